@@ -1,1 +1,1 @@
-"""The linear model of one run: the model's own pass, with the rules by which relevance is propagated backward."""
+"""A linear model of one run: the model's forward pass, with gradients by rules that pass relevance backward."""

@@ -1,4 +1,4 @@
-"""Include the memories of a layer of experts in a linear pass, with the router's weights held constant."""
+"""Include the memories of mixture-of-experts layers in a linear pass, with the router's weights held constant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unembed.stream.experts import dense_coefficients
 def open_experts(
     stack: ExitStack, made: LinearPass, current: ForwardPass, layer: int, ffn: FeedForwardSite, experts: Experts
 ) -> None:
-    """Make the memories of a layer of experts linear in what its FFN reads, until the stack closes."""
+    """Make the coefficients of a mixture-of-experts layer linear in the FFN's input, by hooks that `stack` removes."""
     entered: list[Tensor] = []
 
     def enter(_m: nn.Module, args: tuple[Any, ...]) -> None:

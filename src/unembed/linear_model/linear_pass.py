@@ -1,10 +1,13 @@
-"""Run the real model once, with relevance propagated by the linear rules.
+"""Run the model once, with an autograd graph whose gradients pass relevance backward by linear rules.
 
-Every number of the pass is the model's own. Queries and keys are constants, so that attention is linear in its values,
-unless they have a share of relevance (`shared_patterns.py`). Where they have, or where the attention's layout is
-unknown or values are clipped, the pattern of an earlier pass mixes the values. A pass is either whole, so that
-derivatives flow through all parts, or cut: then heads and memories are leaves, and a derivative with respect to what
-one part reads shows what others write directly into it.
+All values of the forward pass are the model's own; the rules change only gradients. Queries and keys are constants, so
+that attention is linear in its values. With `qk="shared"` they receive relevance too (`shared_patterns.py`). In that
+case, and where the layout of the attention's weights is unknown or values are clipped, the pass mixes the values with
+the attention pattern of an earlier pass.
+
+A pass is either whole or cut. In a whole pass, gradients flow through all components. In a cut pass, heads and memories
+are leaves of the graph: the gradient of what one component reads then shows what each other component writes directly
+into it.
 """
 
 from __future__ import annotations
@@ -35,10 +38,13 @@ from unembed.stream.run import cache_argument, run
 
 
 def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"], qk: QKRule = "constant") -> dict[int, Tensor]:
-    """Return attention weights of layers whose values are mixed here, because the model's graph cannot serve.
+    """Return, by layer, the attention patterns of the layers in which the linear pass must mix the values itself.
+
+    These are all layers of known attention with `qk="shared"`; otherwise those whose head layout is unknown or whose
+    values are clipped.
 
     Raises:
-        Unsupported: relevance is shared with queries and keys, and the scores of a layer do not follow from them.
+        Unsupported: with `qk="shared"`, the scores of a layer cannot be computed from its queries and keys.
 
     Memory: layers * heads * positions squared.
     """
@@ -75,18 +81,20 @@ def linear_pass(
     cut: bool = False,
     qk: QKRule = "constant",
 ) -> LinearPass:
-    """Run the model on prompts of equal length, with a graph that follows the linear rules.
+    """Run the model on prompts of equal length, with an autograd graph that follows the linear rules.
 
     Args:
-        patterns: what `attention_patterns` returned for the same tokens and rule; None to run it.
-        others: nodes in place of the memories of some layers, such as a dictionary's features.
-        cut: whether heads, memories and features are leaves of the graph.
-        qk: "constant", or "shared": half of a head's relevance goes through its pattern to queries and keys.
+        patterns: the result of `attention_patterns` for the same tokens and `qk`; computed when None.
+        others: graph nodes that replace the memories of some layers, such as the features of a dictionary.
+        cut: make heads, memories and features leaves of the graph, at which gradients stop.
+        qk: "constant": queries and keys receive no relevance. "shared": half of a head's relevance goes through its
+            attention pattern to queries and keys.
 
     Raises:
-        Unsupported: the model has several streams, or offloaded weights; or scores do not follow from queries and keys.
-        SumNotProved: a head's values, mixed by its pattern, are not what its layer computed; or the softmax of queries
-            and keys is not its pattern.
+        Unsupported: the model has several residual streams or offloaded weights; or with "shared", a layer's attention
+            scores cannot be computed from its queries and keys.
+        SumNotProved: the values of a layer's heads, mixed by their pattern, are not what the layer computed; or the
+            softmax of the scores from queries and keys is not the layer's pattern.
 
     Memory: activations of all layers, twice for the norms and FFNs; with "shared", six patterns of each layer.
     """
@@ -138,14 +146,14 @@ def linear_pass(
 
 
 def _branch_norm(lm: Decoder, point: str, layer: int) -> Norm | None:
-    """Return the norm between a part's module and the stream, if what the part adds is the norm's output."""
+    """Return the norm after a layer's attention or FFN, if the norm's output is what is added to the stream."""
     block = lm.structure.blocks[layer]
     site = {"attn_out": block.mixer, "mlp_out": block.feed_forward}.get(point)
     return None if site is None or isinstance(site.branch_norm, ChannelGain) else site.branch_norm
 
 
 def _change_normed(stack: ExitStack, lm: Decoder, point: str, layer: int, change: Callable[[Tensor, int], Any]) -> None:
-    """Change what a norm behind a part returns, in the form that is added to the stream."""
+    """Apply `change` to the output of the norm after a layer's attention or FFN, as it is added to the stream."""
     block = lm.structure.blocks[layer]
     site = block.mixer if point == "attn_out" else block.feed_forward
     norm = _branch_norm(lm, point, layer)
@@ -155,8 +163,6 @@ def _change_normed(stack: ExitStack, lm: Decoder, point: str, layer: int, change
 
 
 def _both(first: Callable[[Tensor], None] | None, second: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-    """Return a callback that calls both."""
-
     def call(t: Tensor) -> None:
         if first is not None:
             first(t)
@@ -166,7 +172,10 @@ def _both(first: Callable[[Tensor], None] | None, second: Callable[[Tensor], Non
 
 
 def cache_argument_without_graph(lm: Decoder) -> dict[str, bool]:
-    """Return the cache argument of a pass whose recurrent parts are not on the graph."""
+    """Return the cache argument of a forward pass whose recurrent layers record no gradients.
+
+    Unlike `cache_argument`, it does not refuse a model that overwrites its recurrent state in place.
+    """
     with torch.no_grad():
         return cache_argument(lm)
 
@@ -188,7 +197,7 @@ def _install(
     has_memories: bool,
     qk: QKRule,
 ) -> None:
-    """Install the hooks of one block: norms and biases, then what stays on the graph, then what is not opened."""
+    """Install the hooks of one block: on norms and biases, on attention and FFN, and on modules that become leaves."""
     norms = _norms_of(block)
     rule = None if block.mixer is None else block.mixer.scores
     scores = {norm for norm in (rule.q_norm, rule.k_norm) if norm is not None} if rule is not None else set[nn.Module]()
@@ -246,7 +255,7 @@ def _install_mixer(
 
         def keep(own: Tensor) -> Tensor:
             live["values", layer] = current.by_position(own)
-            return own.detach().clone()  # OLMo cuts values off in place
+            return own.detach().clone()  # OLMo clips values in place
 
         change_tensor(stack, made.lm, layer, "values", keep)
         return
@@ -270,7 +279,7 @@ def _first_with_values_of(lm: Decoder, layer: int) -> int:
 
 
 def _values_alone(mixer: AttentionSite, module: nn.Module, y: Tensor) -> Tensor:
-    """Return a projection's output in which queries and keys are constant."""
+    """Return a projection's output with gradients through its values only; queries and keys are constants."""
     if module is not mixer.layout.v:
         return y.detach()
     columns = mixer.split_heads(torch.arange(y.shape[-1], device=y.device), "v").flatten()
@@ -311,7 +320,7 @@ def _install_ffn(
 def _heads(
     made: LinearPass, live: dict[tuple[str, int], Tensor], z: Float[Tensor, "batch pos head d_head"], layer: int
 ) -> Tensor:
-    """Return the heads of a layer as mixed values, with the pattern constant."""
+    """Return z of a layer's heads, linear in the values with the pattern constant, and record it in `made.parts`."""
     own, read = z.detach(), None
     if ("own", layer) in live:
         read = z
@@ -341,7 +350,7 @@ def _heads(
 def _memories(
     made: LinearPass, live: dict[tuple[str, int], Tensor], m: Float[Tensor, "batch pos d_mlp"], layer: int
 ) -> Tensor:
-    """Return the memories of a layer without experts."""
+    """Return the coefficients of a layer without experts, linear in what the FFN reads; record them in `made.parts`."""
     own, read = m.detach(), None
     ffn = made.lm.feed_forward(layer)
     up, gate = live.pop(("up", layer), None), live.pop(("gate", layer), None)
@@ -353,7 +362,7 @@ def _memories(
 
 
 def _norms_of(block: Block) -> list[Norm]:
-    """Return the norms of a block that the structure knows, each once."""
+    """Return the norms of a block that the model's structure lists, each once, without gains and opaque norms."""
     return [norm for norm in _all_norms_of(block) if not isinstance(norm, ChannelGain | OpaqueNorm)]
 
 
@@ -365,7 +374,7 @@ def _all_norms_of(block: Block) -> list[Norm]:
 
 
 def _inner_norms(block: Block, known: set[nn.Module]) -> list[Norm]:
-    """Return norms inside an opened attention that its values pass (a latent's), and inside an FFN of experts."""
+    """Return further norms inside an attention module, such as that of a compressed latent, not in `known`."""
     if not _is_open(block.mixer) or block.mixer is None:
         return []
     found: list[Norm] = []
@@ -397,7 +406,7 @@ def _add_bias(stack: ExitStack, made: LinearPass, module: nn.Module, bias: Tenso
 
 
 def _close(stack: ExitStack, made: LinearPass, layer: int, module: nn.Module, label: str) -> None:
-    """Make what a module returns a leaf of the graph."""
+    """Make a module's output a leaf of the graph, at which gradients stop."""
 
     def change(_x: Tensor, y: Tensor) -> Tensor:
         leaf = y.detach().clone().requires_grad_()
@@ -408,7 +417,7 @@ def _close(stack: ExitStack, made: LinearPass, layer: int, module: nn.Module, la
 
 
 def _change_output(stack: ExitStack, module: nn.Module, change: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Change what a module returns, given its input and output; the change itself may call the module."""
+    """Replace a module's output by `change(input, output)`. `change` may call the module: that call is not changed."""
     state = {"busy": False}
 
     def after(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The rules that make one run of a model linear: how each kind of part passes relevance back to what it reads.
+"""The linear rules: how each kind of component passes relevance from its output back to its input.
 
-A rule gives a tensor of the run a second expression that is linear in what the part reads, with constants of the run.
-The value stays the model's own, to the bit; only derivatives follow the rule.
+A rule writes a tensor of the run as a linear function of the component's input, with constants taken from the run. The
+tensor's value stays the model's own, to the bit; only its gradients follow the rule.
 
 Source: Achtibat et al. 2024 (AttnLRP); Rezaei Jafari et al. 2025 (RelP): LN rule, identity rule, half rule.
 """
@@ -19,17 +19,17 @@ _NEAR_ZERO = 1e-3
 
 
 def linearized(own: Float[Tensor, "*axes"], linear: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """Return the model's own tensor with the derivatives of a linear expression."""
+    """Return a tensor with the value of `own` and the gradients of `linear`."""
     linear = linear.to(own)
     return own.detach() + (linear - linear.detach())
 
 
 def norm_rule(norm: Norm, x: Float[Tensor, "*axes width"], y: Float[Tensor, "*axes width"]) -> Tensor:
-    """Return a norm's output, linear in its input at the scale of the run; its bias is a constant.
+    """Return a norm's output, linear in its input: its divisor and its bias are constants of the run.
 
     Args:
-        x: what the norm received.
-        y: what it returned.
+        x: the norm's input.
+        y: the norm's output.
     """
     x = x.to(norm.gain.device)  # layers may be placed on several devices
     scale = norm.scale(x.detach())
@@ -37,7 +37,7 @@ def norm_rule(norm: Norm, x: Float[Tensor, "*axes width"], y: Float[Tensor, "*ax
 
 
 def ratio(whole: Float[Tensor, "*axes"], part: Float[Tensor, "*axes"], limit: float = 0.0) -> Float[Tensor, "*axes"]:
-    """Return the constant c with whole = c * part; `limit` where the part is 0."""
+    """Return the constant c with whole = c * part, elementwise; `limit` where `part` is 0."""
     dtype = torch.promote_types(part.dtype, torch.float32)
     whole, part = whole.detach().to(dtype), part.detach().to(dtype)
     zero = part == 0
@@ -47,21 +47,24 @@ def ratio(whole: Float[Tensor, "*axes"], part: Float[Tensor, "*axes"], limit: fl
 def identity_rule(
     m: Float[Tensor, "*pos d_mlp"], key: Float[Tensor, "*pos d_mlp"], activation: str
 ) -> Float[Tensor, "*pos d_mlp"]:
-    """Return coefficients f(z) of an ungated FFN as z * c, with the run's c = f(z) / z."""
+    """Return the coefficients m = f(z) of an ungated FFN as z * c, with c = f(z) / z held constant; z is `key`."""
     return key * ratio(m, key, slope_at_zero(activation)).to(key.dtype)
 
 
 def half_rule(
     m: Float[Tensor, "*pos d_mlp"], gate: Float[Tensor, "*pos d_mlp"], up: Float[Tensor, "*pos d_mlp"]
 ) -> Float[Tensor, "*pos d_mlp"]:
-    """Return coefficients f(gate) * up of a gated FFN, with half carried by each factor (f(gate) = gate * c)."""
+    """Return the coefficients m = f(gate) * up of a gated FFN; `gate` and `up` each receive half of the relevance.
+
+    f(gate) counts as gate * c, with the constant c = f(gate) / gate of the run.
+    """
     through_gate = gate * ratio(m, gate).to(gate.dtype)
     through_up = up * ratio(m, up).to(up.dtype)
     return 0.5 * (through_gate + through_up)
 
 
 def slope_at_zero(activation: str) -> float:
-    """Return the limit of f(z) / z at 0 for a named activation, averaged over both sides; 0 for other names."""
+    """Return the limit of f(z) / z at 0 for a named activation, averaged over both sides; 0 for unknown names."""
     if activation not in ACT2FN:
         return 0.0
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The tensors of a linear pass, between which relevance flows."""
+"""The tensors of a linear pass; gradients between them give the flow of relevance."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ PartKind = Literal["head", "memory", "feature"]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The heads, the memories or the dictionary features of one layer in a pass.
+    """The heads, the memories or the dictionary features of one layer in a linear pass.
 
     Attributes:
-        own: what they add with: z of each head, or the coefficients, (batch, pos, node, ...).
-        read: the same as a linear expression of what the layer reads; None where the layer is not opened.
-        constant: memories whose coefficient reads nothing (the bias of an expert); None where there are none.
+        own: their activations in the run: z of each head, or the coefficients, (batch, pos, node, ...).
+        read: the same activations as a linear function of what the layer reads; None where there is no such function.
+        constant: True for memories whose coefficient does not depend on the input (the bias of an expert); None without
+            any.
     """
 
     kind: PartKind
@@ -36,7 +37,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """Biases of one module: `factor` is 0 at each position, and the derivative by it is their relevance there."""
+    """The biases of one module.
+
+    `factor` is 0 at each position; the gradient with respect to it is the relevance of the biases at that position.
+    """
 
     layer: int
     label: str
@@ -45,7 +49,7 @@ class Bias:
 
 @dataclass(frozen=True, eq=False)
 class Closed:
-    """The output of a part that cannot be made linear; it is one node whose inside is not opened."""
+    """The output of a component that cannot be made linear: one leaf of the graph, at which gradients stop."""
 
     layer: int
     label: str
@@ -54,18 +58,19 @@ class Closed:
 
 @dataclass(eq=False)
 class LinearPass:
-    """The tensors of a pass between which relevance flows.
+    """The tensors of a linear pass; gradients between them give the flow of relevance.
 
     Attributes:
+        is_cut: whether heads, memories and features are leaves, at which gradients stop.
         logits: the model's own, (batch, pos, d_vocab).
-        start: the stream that enters the first block.
-        positions: the position embeddings in it, where the model adds them.
-        streams: the stream that enters each layer.
-        last: the stream behind the last layer.
-        values_of: for layers that mix the values of an earlier layer, which one.
-        closed: what is not opened: mixers without a known pattern, FFNs without memories, further writers.
-        unopened: the names of parts whose own inside is not opened, for people.
-        patterns: attention weights of the layers that are opened, (batch, head, dst, src).
+        start: the residual stream that enters the first block.
+        positions: the position embeddings contained in `start`; None if the model adds none.
+        streams: the residual stream that enters each layer.
+        last: the residual stream after the last layer.
+        values_of: by layer that mixes the values of an earlier layer, the number of that layer.
+        closed: outputs that are leaves: of mixers without a known pattern, FFNs without memories, and other components.
+        unopened: names, for people, of components through which no linear rule leads.
+        patterns: attention weights of the layers whose values the pass mixes itself.
     """
 
     lm: Decoder
@@ -84,13 +89,13 @@ class LinearPass:
     unopened: list[str] = field(default_factory=list)
 
     def node(self, own: Tensor, read: Tensor | None) -> Tensor:
-        """Return a part's tensor as later layers receive it: linear, or a leaf if the pass is cut there."""
+        """Return activations as later layers receive them: linear, or a leaf if the pass is cut or `read` is None."""
         if self.is_cut or read is None:
             return own.detach().clone().requires_grad_()
         return linearized(own, read)
 
     def bias(self, layer: int, label: str) -> Float[Tensor, "batch pos"]:
-        """Create a factor of a bias, 0 at each position."""
+        """Create and record the factor of a bias: 0 at each position."""
         dtype = torch.promote_types(self.lm.dtype, torch.float32)
         factor = torch.zeros(self.tokens.shape, dtype=dtype, device=self.lm.device, requires_grad=True)
         self.biases.append(Bias(layer, label, factor))
@@ -98,7 +103,7 @@ class LinearPass:
 
 
 def bias_term(factor: Float[Tensor, "batch pos"], bias: Tensor, like: Tensor) -> Tensor:
-    """Return zeros whose derivative by the factor is the relevance of the bias."""
+    """Return zeros whose gradient with respect to `factor` is the relevance of the bias."""
     here = factor.to(like.device).view(*like.shape[:-1], 1)
     return (here * bias.detach().to(here)).to(like.dtype)
 
@@ -109,11 +114,12 @@ Hooks = Mapping[tuple[str, int], Hook]
 
 @dataclass(frozen=True, eq=False)
 class OtherNodes:
-    """Nodes that a room above defines, in place of the memories of some layers.
+    """Graph nodes, such as dictionary features, that replace the memories of some layers in a linear pass.
 
     Attributes:
-        layers: whose memories are not nodes.
-        hooks: returns the captures and changes of a pass by which the others are, by point and layer.
+        layers: the layers whose memories are replaced.
+        hooks: given the pass, returns callbacks that receive activations, and hooks that replace activations by the
+            nodes; both by capture point and layer.
     """
 
     layers: Set[int]

@@ -1,9 +1,10 @@
 """Let relevance flow through attention patterns to queries and keys: the option `qk="shared"` of a linear pass.
 
-A head's mixed values z = A v have two factors, and either receives half of the relevance. A pattern is the softmax of
-scores s, expanded at the scores of the run: A = J s + rest, with J s = A (s - sum of A s over the sources). The rest is
-a constant of the layer. A score is a product of a query and a key, and either receives half of it; clipping, soft cap
-and QK-norm are linear with the run's own factor, and a position bias (ALiBi) is part of the constant.
+A head's mixed values z = A v are a product of its pattern A and its values v; each receives half of the relevance. The
+pattern is the softmax of the scores s, linearized at the scores of the run: A = J s + rest, where J s =
+A (s - sum of A s over the sources) and the rest is a constant of the layer. A score is a product of a query and a key;
+each receives half of its relevance. Clipping, soft cap and QK-norm multiply by the factor that they had in the run. A
+position bias (ALiBi) is part of the constant rest.
 
 Source: Achtibat et al. 2024 (AttnLRP), section 3.3: softmax by its Taylor expansion, products in equal parts.
 """
@@ -29,10 +30,10 @@ Heads = Float[Tensor, "batch head pos d_head"]
 
 
 def require_scores(lm: Decoder, layers: Sequence[int]) -> None:
-    """Refuse layers whose scores do not follow from queries and keys.
+    """Check that the attention scores of some layers can be computed from their queries and keys.
 
     Raises:
-        Unsupported: there is one.
+        Unsupported: those of a layer cannot.
     """
     for layer in layers:
         site = lm.structure.blocks[layer].attention
@@ -51,12 +52,12 @@ def shared_pattern(
     k: Float[Tensor, "batch pos kv_head d_head"],
     pattern: Float[Tensor, "batch head dst src"],
 ) -> Float[Tensor, "batch head dst src"]:
-    """Return a layer's pattern as a linear expression of its queries and keys, at least in float32.
+    """Return a layer's attention pattern as a linear function of its queries and keys, at least in float32.
 
     Args:
-        q: what the projection returned, on the graph of the pass.
-        k: the same of the keys.
-        pattern: the run's own.
+        q: the queries as the projection returned them, with gradients.
+        k: the keys, likewise.
+        pattern: the layer's pattern in the run.
 
     Raises:
         SumNotProved: the softmax of these scores is not the run's pattern.
@@ -91,9 +92,9 @@ def _prove(lm: Decoder, layer: int, site: AttentionSite, scores: Tensor, pattern
 
 
 def _turned(made: LinearPass, layer: int, site: AttentionSite, which: str, t: Tensor) -> Heads:
-    """Return queries or keys as the scores use them: clipped, normalised and rotated, linear in the projection."""
+    """Return clipped, normalised and rotated queries or keys, as scores use them, linear in the projection's output."""
     lm, rule = made.lm, site.scores
-    if site.positions_read:  # the positions are in what was projected, and nowhere in the stream
+    if site.positions_read:  # position embeddings enter the projection, but not the stream
         t = t + made.bias(layer, "positions").to(t)[..., None, None] * _of_positions(lm, layer, which, t)
     if site.clip is not None:
         t = t * ratio(t.detach().clamp(-site.clip, site.clip), t).to(t)
@@ -113,7 +114,7 @@ def _of_positions(lm: Decoder, layer: int, which: str, like: Tensor) -> Float[Te
 
 
 def _normed(made: LinearPass, layer: int, module: torch.nn.Module, t: Heads) -> Heads:
-    """Return queries or keys behind their norm, with its divisor as in the run; its bias is a constant."""
+    """Apply QK-norm to queries or keys; its divisor and its bias are constants of the run."""
     batch, heads, pos, d_head = t.shape
     rows = t.transpose(0, 1).reshape(heads, batch * pos, d_head)
     given = rows.detach().to(made.lm.dtype)

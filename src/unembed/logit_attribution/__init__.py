@@ -1,4 +1,4 @@
-"""Direct logit attribution: a logit as the sum of what every writer adds to it, with the error of the sum."""
+"""Direct logit attribution: split a logit into what each component adds to it, and measure how far the sum misses."""
 
 from unembed.logit_attribution.contributions import attribution as attribution
 from unembed.logit_attribution.contributions import kinds_of as kinds_of

@@ -1,8 +1,9 @@
-"""Compute the contribution of every writer to a logit, and check that contributions add up to it.
+"""Split a logit into what each component of the model adds to it, and check that the contributions add up to the logit.
 
-A writer's contribution is its dot product with one direction, through the branch norm of its layer, the gains of later
-layers and the final norm, each with the scale it had in the run. Terms that are not vectors of the stream have separate
-rows: the biases of norms and unembedding, and the effect of the soft cap.
+A component's contribution is the dot product of the vector that it adds to the residual stream with one direction: the
+token's unembedding vector, carried back through the final norm and the layers in between. Each norm divides by the
+scale that it had in the run. Terms that are not vectors of the stream have rows of their own: the biases of norms and
+of the unembedding, and the effect of a logit soft cap.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from unembed.validation import one_of
 
 
 class _Columns:
-    """The columns of an attribution while it is being computed."""
+    """Collects the rows of an attribution, column by column."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -56,10 +57,10 @@ class _Columns:
 
 
 def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int, int | None]:
-    """Return the ids of a token and of the one it is compared with.
+    """Return the ids of a token and of the token that it is compared with; the second is None if there is none.
 
     Raises:
-        InvalidInput: they are the same token.
+        InvalidInput: both are the same token.
         NotOneToken: a text is not a single token.
     """
     target = lm.single_token(token)
@@ -74,12 +75,13 @@ def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int,
 
 
 def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str, ...]:
-    """Return the points that a run under these edits must capture for an attribution of this kind.
+    """Return the capture points that a run under these edits must record for an attribution of this kind.
 
     Raises:
-        InvalidInput: there is no such kind.
-        PointMissing: no layer has the parts.
-        Unsupported: an edit scales attention or FFN as a whole, so that their parts do not add up.
+        InvalidInput: `by` is not a kind of attribution.
+        PointMissing: no layer has the components that `by` names, such as heads.
+        Unsupported: an edit scales a layer's whole attention or FFN output, so its heads or memories do not add up to
+            it.
     """
     one_of("by", by, BY)
     extra = {"component": (), "head": ("z",), "source": ("z", "pattern", "values"), "memory": memory_points(lm)}[by]
@@ -98,7 +100,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
 
 
 def kinds_of(lm: Decoder, edits: Sequence[Edit] = ()) -> list[By]:
-    """Return the kinds of attribution, except the largest ("source"), that the model's parts and these edits allow."""
+    """Return the kinds of attribution that the model and these edits allow, without "source", whose result is large."""
     kinds: tuple[By, ...] = ("component", "head", "memory")
     found: list[By] = []
     for by in kinds:
@@ -118,20 +120,20 @@ def attribution(
     by: By = "component",
     edits: Edits = (),
 ) -> Attribution:
-    """Split the logit of a token at a position (or its difference to another) into its writers' contributions.
+    """Split a token's logit at a position, or its difference to another token's, into what each component adds to it.
 
     Args:
-        tokens: a prompt, or a run that captured `points_needed(lm, by)` and its logits; of patterns it may have the row
-            of this position alone.
+        tokens: a prompt, or a run that captured `points_needed(lm, by)` and the logits. Of the attention patterns, the
+            run may have only the row of this position.
         token: the token whose logit is attributed.
         position: the position whose prediction is attributed; the last by default.
-        against: with it, the difference of the two logits.
-        by: "component" (each attention and FFN), "head", "source" (head and source token) or "memory".
-        edits: changes to make in the run, when tokens are given.
+        against: a second token; if given, the difference of the two logits is attributed.
+        by: "component" (each layer's attention and FFN), "head", "source" (each head and source token) or "memory".
+        edits: changes to make while the prompt runs; not used if `tokens` is a run.
 
     Raises:
         SumNotProved: the contributions miss the logit by more than the tolerance of the model's dtype.
-        PointMissing, Unsupported: the model has no such parts.
+        PointMissing, Unsupported: the model has no such components.
 
     Memory: layers * d_mlp contributions for "memory", layers * heads * positions for "source".
     Source: Elhage et al. 2021, "Transformers as sums of paths"; Geva et al. 2022, Eq. 2.
@@ -177,26 +179,29 @@ def attribution(
     if lm.structure.logit_softcap is not None:
         columns.add("soft cap", after_linear)
     elif hasattr(lm.structure.head, "band_scores"):
-        # An adaptive softmax returns log-probabilities: the token's score within its band, minus the terms that
-        # normalise the bands.
+        # An adaptive softmax splits the vocabulary into bands. It returns log-probabilities: the token's score within
+        # its band, minus the terms that normalise the bands.
         columns.add("band normalisers", after_linear)
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 
 
 def _run(lm: Decoder, tokens: Tokens, position: int, by: By, edits: Edits) -> Run:
-    """Run the prompt and capture what an attribution at one position needs, with that position's pattern row only."""
+    """Run the prompt and capture what an attribution at one position needs; of patterns, only that position's row."""
     ids, mask = prepare(lm, tokens)
     row = column_of(mask, position)
     return run(lm, ids, points_needed(lm, by, as_edits(edits)), edits, attention_mask=mask, pattern_row=row)
 
 
 def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
-    """Return the contribution of a vector along a direction; both have one row for each stream written to."""
+    """Return the dot product of two tensors; with several residual streams, each tensor has one row per stream."""
     return (vector.to(direction.dtype) * direction).sum()
 
 
 def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
-    """Add the rows of a layer's heads, each split by source token if the layer is attention and `by` is "source"."""
+    """Add one row for each head of a layer, or with `by="source"` one row for each head and source token.
+
+    `u` is the direction on which the layer's output is projected. Heads of other mixers than attention are not split.
+    """
     site = lm.structure.blocks[layer].mixer
     assert site is not None
     z = seen.at("z", layer)[0, column].to(u.dtype)
@@ -215,7 +220,7 @@ def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, 
 def _by_source(
     lm: Decoder, seen: Run, layer: int, column: int, read: Float[Tensor, "head d_head"]
 ) -> Float[Tensor, "head src"]:
-    """Return each source's part of z along the direction that each head reads.
+    """Return what each source token adds to the dot product of each head's z with that head's row of `read`.
 
     Raises:
         SumNotProved: pattern times values differs from z by more than the tolerance, relative to the size of z.
@@ -261,7 +266,7 @@ def _branch_biases(
 
 
 def _biases(lm: Decoder, target: int, other: int | None, columns: _Columns, dtype: torch.dtype) -> Tensor:
-    """Add the rows of the final norm's and the head's bias, and return their sum."""
+    """Add rows for the biases of the final norm and of the unembedding, and return their sum."""
     total = torch.zeros((), dtype=dtype)
     norm, W_U, b_U = lm.structure.final_norm, lm.weights.W_U, lm.weights.b_U
     if norm is not None and norm.bias is not None:
@@ -308,11 +313,11 @@ def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, w
 def memory_contributions_per_unit(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: str | int, against: str | int | None = None
 ) -> list[Float[Tensor, " d_mlp"]]:
-    """Return the contribution v_i . u of each memory of some layers to a logit, or a difference, at coefficient 1.
+    """Return v_i . u: what each memory of some layers adds to a logit (or a difference) per unit of its coefficient.
 
-    Times the coefficients of the run: the memories' rows of `attribution(..., by="memory")`, for models of which only
-    some layers have memories too. The run must have captured `memory_points(lm)`, the last resid_post and
-    `mixing_points(lm)`.
+    Multiplied by the coefficients of the run, these are the memory rows of `attribution(..., by="memory")`. Models in
+    which only some layers have memories work too. The run must have captured `memory_points(lm)`, the last resid_post
+    and `mixing_points(lm)`.
 
     Raises:
         Unsupported: a layer has no memories.
@@ -327,10 +332,10 @@ def memory_contributions_per_unit(
 def memory_contributions_over_average(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: int
 ) -> list[Float[Tensor, " d_mlp"]]:
-    """Return the contribution of each memory to a token's logit minus that to the average token's.
+    """Return what each memory adds to a token's logit, minus what it adds to the mean logit of the vocabulary.
 
-    A constant added to all logits changes no probability, so this part alone raises the token. The run as for
-    `memory_contributions_per_unit`.
+    A constant added to all logits changes no probability, so only this difference makes the token more likely. The run
+    must have captured the same points as for `memory_contributions_per_unit`.
 
     Raises:
         Unsupported: a layer has no memories.
@@ -351,14 +356,14 @@ def _pulled(
 
 @torch.no_grad()
 def memory_contributions(lm: Decoder, seen: Run, token: str | int) -> Float[Tensor, "layer pos d_mlp"]:
-    """Return every memory's contribution m_i (v_i . u) to a token's logit at every position of the first row.
+    """Return what every memory adds to a token's logit, m_i (v_i . u), at every position of the first prompt.
 
     The run must have captured `memory_points(lm)`, the last resid_post and `mixing_points(lm)`.
 
     Raises:
         Unsupported: the model has no memories.
 
-    Memory: the result; each value matrix is read once.
+    Memory: the size of the result. Each value matrix is read once.
     """
     pulled = directions(lm, logit_direction(lm, lm.single_token(token)), seen)
     last = seen.at("resid_post", lm.n_layers - 1)[0]

@@ -1,4 +1,4 @@
-"""The result of an attribution: a logit as the sum of contributions, and what ablating the largest writers does."""
+"""The result of an attribution: a logit as a sum of contributions, and how the logit falls without the largest ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from unembed.validation import positive_int
 
 @dataclass(frozen=True)
 class Row:
-    """One writer's contribution. `index` is a head or a memory, `source` a position; None if the writer has none."""
+    """The contribution of one component, such as a head, a memory or a bias.
+
+    `index` is the number of the head or memory, `source` the source position; None where the component has none.
+    """
 
     label: str
     layer: int | None
@@ -29,7 +32,10 @@ class Row:
 
 @dataclass(frozen=True)
 class EffectRow:
-    """One writer's direct and total effect. `total` is None for writers that are not ablated (embeddings, biases)."""
+    """One component's direct and total effect on the logit.
+
+    `total` is None for components that are not ablated (embeddings, biases).
+    """
 
     label: str
     layer: int | None
@@ -37,11 +43,11 @@ class EffectRow:
     direct: float
     total: float | None
     is_last: bool = False
-    """Whether it is in the last layer: only the rest of that layer and the final norm can react to it."""
+    """Whether it is in the last layer, where only the rest of that layer and the final norm can react to it."""
 
     @property
     def note(self) -> str:
-        """Say where direct and total effect disagree; empty if they agree within a factor of two."""
+        """Say how direct and total effect disagree; empty if they agree within a factor of two."""
         if self.total is None:
             return "not ablated"
         later = "what follows in this layer and the final norm" if self.is_last else "later layers"
@@ -53,14 +59,14 @@ class EffectRow:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effects(Displayed):
-    """The writers with the largest contributions, each with the total effect of ablating it alone."""
+    """The components with the largest contributions, each with the total effect of ablating it alone."""
 
     rows: tuple[EffectRow, ...]
     title: str
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each writer: direct effect (its contribution), total effect, and where they disagree."""
+        """One row for each component: direct effect (its contribution), total effect, and where they disagree."""
         columns = {
             "writer": [row.label for row in self.rows],
             "direct_effect": [row.direct for row in self.rows],
@@ -72,19 +78,19 @@ class Effects(Displayed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Attribution(Displayed):
-    """The logit of a token, or the difference of two, as a sum; its columns have one entry for each writer."""
+    """The logit of a token, or the difference of two, as a sum; the tensors have one entry for each component."""
 
     token: int
     against: int | None
     position: int
     by: str
     kinds: tuple[str, ...]
-    """The words that `kind` numbers."""
+    """The kinds of component by name; `kind` has indices into this tuple."""
     kind: Int[Tensor, " row"]
     layer: Int[Tensor, " row"]
     index: Int[Tensor, " row"]
     source: Int[Tensor, " row"]
-    """Like `layer` and `index`, -1 where the writer has none; None in `rows` and tables."""
+    """The source position. It, `layer` and `index` are -1 where the component has none; `rows` and tables have None."""
     contribution: Float[Tensor, " row"]
     logit: float
     """The model's own logit, or difference of logits."""
@@ -98,14 +104,14 @@ class Attribution(Displayed):
     )
     """How total effects are measured; set by `trace.attribution`, which has the run. Not saved or pickled."""
     experts: tuple[tuple[int, int] | None, ...] = ()
-    """By layer: experts and memories of each, where memories belong to experts; empty where none do."""
+    """For each layer, the number of experts and of memories per expert; None for a layer without experts."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: everything except the run."""
         return {**vars(self), "measure_effects": None}
 
     def with_effects(self, top: int = 20) -> Effects:
-        """Return the `top` writers with total effects: how much the logit falls if that writer alone is set to zero.
+        """Return the `top` components with total effects: how much the logit falls if that one alone is set to zero.
 
         Raises:
             Unsupported: the attribution does not come from a trace, or splits heads by source token.
@@ -143,13 +149,13 @@ class Attribution(Displayed):
 
     @property
     def rows(self) -> list[Row]:
-        """Return every writer, in the order of the forward pass."""
+        """Return a row for every component, in the order of the forward pass."""
         return [self._row(i) for i in range(len(self))]
 
     def to_table(self) -> Table:
-        """Return a row for every writer, largest contribution first.
+        """Return a row for every component, the largest contribution of either sign first.
 
-        Cells are empty where a writer has no such number.
+        `layer`, `index` and `source` are empty where a component has none.
         """
         rows = self.top(len(self))
         columns = {
@@ -161,7 +167,7 @@ class Attribution(Displayed):
         return Table(title, columns, self.provenance)
 
     def top(self, top: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:
-        """Return the writers with the largest contributions, positive or negative, perhaps only those `among`."""
+        """Return the largest contributions of either sign; with `among`, only of the rows where it is True."""
         sizes = self.contribution.abs() if among is None else torch.where(among, self.contribution.abs(), -1.0)
         count = min(positive_int("top", top), len(self) if among is None else int(among.sum()))
         return [self._row(int(i)) for i in sizes.topk(count).indices]

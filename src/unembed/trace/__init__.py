@@ -1,4 +1,4 @@
-"""Everything about one prompt: readings, sub-updates, events, logit attribution, and its main findings in sentences."""
+"""Everything about one prompt: lens, memories, attention heads, logit attribution, and main findings in words."""
 
 from __future__ import annotations
 

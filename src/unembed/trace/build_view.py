@@ -1,4 +1,4 @@
-"""Build a `TraceView` from a trace: the content that `unembed trace` and `unembed explain` show in every form."""
+"""Build a `TraceView`: the data that `unembed trace` and `unembed explain` show as text, JSON or a page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tracing(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TraceSettings:
-    """The settings of both commands: position, layers and readings."""
+    """The settings that `unembed trace` and `unembed explain` have in common."""
 
     prompt: str
     position: int
@@ -77,15 +77,16 @@ def trace_view(
     """Collect what `unembed trace` shows, and its provenance.
 
     Args:
-        settings: where to look, and how to read.
-        layer: only this layer.
-        memories: how many with the largest effects on the question; 10 when None, none when 0.
-        token: the token to follow; the predicted one when None.
-        point: where the grid over all positions is read; no grid when None.
-        tracing: gives the trace of a prompt under edits, which may be cached.
-        index: an index of the model, for the top trigger of each sub-update; none are shown when None.
-        heads: with `layer`, what its heads add too.
-        dominant: memories of each layer, in `layers`, and the same number that are always on.
+        settings: the prompt, the position, and how the stream is read as tokens.
+        layer: show only this layer; all when None.
+        memories: number of memories listed, those with the largest effects on the logit difference; 10 when None.
+        token: the token to explain; the predicted one when None.
+        point: capture point at which a grid of all layers and positions is read; no grid when None.
+        tracing: returns the trace of a prompt under edits, which may be cached.
+        index: an index of the model, for each memory's top trigger, the corpus position where its coefficient is
+            largest; no triggers are shown when None.
+        heads: with `layer`, also show what each of its heads adds.
+        dominant: number of memories listed for each layer in the field `layers`, besides as many that are always on.
     """
     settings = dataclasses.replace(settings, basis=basis_or_default(lm, settings.basis, "final"))
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
@@ -127,11 +128,11 @@ def explain_view(
     tracing: Tracing,
     index: Index | None = None,
 ) -> tuple[TraceView, Provenance]:
-    """Collect what `unembed explain` shows, and its provenance; arguments as in `trace_view`.
+    """Collect what `unembed explain` shows, and its provenance; other arguments as in `trace_view`.
 
     Args:
-        by: split the logit this way only; each way that the model has when None.
-        writers: how many are listed.
+        by: split the logit only in this way; in each way that the model allows when None.
+        writers: number of components (heads, memories ...) listed in each split.
     """
     settings = dataclasses.replace(settings, basis=basis_or_default(lm, settings.basis, "final"))
     at = _shown(lm, settings, token, tracing, index)
@@ -153,7 +154,6 @@ def _findings(
     described: Mapping[tuple[int, int], str],
     layers: Sequence[LayerView],
 ) -> list[Finding]:
-    """The findings at the position."""
     logits, target, against = at.trace.logits(at.position).double(), at.question.token, None
     if settings.against is not None and not settings.alone:
         against = at.question.against
@@ -176,7 +176,7 @@ def _findings(
 
 
 def _relations(lm: Decoder, removals: Sequence[Removal]) -> dict[tuple[int, int], str]:
-    """Return the relation that each head maps, of those without which the prediction falls most."""
+    """Return, for the heads that matter most, the word relation that each maps, such as country to capital."""
     most = max((one.effect for one in removals if one.part.index is not None), default=0.0)
     found: dict[tuple[int, int], str] = {}
     for one in removals:
@@ -190,7 +190,7 @@ def _relations(lm: Decoder, removals: Sequence[Removal]) -> dict[tuple[int, int]
 def _shown(
     lm: Decoder, settings: TraceSettings, token: str | int | None, tracing: Tracing, index: Index | None
 ) -> ShownPosition:
-    """Choose the position and the question there; both are checked before anything else costs time."""
+    """Trace the prompt, choose the position and the question about its prediction, and read all layers there."""
     target = None if token is None else lm.single_token(token)
     trace = tracing(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
     trace.logits(settings.position)
@@ -203,7 +203,7 @@ def _shown(
 
 
 def _common(at: ShownPosition, settings: TraceSettings, tracing: Tracing) -> dict[str, Any]:
-    """Return the fields that both views have."""
+    """Return the fields that the views of `trace` and `explain` have in common."""
     trace, plain = at.trace, None
     if settings.edits:
         plain = tracing(settings.prompt, edits=()).showing(settings.show_unlearned)

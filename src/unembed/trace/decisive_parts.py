@@ -1,4 +1,4 @@
-"""The parts behind a prediction: candidates by direct attribution, each measured by its removal from the prompt."""
+"""Find the components that decide a prediction: choose by direct attribution, then remove each and measure."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace
 
 HEADS = 8
-"""Heads that are listed, and removed."""
+"""Number of heads that are listed, and removed."""
 MEMORIES = 10
-"""Memories that are removed, at most."""
+"""Largest number of memories that are removed."""
 _LAYERS = 4
 _SOURCES = 3
-"""Sources that are listed for each head, and tried for the heads that matter most."""
+"""Number of source tokens that are listed for each head, and removed one at a time for the heads that matter most."""
 _HEADS_SPLIT = 3
 _READS = 0.5
-"""A head reads a token for the prediction if the token alone makes at least this share of its effect."""
+"""A head counts as reading a token if removing this source alone removes at least this share of the head's effect."""
 
 
 @dataclass(frozen=True, eq=False)
 class DecisiveParts:
-    """The heads and other parts behind a question, with what was measured."""
+    """The heads with the largest effects, the components that were removed, and what that changed."""
 
     heads: HeadEffectsView | None
     removals: list[Removal] = field(default_factory=list[Removal])
     sources: dict[tuple[int, int], HeadSource] = field(default_factory=dict[tuple[int, int], HeadSource])
-    """Of the heads that matter most: the token that each reads for this prediction."""
+    """For the heads that matter most: the source token that makes most of the head's effect."""
     reading_themselves: frozenset[tuple[int, int]] = frozenset()
-    """Heads whose effect comes from the position itself."""
+    """Heads most of whose effect comes from attention to their own position."""
 
     def without(self, kind: str, layer: int, index: int) -> float | None:
-        """The target's probability without a part; None where the part was not removed."""
+        """Return the target's probability without a component (head, memory ...); None if it was not removed."""
         found = {one.part.key: one.probability for one in self.removals}
         return found.get((kind, layer, index))
 
@@ -56,11 +56,11 @@ def decisive_parts(
     *,
     chosen_pair: bool = False,
 ) -> DecisiveParts:
-    """The heads with the largest effects, and the removal of the parts that add most.
+    """Return the heads with the largest effects, and what changes without each of the largest components.
 
     Args:
-        position: from 0.
-        memories: the effects of memories on the question, where the model has any.
+        position: counted from 0.
+        memories: the effects of memories on the logit difference; None if the model has no memories.
         by_component: the attribution by component.
         chosen_pair: rank removals by the difference of the two logits instead of the token's log-odds.
     """
@@ -96,7 +96,7 @@ def _view(trace: Trace, effects: HeadEffects, listed: Sequence[int]) -> HeadEffe
 def _parts(
     effects: HeadEffects | None, listed: Sequence[int], memories: MemoryEffects | None, by_component: Attribution
 ) -> Iterator[Part]:
-    """Return candidates, largest contributions first: a head, a memory and a layer's part in turn."""
+    """Yield candidates for removal, largest first: in turn a head, a memory, and a layer's attention or FFN."""
     heads = [] if effects is None else [Part("head", *effects.places[n], float(effects.effects[n])) for n in listed]
     rows = [] if memories is None else memories.rows[:MEMORIES]
     of_memories = [Part("memory", row.layer, row.index, row.score or 0.0) for row in rows]
@@ -113,7 +113,7 @@ def _parts(
 def _read(
     trace: Trace, effects: HeadEffects, found: Sequence[Removal], removals: Removals
 ) -> dict[tuple[int, int], HeadSource]:
-    """The token that each of the heads that matter most reads, where the token alone makes most of its effect."""
+    """Return, for the heads that matter most, the source token that alone makes most of the head's effect."""
     if effects.by_source is None:
         return {}
     heads = sorted((one for one in found if one.part.kind == "head" and one.effect > 0), key=lambda one: -one.effect)

@@ -1,4 +1,4 @@
-"""Find memories (FFN neurons) that promote a prediction and have a description, which names their pattern in words."""
+"""Find memories (FFN neurons) that promote a prediction and have a description in words."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LEAST = 0.1
 
 @dataclass(frozen=True)
 class DescribedMemory:
-    """A memory, its description, and what it adds to the predicted token's logit over the average token's."""
+    """A memory, its description, and what it adds to the predicted token's logit beyond the average token's."""
 
     layer: int
     index: int
     name: str
-    """L5M278, or L12E7M345 of an expert."""
+    """Such as L5M278, or L12E7M345 in a layer of experts."""
     description: str
     coefficient: float
     effect: float
@@ -48,9 +48,9 @@ def described_memories(
 
     Args:
         run: a run of one prompt that captured the coefficients and the last resid_post.
-        position: the column of the run.
+        position: the token position, from 0.
         layers: layers that have memories.
-        top: how many to list, at most.
+        top: largest number of memories listed.
 
     Raises:
         Unsupported: a layer has no memories.
@@ -72,6 +72,6 @@ def described_memories(
 
 
 def _promotes(lm: Decoder, row: DescribedMemory, token: int) -> bool:
-    """Tell whether the memory's value lists the token; if not, its description does not explain the prediction."""
+    """Tell whether the token is among those that the memory promotes most; only then can its description explain it."""
     listed, _ = Values(lm).top(row.layer, row.index, LISTED, bottom=row.coefficient < 0, show_unlearned=True)
     return token in listed.tolist()

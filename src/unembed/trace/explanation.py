@@ -1,4 +1,4 @@
-"""Why one token is, or is not, predicted next, as a question for the command line and the explorer."""
+"""The analysis `explain`: why one token is, or is not, predicted next."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `unembed explain` draws: a view of a trace, whole (`everything`) or shortened."""
+    """What `unembed explain` shows: the data of a trace, in full (`everything`) or shortened."""
 
     view: TraceView
     provenance: Provenance
@@ -47,13 +47,17 @@ def explain(
     *,
     token: Token = None,
     against: Against = None,
-    by: Annotated[By | None, Option("Split the logit this way only; default: component, head and memory.")] = None,
-    effects: Annotated[bool, Option("List direct and total effects of the writers (each ablated alone).")] = False,
+    by: Annotated[
+        By | None, Option("Split the logit only in this way; by default, by component, by head and by memory.")
+    ] = None,
+    effects: Annotated[
+        bool, Option("List each component's direct effect, and its total effect when it alone is ablated.")
+    ] = False,
     position: Position = -1,
     n_writers: Annotated[
         int,
         Option(
-            "Number of parts (heads, memories ...) listed for each way in which the logit is split.",
+            "Number of components (heads, memories ...) listed in each split of the logit.",
             low=1,
             aliases=("--top", "-k"),
             name="writers",
@@ -67,12 +71,13 @@ def explain(
 ) -> Answer:
     """Explain why a token is predicted rather than another: the difference of their logits as a sum.
 
-    The token's rank in each layer, then its logit minus the runner-up's (--against another token, or none), split by
-    component, head, source token or memory (FFN neuron). Every attribution states the error of its
-    sum. With --csv: the writers shown and their contributions.
+    Lists the token's rank after each layer. Then it splits the difference between the token's logit and the runner-up's
+    by component, head, source token or memory (FFN neuron), and states the error of each sum. --against names another
+    token than the runner-up; --against none explains the token's logit alone. With --csv: the listed components and
+    their contributions.
 
-    Caution: The sum holds direct effects only: a part that works through later parts counts little, and one that later
-    parts undo counts much. `ablate` measures the whole effect.
+    Caution: The sum has direct effects only. A component that acts through later components counts little, and one
+    whose effect is undone by later components counts much. `ablate` measures the whole effect.
     """
     other, alone = compared_with(against)
     state = {"token": token, "against": other, "single": "1" if alone else None}
@@ -100,17 +105,17 @@ def explain(
 
 
 def compared_with(against: str | None) -> tuple[str | None, bool]:
-    """Read `--against`: a token (None: the runner-up), and whether the logit is explained alone."""
+    """Read `--against`: return the token to compare with (None: runner-up), and whether to explain the logit alone."""
     return (None, True) if against == "none" else (against, False)
 
 
 def _place(position: int, trace: Trace) -> str | None:
-    """The position from the first token, as the explorer's address writes it; None for the last, its default."""
+    """Return the position, from 0, for the explorer's address; None for the last position, its default."""
     return None if position == -1 else str(position % len(trace))
 
 
 def _writers(view: TraceView, provenance: Provenance) -> Table:
-    """One row for every writer of every attribution."""
+    """Return a table with one row for every listed component of every attribution."""
     rows = [{"by": attribution.by, **asdict(row)} for attribution in view.attributions for row in attribution.rows]
     return Table("Writers", {name: [row[name] for row in rows] for name in rows[0]}, provenance)
 

@@ -1,7 +1,7 @@
-"""The findings of a trace at a position, in at most three sentences.
+"""Write up to three sentences about a prediction: what decides it, when it settles, and which token it displaced.
 
-Which part matters most, which is measured by removing parts; when the prediction settles and what it displaced, which
-a lens reads.
+What decides is measured by removing components of the model one at a time. When the prediction settles, and which token
+was first before, is read by a lens.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ DEFINITIONS = {
     "the stream.",
     "displaced": "The token that the lens read as the first before that.",
 }
-"""By kind: the definition of the finding. The kinds head, memory and layer share that of a part."""
+"""The definition of each kind of finding. The kinds head, memory and layer share that of "part"."""
 
 FEWER = 0.5
-"""A part decides where the token is no longer the most likely without it, or has at most this share of its
+"""A component decides if without it the token is no longer the most likely, or has at most this share of its
 probability."""
 LEAST = 0.3
-"""The smallest fall of the token's log-odds, in nats, by which a part decides."""
+"""The smallest fall of the token's log-odds, in nats, at which a component decides."""
 CLOSE = 0.8
-"""The share of the largest effect from which on a part comes close to it."""
+"""A component's effect is close to the largest if it is at least this share of it."""
 GAIN = 0.02
 """The smallest rise of another token's probability that a finding states."""
 SHOWN = 0.005
-"""The smallest fall of the token's probability that a finding states of a part that does not decide."""
+"""The smallest fall of the token's probability that a finding states for a component that does not decide."""
 
 
 @dataclass(frozen=True)
@@ -50,36 +50,36 @@ class Measured:
     """What was measured about the prediction at a position."""
 
     token: int
-    """The token that the question is about."""
+    """The token that is explained."""
     probability: float
-    """The model's own of that token."""
+    """The model's probability of `token`."""
     position: int
-    """After which it is predicted."""
+    """The position after which the token is predicted."""
     removals: Sequence[Removal]
-    """The parts that were removed, one at a time."""
+    """The components that were removed, one at a time."""
     sources: Mapping[tuple[int, int], HeadSource]
-    """Of some heads, the token that they read for this prediction."""
+    """By (layer, head): the source token that makes most of the head's effect; for some heads only."""
     descriptions: Mapping[tuple[int, int], str]
-    """Of some memories, what they do in text."""
+    """By (layer, index): the memory's description in words; for some memories only."""
     left_out: Collection[tuple[int, int]] = ()
-    """Heads that are no candidates."""
+    """Heads that cannot decide, because they mainly attend to their own position."""
     against: int | None = None
-    """The token that was chosen to be compared with."""
+    """The token that the user chose to compare with."""
     difference: float | None = None
-    """The model's own difference of the two logits; None where no token was chosen."""
+    """The model's difference of the two logits; None if `against` is None."""
     relations: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """Of some heads, the relation between words that they map by their weights, such as "country to capital"."""
+    """By (layer, head): the word relation that a head's weights map, such as "country to capital"; for some heads."""
 
 
 def findings(
     lm: Decoder, measured: Measured, settled: Settling | None, layers: Sequence[LayerView], basis: str
 ) -> list[Finding]:
-    """The findings at a position, in the order of worth.
+    """Return the findings at a position, the most important first.
 
     Args:
-        settled: when the token settles, by these layers; None where it is not first after the last.
+        settled: when the token settles, as read from `layers`; None if it is not first after the last layer.
         layers: all layers at that position, with the ranks and probabilities of the token.
-        basis: how the layers were read.
+        basis: how the stream was read as tokens.
     """
     reader, name = READERS.get(basis, f"basis {basis}"), _named(lm, measured.token)
     found = [_part(lm, measured)]
@@ -91,7 +91,7 @@ def findings(
 
 
 def _part(lm: Decoder, measured: Measured) -> Finding | None:
-    """The part without which the token falls most; a layer only where nothing smaller decides."""
+    """Return the finding about what decides: a head or memory, or else a layer's whole attention or FFN."""
     small = [one for one in measured.removals if one.part.index is not None and not _is_left_out(one.part, measured)]
     best = _most(small, measured)
     layer = _most([one for one in measured.removals if one.part.index is None], measured)
@@ -115,7 +115,7 @@ def _part(lm: Decoder, measured: Measured) -> Finding | None:
 
 
 def _not_alone(lm: Decoder, small: Sequence[Removal], best: Removal, measured: Measured) -> str:
-    """That none of the heads and memories decides, and which matters most where that can be seen."""
+    """Say that no head or memory decides alone, and which matters most if its effect is large enough to state."""
     called, change = _called(lm, best.part, measured), _change(best, measured)
     if len(small) == 1:
         return f" {_capital(called)} does not alone ({change})."
@@ -136,7 +136,7 @@ def _finding(removal: Removal, sentence: str, measured: Measured) -> Finding:
 
 
 def _most(removals: Sequence[Removal], measured: Measured) -> Removal | None:
-    """The removal of the largest effect, or of those close to it one that is explained; None where none is positive."""
+    """Return the removal with the largest effect, or one close to it that is explained; None if no effect is positive."""
     best = max(removals, key=lambda one: one.effect, default=None)
     if best is None or best.effect <= 0:
         return None
@@ -145,7 +145,10 @@ def _most(removals: Sequence[Removal], measured: Measured) -> Removal | None:
 
 
 def _is_explained(part: Part, measured: Measured) -> bool:
-    """Whether it is known what a head reads, other than the first token, on which heads rest; or a memory does."""
+    """Tell whether a memory has a description, or whether the source token that a head reads is known.
+
+    The first token does not count as a source: heads often attend to it when they have nothing else to read.
+    """
     if part.index is None:
         return False
     place = part.layer, part.index
@@ -159,7 +162,7 @@ def _is_left_out(part: Part, measured: Measured) -> bool:
 
 
 def _count(small: Sequence[Removal]) -> str:
-    """How many heads and memories were removed, in words."""
+    """Return how many heads and memories were removed, in words."""
     kinds = {one.part.kind for one in small}
     words = {frozenset({"memory"}): "memories", frozenset({"head"}): "heads"}
     return f"{len(small)} {words.get(frozenset(kinds), 'heads and memories')}"
@@ -173,7 +176,7 @@ def _decides(removal: Removal, measured: Measured) -> bool:
 
 
 def _called(lm: Decoder, part: Part, measured: Measured) -> str:
-    """A part in words."""
+    """Name a component in words, with its source token or description if known."""
     if part.index is None:
         block = lm.structure.blocks[part.layer]
         what = "FFN" if part.kind == "ffn" or block.mixer is None else site_name(block.mixer)
@@ -192,7 +195,7 @@ def _called(lm: Decoder, part: Part, measured: Measured) -> str:
 
 
 def _without(lm: Decoder, removal: Removal, measured: Measured) -> str:
-    """What happens to the token without a part, and to the one that gains most."""
+    """Say how the token's probability (or logit difference) falls without a component, and which token gains most."""
     if measured.difference is not None:
         return f"the difference of their logits falls from {_change(removal, measured)}"
     before, after = _from_to(measured.probability, removal.probability)
@@ -204,7 +207,7 @@ def _without(lm: Decoder, removal: Removal, measured: Measured) -> str:
 
 
 def _change(removal: Removal, measured: Measured) -> str:
-    """What is measured, with and without a part."""
+    """Write the token's probability (or the logit difference) with and without a component."""
     if measured.difference is not None:
         numbers = f"{measured.difference:+.2f} to {measured.difference - removal.effect:+.2f}"
         return numbers.replace("-", "−")
@@ -212,7 +215,7 @@ def _change(removal: Removal, measured: Measured) -> str:
 
 
 def _over(lm: Decoder, measured: Measured) -> str:
-    """The two tokens that were chosen, where two were."""
+    """Name the two tokens that are compared; empty if the user chose no second token."""
     if measured.against is None:
         return ""
     return f" for {_named(lm, measured.token)} over {_named(lm, measured.against)}"
@@ -253,7 +256,7 @@ def _never_first(name: str, layers: Sequence[LayerView], reader: str) -> Finding
 
 
 def _update(lm: Decoder, settled: Settling) -> str:
-    """The update after which the prediction settles."""
+    """Name the layer, or its attention or FFN, after which the prediction settles."""
     block = lm.structure.blocks[settled.layer]
     if settled.cause == "layer" and block.feed_forward is not None and block.mixer is not None:
         return f"layer {settled.layer}"
@@ -277,7 +280,7 @@ def _percent(probability: float, places: int | None = None) -> str:
 
 
 def _from_to(before: float, after: float) -> tuple[str, str]:
-    """Two probabilities, with a decimal where they would read the same without."""
+    """Write two probabilities as percentages, with one decimal if they would look equal without."""
     shown = _percent(before), _percent(after)
     return (_percent(before, 1), _percent(after, 1)) if shown[0] == shown[1] else shown
 
@@ -287,7 +290,7 @@ def _named(lm: Decoder, token: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A token's text, in quotation marks where punctuation alone would read as the sentence's own."""
+    """Return a token's text, in quotation marks if it is punctuation, which would look like part of the sentence."""
     shown = visible(text)
     return shown if any(letter.isalnum() for letter in text) else f"“{shown}”"
 

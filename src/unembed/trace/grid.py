@@ -1,4 +1,4 @@
-"""Select a prompt's predictions over all layers and positions, for the explorer's grid."""
+"""Collect a prompt's top tokens at all layers and positions, for the grid of the explorer (the web interface)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ STAGES: tuple[StreamPoint, ...] = ("resid_mid", "resid_post")
 
 @dataclass(frozen=True)
 class Stage:
-    """The stream at one point of every layer and position. Lists are indexed [layer][position][place]."""
+    """The top tokens of the stream at one capture point, for every layer and position.
+
+    Lists are indexed by layer, position and, where there are three levels, place in the list of top tokens.
+    """
 
     point: str
     ids: list[list[list[int]]]
     probabilities: list[list[list[float]]]
     rank_of_prediction: list[list[int]]
-    """The rank, from 1, of the model's prediction after the last layer at that position."""
+    """The rank, from 1, of the token that the model predicts after that position."""
 
 
 @dataclass(frozen=True)
@@ -62,21 +65,25 @@ class Emergence:
 
 @dataclass(frozen=True)
 class Part:
-    """Some layers of an emergence at one stage, from the top down, while the others are still being read."""
+    """Some layers of an `Emergence` at one capture point, sent while the other layers are still being read.
+
+    Parts come from the last layer to the first.
+    """
 
     tokens: list[Token]
     prediction: list[int]
     layers: list[int]
     stages: list[Stage]
-    """One of these layers only, or none."""
+    """The top tokens of these layers; empty if the part only serves to find events."""
     texts: dict[int, str]
     """The text of every token id of this part."""
 
 
 def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
-    """Yield the grid of a trace while its layers are read, first after all FFNs, and the whole grid at the end.
+    """Yield the grid of a trace in parts while layers are read, first after their FFN, and at the end the whole grid.
 
-    The part that is read last comes with the whole grid. A part without a stage holds readings that only serve events.
+    The last part is not yielded by itself, since the whole grid contains it. A part has no stage if its layers are read
+    only to find events.
     """
     prediction = numbers(trace.prediction)
     for layers, point, reading in trace.by_layers():
@@ -88,7 +95,7 @@ def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[P
 
 
 def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence:
-    """Return the grid of a trace: top tokens at both stages of every layer and position, and all events."""
+    """Return the grid of a trace: top tokens after attention and FFN at every layer and position, and all events."""
     prediction = numbers(trace.prediction)
     stages = [stage for point in STAGES if (stage := _stage(trace, point, top)) is not None]
     embedding = _stage(trace, "resid_pre", top, slice(1))
@@ -112,7 +119,10 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
 
 
 def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:
-    """Return for each point the entropy of every reading and its divergence from the prediction, [layer][position]."""
+    """Return the entropy of what the lens reads, and its KL divergence from the final prediction, both in nats.
+
+    By capture point, then by layer and position.
+    """
     found: dict[str, dict[str, list[list[float]]]] = {}
     for point in STAGES:
         with suppress(PointMissing):
@@ -122,7 +132,10 @@ def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:
 
 
 def trajectories(trace: Trace, tokens: Sequence[str | int], position: int | None = None) -> dict[str, Any]:
-    """Return rank and probability of tokens by point, [layer][position]; only one position if `position` is given."""
+    """Return the ranks and probabilities of tokens at each capture point, indexed by layer and position.
+
+    With `position`, only that position is read.
+    """
     ids = [trace.lm.single_token(token) for token in tokens]
     found: list[dict[str, Any]] = []
     for i, text in zip(ids, trace.lm.token_strings(ids), strict=True):

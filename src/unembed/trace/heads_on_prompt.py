@@ -1,4 +1,4 @@
-"""Show attention heads on one prompt as plain values: one head's pattern, and the scores of all heads."""
+"""Show attention heads on one prompt as plain values: one head's attention pattern, and the scores of all heads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIDE = 24
 
 @dataclass(frozen=True)
 class PatternView:
-    """One head on a prompt: its attention weights, and the contribution of each pair of positions."""
+    """One head on a prompt: its attention weights, and how much it writes for each pair of positions."""
 
     schema: str
     layer: int
@@ -39,12 +39,12 @@ class PatternView:
     weights: list[list[float]]
     """By destination, over the sources up to it; each row adds up to one, unless the family has attention sinks."""
     norms: list[list[float]] | None
-    """Weight times the length of the value as the head writes it, in stream units; None where a gate or norm that
-    differs at each position comes between the two."""
+    """Attention weight times the length of what the head would write from that source alone, in stream units; None
+    where a gate or norm after the mixing depends on the position."""
 
 
 def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
-    """Return a head's pattern on a trace's prompt, under the trace's edits.
+    """Return a head's attention pattern on a trace's prompt, under the trace's edits.
 
     Raises:
         OutOfRange: the head does not exist.
@@ -63,7 +63,7 @@ def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
 
 @dataclass(frozen=True)
 class PatternsView:
-    """Small versions of the patterns of all heads on a prompt."""
+    """Small pictures of the attention patterns of all heads on a prompt."""
 
     schema: str
     n_tokens: int
@@ -74,7 +74,7 @@ class PatternsView:
 
 
 def patterns_view(trace: Trace) -> PatternsView:
-    """Return the patterns of all heads on a trace's prompt, reduced to at most 24 rows and columns.
+    """Return the attention patterns of all heads on a trace's prompt, reduced to at most 24 rows and columns.
 
     Raises:
         Unsupported: no layer has attention weights.
@@ -94,7 +94,7 @@ def patterns_view(trace: Trace) -> PatternsView:
 
 @dataclass(frozen=True)
 class HeadSourcesView:
-    """What one head adds to a question's logits, split by the token that it attends to."""
+    """What one head adds to a logit, or to a difference of two, split by the token that it attends to."""
 
     schema: str
     layer: int
@@ -109,16 +109,16 @@ class HeadSourcesView:
 
 
 def head_sources_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadSourcesView:
-    """Split what a head adds to a question's logits at a position by source token.
+    """Split what a head adds to a logit, or to a difference of two, by source token.
 
     Args:
-        question: the target, and the token that it is compared with.
-        position: the position whose logits are meant.
+        question: the token whose logit is split, and the token that it is compared with.
+        position: the position whose logits are split.
 
     Raises:
         OutOfRange: the head or the position does not exist.
-        SumNotProved: the contributions of all writers do not add up to the logit.
-        Unsupported: the family's heads cannot be split by source.
+        SumNotProved: the contributions of all components do not add up to the logit.
+        Unsupported: the heads of this model cannot be split by source token.
     """
     layer, head = trace.lm.layer_and_head(layer, head)
     position = position_of(trace.run, position)
@@ -136,21 +136,21 @@ def head_sources_view(trace: Trace, layer: int, head: int, question: Question, p
 
 @dataclass(frozen=True)
 class HeadHereView:
-    """What one head writes at one position of a prompt."""
+    """What one head adds to the residual stream at one position of a prompt."""
 
     schema: str
     position: int
     target: Token
     against: Token | None
-    """What the score of the update is on: the logit of `target`, or its difference to that of `against`."""
+    """The `score` of the update is on the logit of `target`, or on its difference to that of `against`."""
     update: HeadUpdate
 
 
 def head_here_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadHereView:
-    """Return what a head writes at a position: its size, its effect on a question, and the tokens that it promotes.
+    """Return what a head adds at a position: its size, its effect on a logit difference, and the tokens it promotes.
 
     Args:
-        question: the target, and the token that it is compared with.
+        question: the token that is explained, and the token that it is compared with.
         position: the position at which the head writes.
 
     Raises:
@@ -192,12 +192,12 @@ class PromptHeadsView:
 
 @torch.no_grad()
 def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> PromptHeadsView:
-    """Return the effect of every head on a question, and the shape of its pattern, on a trace's prompt.
+    """Return, for every head on a trace's prompt, its effect on a logit difference, attention to itself, and entropy.
 
     Raises:
         OutOfRange: the position does not exist.
-        SumNotProved: the contributions of all writers do not add up to the logit.
-        Unsupported: no layer has attention, or its output is no sum over heads.
+        SumNotProved: the contributions of all components do not add up to the logit.
+        Unsupported: no layer has attention, or its output is not a sum over heads.
     """
     lm = trace.lm
     require_heads(lm, "head scores")

@@ -1,4 +1,4 @@
-"""The lens over many prompts, as one table: the one that was fitted on the model, else the logit lens."""
+"""The analysis `lens`: the top tokens of every layer for many prompts, by the model's fitted lens or the logit lens."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ def logit_lens(
     edits: Edits = (),
     show_unlearned: bool = False,
 ) -> Table:
-    """Tabulate the most probable tokens at one point of the stream in every layer, for many prompts.
+    """Return a table of the most probable tokens that a lens reads at one point of every layer, for many prompts.
 
     Args:
         prompts: texts, or token ids.
-        point: where the stream is read.
-        top: tokens of each reading.
-        basis: how it is read; when None, by the model's fitted lens ("jacobian"), or "final" where there is none.
+        point: capture point of the stream that is read.
+        top: number of tokens listed for each layer and position.
+        basis: how the stream is read; when None, by the model's fitted lens ("jacobian"), or by the final norm and the
+            unembedding ("final") where there is none.
         layer: only this layer; all when None.
         position: only this position of each prompt, negative from its end; all when None.
         edits: changes made during the runs.
@@ -53,8 +54,8 @@ def logit_lens(
 
     Raises:
         InvalidInput: there are no prompts.
-        OutOfRange: no such layer, or a prompt without the position.
-        PointMissing: the model has no such point.
+        OutOfRange: there is no such layer, or a prompt is too short to have the position.
+        PointMissing: the model has no such capture point.
     """
     lm, prompts = require_decoder(lm), as_tuple("prompts", prompts)
     basis = basis_or_default(lm, basis, "final")
@@ -93,8 +94,9 @@ def lens(
 ) -> Answer:
     """Show the most probable tokens of the stream at every layer, for many prompts in one table (the logit lens).
 
-    Caution: A reading is not all that the stream holds: the logit lens takes the later layers for the identity, and
-    shows little in the middle layers of most models. `fit-lens` makes a lens that reads them better.
+    Caution: A lens does not show all that the stream contains. The logit lens treats the later layers as if they
+    changed nothing, and shows little in the middle layers of most models. `fit-lens` makes a lens that reads them
+    better.
     """
     where = None if all_positions else position
     table = logit_lens(
@@ -116,7 +118,7 @@ def lens(
 
 
 def _by_prompt(table: Table) -> list[Table]:
-    """The table of each prompt, in parts that a terminal shows whole unless every position was read."""
+    """Return one table for each prompt."""
     numbers = list(dict.fromkeys(table["prompt"]))
     if len(numbers) < 2:
         return [table]
@@ -132,7 +134,10 @@ def _by_prompt(table: Table) -> list[Table]:
 
 
 def _with_characters(table: Table) -> Table:
-    """The table with whole characters in place of single input tokens' bytes; JSON and CSV have the bytes."""
+    """Return the table with whole characters where an input token has only some bytes of a character.
+
+    JSON and CSV show the bytes.
+    """
     inputs: dict[int, dict[int, str]] = {}
     for row in table.rows():
         inputs.setdefault(row["prompt"], {})[row["position"]] = row["input"]

@@ -1,10 +1,10 @@
-"""The memories (FFN neurons) behind a prediction: sub-updates by what they add to the difference of two logits.
+"""Rank the memories (FFN neurons) behind a prediction by what each adds to the difference of two logits.
 
-Memories that are on for nearly every token are listed separately: they are among the largest on every prompt.
-Silent ones (coefficient 0) add nothing and are in no list.
+Memories that are on for nearly every token would be among the largest on every prompt, so they are listed separately.
+Silent memories (coefficient 0) add nothing and are not listed.
 
-Next to the effect is its deviation: the effect beyond that of the memory's mean coefficient over a corpus, which is
-what mean ablation removes. A silent memory whose mean is not 0 has a deviation too.
+Each memory also has a deviation: its effect minus the effect that its mean coefficient over a corpus would have. Mean
+ablation removes just this. A silent memory whose mean coefficient is not 0 has a deviation too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from unembed.trace.question import Question
 from unembed.validation import positive_int
 
 MemoryOrder = Literal["effect", "deviation", "size", "coefficient"]
-"""What memories are ranked by: |effect|, |deviation|, |coefficient| * |value|, or |coefficient|."""
+"""What memories are ranked by: |effect|, |deviation|, |coefficient| * |value vector|, or |coefficient|."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryEffects(Displayed):
-    """The sub-updates with the largest effects on a logit, or on a difference of two.
+    """The memories with the largest effects on a logit, or on a difference of two.
 
-    `score` is the effect in logits.
+    The `score` of a row is the memory's effect in logits.
     """
 
     question: Question
@@ -43,13 +43,13 @@ class MemoryEffects(Displayed):
     always_on: list[SubUpdate]
     """Memories that are on for nearly every token, in the same order."""
     most: tuple[int, int, float] | None
-    """Layer, index and effect of the memory that adds most; None where none that is not always on adds anything."""
+    """Layer, index and effect of the memory that adds most and is not always on; None if no effect is positive."""
     memories: int
-    """Memories of the layers, silent ones included."""
+    """Number of memories in the layers, silent ones included."""
     others: int
-    """Active memories that are in neither list."""
+    """Number of active memories that are in neither list."""
     others_effect: float
-    """The sum of their effects."""
+    """The sum of the effects of the memories that are in neither list."""
     provenance: Provenance
 
     @property
@@ -58,7 +58,7 @@ class MemoryEffects(Displayed):
         return sum(row.score or 0.0 for row in (*self.rows, *self.always_on)) + self.others_effect
 
     def to_table(self) -> Table:
-        """A row for each memory, those that are always on last."""
+        """One row for each memory; those that are always on come last."""
         rows = [*self.rows, *self.always_on]
         columns = {
             "memory": [row.name for row in rows],
@@ -76,7 +76,7 @@ class MemoryEffects(Displayed):
 
 @dataclass(frozen=True, eq=False)
 class _Scored:
-    """The memories of one layer at a position, with the numbers by which they are ranked."""
+    """The memories of one layer at a position, with the values by which they are ranked."""
 
     layer: int
     coefficients: Float[Tensor, " d_mlp"]
@@ -90,7 +90,7 @@ class _Scored:
         return self.coefficients != 0
 
     def sizes(self, order: MemoryOrder) -> Float[Tensor, " d_mlp"]:
-        """Return the numbers to sort by; -1 for silent memories, which are listed only if they deviate."""
+        """Return the values to sort by; -1 for silent memories, unless they are sorted by deviation and have one."""
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()
             return torch.where(self.active | (sizes > 0), sizes, -1.0)
@@ -101,7 +101,7 @@ class _Scored:
 
 
 class ScoredMemories:
-    """The memories of some layers at one position, each with its effect on a question."""
+    """The memories of some layers at one position, each with its effect on a logit (or a difference of two)."""
 
     @torch.no_grad()
     def __init__(
@@ -121,12 +121,12 @@ class ScoredMemories:
 
         Args:
             run: a run of one prompt that captured the coefficients and the last resid_post.
-            position: the column of the run.
+            position: the token position, from 0.
             layers: layers that have memories.
-            usual: which memories are always on, and how large coefficients usually are.
-            top_tokens: how many tokens of each value to list.
+            usual: which memories are always on, and the usual size of each memory's coefficient.
+            top_tokens: number of tokens listed for each value vector.
             show_unlearned: include tokens that the model never learned.
-            read: the tokens of values that were read at other positions, in the same number; more are added.
+            read: cache of the tokens of value vectors, `top_tokens` of each; this object adds to it.
 
         Raises:
             Unsupported: a layer has no memories.
@@ -151,7 +151,7 @@ class ScoredMemories:
         )
 
     def largest(self, top: int, order: MemoryOrder = "effect") -> MemoryEffects:
-        """Return the `top` largest of all layers, and every memory that is always on."""
+        """Return the `top` largest memories of all layers, and every memory that is always on."""
         scored = list(self._layers.values())
         listed = _largest(scored, order, False, positive_int("top", top))
         always_on = _largest(scored, order, True, None)
@@ -169,7 +169,7 @@ class ScoredMemories:
         )
 
     def largest_by_layer(self, top: int, order: MemoryOrder = "effect") -> list[list[SubUpdate]]:
-        """Return for each layer its `top` largest, then as many that are always on."""
+        """Return, for each layer, its `top` largest memories, then up to `top` of those that are always on."""
         top = positive_int("top", top)
         chosen = [
             [key for always_on in (False, True) for key in _largest([one], order, always_on, top)]
@@ -183,7 +183,7 @@ class ScoredMemories:
         return self._rows([(layer, index)])[layer, index]
 
     def _rows(self, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], SubUpdate]:
-        """Return the sub-updates of some memories; values not read before are read in one pass."""
+        """Return the entries of some memories; the value vectors that are not cached are read in one pass."""
         missing = [key for key in keys if key not in self._read]
         chosen = [(n, [i for layer, i in missing if layer == n]) for n in dict.fromkeys(n for n, _ in missing)]
         scores = [self._layers[n].effects[index].tolist() for n, index in chosen]
@@ -212,7 +212,10 @@ class ScoredMemories:
 
 
 def _largest(scored: Sequence[_Scored], order: MemoryOrder, always_on: bool, top: int | None) -> list[tuple[int, int]]:
-    """Return layer and index of the largest memories, either of those always on or of the others; all if no `top`."""
+    """Return (layer, index) of the `top` largest memories, or of all when None.
+
+    With `always_on`, these are chosen among the memories that are always on, otherwise among the others.
+    """
     sizes = torch.cat([torch.where(one.always_on == always_on, one.sizes(order), -1.0) for one in scored])
     candidates = int((sizes >= 0).sum())
     found = sizes.topk(candidates if top is None else min(top, candidates)).indices

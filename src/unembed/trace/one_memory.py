@@ -21,7 +21,7 @@ SCHEMA = "unembed.memory_on_prompt/1"
 
 @dataclass(frozen=True)
 class MemoryOnPrompt:
-    """A memory on a prompt: its coefficient at every token, and what it adds to a question at one position."""
+    """A memory on a prompt: its coefficient at every token, and its effect on a logit difference at one position."""
 
     schema: str
     layer: int
@@ -32,7 +32,7 @@ class MemoryOnPrompt:
     target: Token
     against: Token | None
     here: SubUpdate
-    """Its sub-update at the position; `score` is its effect on the question."""
+    """The memory at the position; `score` is what it adds to the logit of `target`, or to the difference."""
 
 
 def memory_on_prompt(
@@ -43,7 +43,7 @@ def memory_on_prompt(
     position: int,
     index: Index | None = None,
 ) -> MemoryOnPrompt:
-    """Describe a memory on a trace's prompt, under the trace's edits.
+    """Return a memory's coefficients on a trace's prompt, and its effect at a position, under the trace's edits.
 
     Raises:
         OutOfRange: there is no such memory or position.

@@ -1,6 +1,6 @@
-"""Events and rank changes of one prompt, from the ranks that its readings recorded.
+"""Find events (saturation, elimination) and rank changes on one prompt, from ranks recorded with its readings.
 
-They are those of the papers: of the logit lens, also where another lens is fitted.
+As in the papers, ranks are those of the logit lens, even if another lens is fitted on the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def prompt_events(readings: PromptReadings, column: int | None = None) -> list[Event]:
-    """Return saturation and elimination events of every position, or of only one, which alone is then read."""
+    """Return saturation and elimination events at every position; with `column`, read and return only that one."""
     points: tuple[StreamPoint, ...] = ("resid_pre", readings.before_ffn, "resid_post")
     read_at = {point: readings.read(point, position=column) for point in points}
     ranks = {point: reading.tracked_ranks[..., 0].cpu() for point, reading in read_at.items()}
@@ -47,9 +47,10 @@ def _placed(found: list[Event], column: int | None) -> list[Event]:
 
 
 def _candidate_ranks(readings: PromptReadings, column: int | None) -> Int[Tensor, "layer pos"]:
-    """The rank after each FFN of the token that was first before it, from the list of top tokens where possible.
+    """Return, for the token that was first before each FFN, its rank after that FFN.
 
-    1, as if it had not fallen, where a token that lists leave out was first.
+    The rank comes from the list of top tokens where possible. It is 1, so that no event results, where the first token
+    is one that lists leave out.
     """
     before = readings.read(readings.before_ffn, position=column)
     first = before.ids[..., :1]
@@ -69,7 +70,7 @@ def prompt_rank_changes(readings: PromptReadings, token: int | None, column: int
 
     Args:
         token: the token to follow; each position's own prediction when None.
-        column: only this position.
+        column: only this position; all when None.
     """
     halves: list[tuple[StreamPoint, StreamPoint, Cause]]
     if readings.before_ffn == "resid_mid":

@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class HeadEffects:
-    """What every head adds to a question at a position, in logits, split by the token it reads where known."""
+    """What every head adds to a logit (or a difference of two) at a position, split by source token where possible."""
 
     places: list[tuple[int, int]]
-    """Layer and head."""
+    """Layer and head of each entry."""
     effects: Float[Tensor, " head"]
     by_source: Float[Tensor, "head src"] | None
     """None where the heads cannot be split by source."""
     run: Run | None
-    """Captured the patterns, where they can be split; of each perhaps the position's row alone."""
+    """A run that captured the attention patterns, perhaps only the row of `position`; None if heads cannot be split."""
     position: int
 
     def largest(self, top: int) -> list[int]:
-        """The places of the largest effects of either sign, largest first."""
+        """Return the indices of the `top` largest effects of either sign, largest first."""
         return self.effects.abs().topk(min(top, len(self.places))).indices.tolist()
 
     def weights(self, n: int) -> Float[Tensor, " src"]:
-        """The attention weights of a head at the position, over the sources up to it."""
+        """Return a head's attention weights at the position, over the sources up to it."""
         assert self.run is not None
         layer, head = self.places[n]
         pattern = self.run.at("pattern", layer)[0, head]
         return pattern[self.position if pattern.shape[0] > 1 else 0, : self.position + 1]
 
     def values(self, n: int) -> Float[Tensor, "src d_head"]:
-        """The values from which a head mixes what it writes, of the sources up to the position."""
+        """Return the value vectors that a head mixes, of the sources up to the position."""
         assert self.run is not None
         layer, head = self.places[n]
         values = self.run.at("values", layer)
@@ -54,14 +54,14 @@ class HeadEffects:
         return by_head(values, n_heads)[0, head, : self.position + 1]
 
     def reads_itself(self, n: int) -> bool:
-        """Tell whether most of a head's effect comes from its own position, whose token it transforms like an FFN."""
+        """Tell whether most of a head's effect comes from its own position, so that it acts like an FFN."""
         if self.by_source is None:
             return False
         parts = self.by_source[n].abs()
         return float(parts[self.position]) > 0.5 * float(parts.sum())
 
     def sources(self, trace: Trace, n: int, top: int) -> list[HeadSource]:
-        """The tokens from which a head's effect comes, the largest part of either sign first."""
+        """Return the source tokens from which most of a head's effect comes, the largest of either sign first."""
         if self.by_source is None:
             return []
         row, weights = self.by_source[n], self.weights(n).float()
@@ -71,10 +71,10 @@ class HeadEffects:
 
 
 def head_effects(trace: Trace, question: Question, position: int) -> HeadEffects | None:
-    """Return what every head adds to a question; None if the heads do not add up to the attention's output.
+    """Return what every head adds to the logit difference; None if heads do not add up to the layer's output.
 
     Args:
-        position: from 0.
+        position: counted from 0.
     """
     try:
         found = trace.attribution(question.token, position, question.against, by="source")

@@ -1,4 +1,4 @@
-"""Find the memories (FFN neurons) behind one prompt: sub-updates, effects on a question, and descriptions."""
+"""Find the memories (FFN neurons) behind a prediction: what each adds, its effect on the logits, its description."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class PromptMemories(PromptReadings):
-    """One prompt under the model, with the memories behind its predictions."""
+    """One prompt run through the model, with the memories behind its predictions."""
 
     _scored: tuple[tuple[object, ...], ScoredMemories] | None = None
-    """The scored memories of the last question, with its arguments: several lists of one view are made from them."""
+    """The memories scored last, with the arguments that they were scored for: several lists of one view use them."""
     _ends: tuple[int, dict[tuple[int, int], Ends]] | None = None
-    """The tokens of the values read so far, which are the same at every position, and how many of each."""
+    """Number of tokens listed per value vector, and the tokens of all value vectors read so far."""
     _described: tuple[Path | None, MemoryDescriptions] | None = None
-    """The last descriptions, with the folder of their index: finding them reads a sample of the weights."""
+    """The folder of an index and its descriptions, cached because loading them reads a sample of the weights."""
 
     def question(
         self,
@@ -42,12 +42,12 @@ class PromptMemories(PromptReadings):
         *,
         alone: bool = False,
     ) -> Question:
-        """Ask why one token is predicted and not another; by default the top token and the runner-up.
+        """Return the question why one token is predicted and not another; by default, the top token and the runner-up.
 
         Args:
-            token: the token to explain.
+            token: the token to explain; the most likely one when None.
             against: the token it is compared with; the most likely other token when None.
-            position: the position whose prediction is meant.
+            position: the position whose prediction is explained.
             alone: explain the token's logit alone.
 
         Raises:
@@ -58,7 +58,7 @@ class PromptMemories(PromptReadings):
         return question(self.lm, self.logits(position), token, against, alone=alone, hidden=self.hidden)
 
     def dominant(self, top: int = TOP) -> list[Dominant]:
-        """Return the dominant sub-updates of every position, for every layer."""
+        """Return, for every layer, the memories that add the longest vectors to the stream at each position."""
         return [
             dominant(self.run.at("coefficients", n)[0], self.lm.weights.W_out[n], top) for n in range(self.lm.n_layers)
         ]
@@ -72,12 +72,12 @@ class PromptMemories(PromptReadings):
         *,
         top_tokens: int = 10,
     ) -> Records[SubUpdate]:
-        """Return the dominant sub-updates of one FFN update, largest contribution first.
+        """Return a layer's dominant sub-updates at a position: the memories with the longest vectors, longest first.
 
         Args:
             position: the position; the last by default.
-            token: a token to score each for.
-            top_tokens: how many tokens of each value to list.
+            token: if given, each memory gets a score for this token.
+            top_tokens: number of tokens listed for each value vector.
 
         Raises:
             Unsupported: the model has no memories.
@@ -94,7 +94,7 @@ class PromptMemories(PromptReadings):
         *,
         top_tokens: int = 10,
     ) -> list[Records[SubUpdate]]:
-        """Return what `sub_updates` returns for several layers at once, reading all values in one pass."""
+        """Return what `sub_updates` returns for several layers at once, reading all value vectors in one pass."""
         column = position_of(self.run, position)
         found = top_sub_updates(
             self.lm, self.run, layers, column, top, token, k=top_tokens, show_unlearned=self.show_unlearned
@@ -115,17 +115,17 @@ class PromptMemories(PromptReadings):
         order: MemoryOrder = "effect",
         top_tokens: int = 10,
     ) -> MemoryEffects:
-        """Return the memories (FFN neurons) with the largest effects on a question; those always on are separate.
+        """Return the memories (FFN neurons) that add most to a logit difference; those always on are listed separately.
 
         Args:
-            question: from `question`; the prediction against its runner-up when None.
-            position: the position whose prediction is meant.
+            question: the tokens that are compared, from `question`; the prediction and its runner-up when None.
+            position: the position whose prediction is explained.
             layers: only these; all that have memories when None.
             index: an index of the model, which records how often and how strongly each memory fires; when None, a
                 sample of the shipped text is measured.
             order: the quantity by which the list is ranked: "effect"; "deviation", the effect beyond that of the mean
                 coefficient (mean ablation); "size" or "coefficient".
-            top_tokens: how many tokens of each value to list.
+            top_tokens: number of tokens listed for each value vector.
 
         Raises:
             Unsupported: no layer, or one of those chosen, has memories.
@@ -148,9 +148,9 @@ class PromptMemories(PromptReadings):
         order: MemoryOrder = "effect",
         top_tokens: int = 10,
     ) -> list[list[SubUpdate]]:
-        """Return, by layer, the memories with the largest effects on a question, then as many that are always on.
+        """Return, for each layer, the memories that add most to a logit difference, then up to `top` always on.
 
-        The arguments are those of `memory_effects`; `top` counts the memories of one layer.
+        The arguments are those of `memory_effects`; `top` is the number of memories listed for each layer.
 
         Raises:
             Unsupported: one of the layers has no memories.
@@ -170,9 +170,9 @@ class PromptMemories(PromptReadings):
         index: Index | None = None,
         top_tokens: int = 10,
     ) -> SubUpdate:
-        """Return one memory's sub-update at a position, even if it is silent, with its effect on a question.
+        """Return what one memory adds at a position and to a logit difference, even if its coefficient is 0.
 
-        The other arguments as for `memory_effects`.
+        For the other arguments see `memory_effects`.
 
         Raises:
             Unsupported: the layer has no memories.
@@ -216,9 +216,9 @@ class PromptMemories(PromptReadings):
         those saved with `index` (see `Index.memories`), or those of an embedded model; without either, none is listed.
 
         Args:
-            token: the predicted token when None.
-            position: the position whose prediction is meant.
-            top: how many to list, at most.
+            token: the promoted token; the predicted token when None.
+            position: the position whose prediction is explained.
+            top: largest number of memories listed.
             index: an index of the model.
 
         Raises:

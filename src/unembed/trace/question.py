@@ -14,7 +14,7 @@ from unembed.models.decoder import Decoder
 
 @dataclass(frozen=True)
 class Question:
-    """Why `token` and not `against`? None stands for the token's logit alone."""
+    """Why is `token` predicted and not `against`? If `against` is None, only the logit of `token` is explained."""
 
     token: int
     against: int | None
@@ -29,7 +29,7 @@ def question(
     alone: bool = False,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> Question:
-    """Build the question about a prediction, choosing tokens where none is named.
+    """Return the question about a prediction; by default, the most likely token against the runner-up.
 
     Args:
         logits: the logits of the prediction.

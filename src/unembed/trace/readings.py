@@ -1,8 +1,7 @@
-"""One prompt run once, and its stream read in the vocabulary at every layer and position.
+"""Run one prompt once, and read its residual stream as tokens at every layer and position.
 
-It is read by the lens that was fitted on the model, or by the logit lens where none was.
-
-Reading all positions of a long prompt costs far more than the forward pass, so only the requested ones are read.
+The stream is read by the lens that was fitted on the model, or by the logit lens if there is none. Reading all
+positions of a long prompt costs far more than the forward pass, so positions are read only on request.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ TOP = 10
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Readings(Displayed):
-    """The lens on one prompt: the top tokens of the stream at one point of every layer and position."""
+    """The top tokens that a lens reads at one capture point of the stream, for every layer and position."""
 
     point: StreamPoint
     basis: Basis
@@ -50,7 +49,7 @@ class Readings(Displayed):
     tokens: list[list[list[str]]]
     """Token texts by layer, position and rank."""
     prompt: tuple[str, ...]
-    """Texts of the prompt's own tokens."""
+    """The prompt's tokens as text."""
     provenance: Provenance
     position: int | None = None
     """The only position that was read; None where all were."""
@@ -87,17 +86,17 @@ class Readings(Displayed):
 
 
 class PromptReadings:
-    """One prompt under the model, and its stream read in the vocabulary. Everything is computed once, on first use."""
+    """One prompt run through the model, whose stream can be read as tokens. Results are cached on first use."""
 
     def __init__(self, lm: Decoder, tokens: Tokens, edits: Edits = (), *, show_unlearned: bool = False) -> None:
-        """Run the prompt and capture the stream and the coefficients.
+        """Run the prompt, and capture the stream and the coefficients of memories.
 
         Args:
             tokens: one prompt.
             edits: changes to make in the run.
-            show_unlearned: also list tokens that the model never learned and bytes of longer characters; by default
-                they are left out of every list, but for the prediction and its runner-up. Ranks count all tokens either
-                way, and probabilities are those of the whole vocabulary.
+            show_unlearned: also list tokens that the model never learned, and tokens that are only some bytes of a
+                character. By default, lists leave them out, except the prediction and its runner-up. Ranks and
+                probabilities always count the whole vocabulary.
 
         Raises:
             InvalidInput: the prompt is empty, too long, or more than one.
@@ -136,21 +135,21 @@ class PromptReadings:
         self.run: Run = whole.without("pattern")  # which holds one row only
         self._runs: dict[str, Run] = {} if by_source is None else {_key(by_source, row): whole}
         self._events: dict[int | None, list[Event]] = {}
-        """Events by column, and under None those of all."""
+        """Events by position; under None, those of all positions."""
         self._read: dict[tuple[str, int, str, int | None], Reading] = {}
         self._readings: dict[tuple[str, int, str, int | None], Readings] = {}
 
     @property
     def basis(self) -> Basis:
-        """The basis of readings where none is named: "jacobian" where a lens is fitted, else "final"."""
+        """How the stream is read by default: "jacobian" if a lens is fitted on the model, else "final"."""
         return basis_or_default(self.lm, None, "final")
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
-        """The tokens left out of lists; None if every token is listed.
+        """The tokens left out of lists, as a mask over the vocabulary; None if every token is listed.
 
-        Bytes of longer characters and tokens that the model never learned, but for those that the model itself has as
-        the most or second most likely next token at a position of the prompt.
+        Left out are tokens that the model never learned or that are only some bytes of a character, except those that
+        the model predicts as most or second most likely at some position of the prompt.
         """
         return None if self.show_unlearned else self._hidden
 
@@ -176,9 +175,9 @@ class PromptReadings:
         return self.lm.provenance(notes={**notes, "show_unlearned": self.show_unlearned})
 
     def _points_by_source(self) -> tuple[str, ...] | None:
-        """The points of an attribution of the last position by head and source, where its own pass has them too.
+        """Return the capture points that attribution by source token needs, if the trace's first pass can record them.
 
-        None where patterns need other kernels.
+        None if it cannot: the model lacks such points, or other attention kernels would be needed to get patterns.
         """
         try:
             found = points_needed(self.lm, "source", self.edits)
@@ -188,11 +187,11 @@ class PromptReadings:
         return found if leaves_kernels(self.lm, layers) else None
 
     def run_with(self, points: Sequence[Point | str], pattern_row: int | None = None) -> Run:
-        """Return a run of the same prompt and edits that captured these points: the trace's own, or a cached one.
+        """Return a run of the same prompt and edits that captured these points: the trace's first run, or a cached one.
 
         Args:
             points: capture points.
-            pattern_row: of patterns, only this destination column is needed.
+            pattern_row: if given, only this destination position of the attention patterns is needed.
         """
         if all(as_str("point", point) in self.run for point in points):
             return self.run
@@ -203,7 +202,7 @@ class PromptReadings:
         return self._runs[key]
 
     def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
-        """Return the stream at a point."""
+        """Return the residual stream at a capture point."""
         return self.run_with((point,))[point][:, 0]
 
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
@@ -227,17 +226,17 @@ class PromptReadings:
         basis: Basis | None = None,
         position: int | None = None,
     ) -> Readings:
-        """Return the top tokens of the stream at a point, for every layer and position.
+        """Return the top tokens that a lens reads at a capture point, for every layer and position.
 
         Args:
-            point: where the stream is read.
-            top: tokens of each reading.
+            point: capture point of the stream that is read.
+            top: number of tokens listed for each layer and position.
             basis: how it is read; when None, by the model's fitted lens ("jacobian"), or "final" where there is none.
             position: only this position is read; all when None.
 
         Raises:
-            InvalidInput: it is not a point of the stream, or no lens is fitted.
-            PointMissing: the model has no such point.
+            InvalidInput: `point` is not a capture point of the stream, or no lens is fitted.
+            PointMissing: the model has no such capture point.
             OutOfRange: no such position.
         """
         as_str("point", point)
@@ -259,9 +258,9 @@ class PromptReadings:
         return self._readings[key]
 
     def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final", position: int | None = None) -> Reading:
-        """Return what `readings` returns, without the texts.
+        """Return what `readings` returns as tensors, without the texts.
 
-        Readings of `TOP` tokens in the bases "final" and "jacobian" have the rank of the final prediction, too.
+        With `TOP` tokens and the bases "final" and "jacobian", the result also has the rank of the final prediction.
         """
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"readings exist at {', '.join(STREAM_POINTS)}")
@@ -274,9 +273,10 @@ class PromptReadings:
         return self._read[point, top, basis, column]
 
     def read_column(self, position: int) -> None:
-        """Read the stream at one position before and after each part of every layer in one product.
+        """Read one position of every layer, before and after attention and FFN, in one matrix product.
 
-        In the default basis; `read` then returns parts of it. The vocabulary is gone through once, not once a point.
+        The default basis is used; `read` then returns parts of the result. This reads the unembedding matrix once, not
+        once for each capture point.
         """
         column, basis = position_of(self.run, position), self.basis
         if any(("resid_post", TOP, basis, n) in self._read for n in (column, None)):
@@ -286,7 +286,7 @@ class PromptReadings:
         if self.before_ffn == "resid_mid":
             points.append("resid_mid")
         streams: dict[StreamPoint, Tensor] = {point: self.stream(point)[:, at] for point in points}
-        # What enters a layer usually is what left the one below, bit for bit; then only the first is read.
+        # A layer's input usually equals the previous layer's output bit for bit; then only the first input is read.
         follows = basis == "final" and torch.equal(streams["resid_pre"][1:], streams["resid_post"][:-1])
         if basis == "jacobian":
             streams = {point: carried_streams(self.lm, x, point) for point, x in streams.items()}
@@ -319,19 +319,20 @@ class PromptReadings:
         return joined([self._with_prediction(x[:1], at), _part(after, slice(-1), slice(None))])
 
     def _with_prediction(self, x: Float[Tensor, "layer pos d_model"], at: slice = slice(None)) -> Reading:
-        """Read some positions, and track the final prediction of each."""
+        """Read stream vectors at some positions, and record the rank of each position's final prediction."""
         track = self.prediction[None, at, None].expand(x.shape[0], -1, -1)
         return read(self.lm, x, TOP, track=track, hidden=self.hidden)
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
-        """Yield what `read` returns in parts: some layers at a time, first after all FFNs and then before them.
+        """Yield what `read` returns for some layers at a time, first at all layers after the FFN, then before it.
 
         Args:
-            vectors: how many to read at once, at most, but at least one layer.
+            vectors: largest number of stream vectors to read at once; at least one layer is read.
 
         Yields:
-            Layers from the top down, the point, and its readings of those layers, with the rank of the final
-            prediction as the tracked one. When all have come, the readings after and before FFNs need no others.
+            Layers, from the last to the first; the capture point; and the readings of those layers, whose tracked rank
+                is that
+            of the final prediction. Afterwards `read` finds the readings before and after FFNs in the cache.
         """
         n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self)))
         for point in ("resid_post", self.before_ffn):
@@ -353,7 +354,7 @@ class PromptReadings:
         position: int | None = None,
         basis: Basis | None = None,
     ) -> Int[Tensor, "layer pos"]:
-        """The rank of a token at every layer, and at every position or at one; 1 is the top. See `readings`."""
+        """The rank (1 is the top) of a token at every layer, at all positions or at one; arguments as in `readings`."""
         return self.ranks_and_probabilities(token, point, basis, position)[0]
 
     def ranks_and_probabilities(
@@ -365,10 +366,10 @@ class PromptReadings:
     ) -> tuple[Int[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
         """Return rank (1 is the top) and probability of a token at every layer, at every position or at one.
 
-        The basis is that of the model's fitted lens, or "final" without one, unless one is named.
+        When `basis` is None, the stream is read by the model's fitted lens, or in basis "final" without one.
 
         Raises:
-            PointMissing: the model has no such point.
+            PointMissing: the model has no such capture point.
         """
         token, column = self.lm.single_token(token), None if position is None else position_of(self.run, position)
         at, basis = slice(None) if column is None else [column], basis or self.basis
@@ -392,7 +393,10 @@ class PromptReadings:
         position: int,
         basis: Basis | None = None,
     ) -> Int[Tensor, "point token"]:
-        """Return the ranks of chosen tokens at points of one layer and position, as many tokens at each point."""
+        """Return the ranks of given tokens at some capture points of one layer and position.
+
+        `tokens` has a list for each capture point, all of the same length.
+        """
         layer, column = self.lm.layer(layer), position_of(self.run, position)
         x, basis = torch.stack([self.run_with((p,)).at(p, layer)[0, column] for p in points]), basis or self.basis
         if basis == "jacobian":
@@ -405,27 +409,27 @@ class PromptReadings:
     def prediction_ranks(
         self, point: StreamPoint = "resid_post", position: int | None = None, basis: Basis | None = None
     ) -> Int[Tensor, "layer pos"]:
-        """Return the rank of each position's own final prediction at a point of every layer; 1 is the top.
+        """Return the rank (1 is the top) of each position's final prediction at a capture point of every layer.
 
         Args:
-            point: where the stream is read.
+            point: capture point of the stream that is read.
             position: only this position; all when None.
             basis: "final" or "jacobian"; when None, "jacobian" where a lens is fitted, else "final".
 
         Raises:
-            PointMissing: the model has no such point.
+            PointMissing: the model has no such capture point.
             OutOfRange: no such position.
         """
         return self.read(point, basis=basis or self.basis, position=position).tracked_ranks[..., 0]
 
     @torch.no_grad()
     def entropy_and_kl(self, point: StreamPoint = "resid_post") -> EntropyAndKL:
-        """Return the entropy of every reading at a point, and its KL divergence from the final prediction, in nats.
+        """Return the entropy of what a lens reads at every layer, and its KL divergence from the final prediction.
 
-        Read by the model's fitted lens, or by the logit lens through the final norm where there is none.
+        Both are in nats, at every position. The lens is the one fitted on the model, or else the logit lens.
 
         Raises:
-            PointMissing: the model has no such point.
+            PointMissing: the model has no such capture point.
 
         Memory: 3 * pos * d_vocab numbers.
         """

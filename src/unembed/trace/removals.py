@@ -1,8 +1,8 @@
-"""Parts of the model removed one at a time on a prompt: what is predicted after a position without each.
+"""Remove components of the model one at a time on a prompt, and measure what is then predicted after a position.
 
-Candidates come from direct attribution, which sees every part at no cost but only what it adds by itself; what is
-reported of them is measured, by reruns in which the part writes nothing at the position. Silent at every position, a
-part of a low layer would take the text away that the others read.
+Candidates come from direct attribution, which covers every component at no cost, but counts only what it adds by
+itself. So each candidate is measured: the prompt is rerun with the component's output set to zero at the position. Set
+to zero at every position, a component of an early layer would also remove the text that later components read.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 PartKind = Literal["head", "memory", "attention", "mixer", "ffn"]
 _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
 _LEAST_TOKENS, _MOST_PASSES, _LEAST_PARTS = 256, 1.5, 4
-"""How much is rerun: as many tokens (through all layers) as this, or as this many passes of the prompt, and at least
-this number of parts."""
+"""How much is rerun: this many tokens (through all layers) or passes of the prompt, whichever is more, and at least
+this many components."""
 _READING_WEIGHTS = 32
 """The weights of a layer are read in the time in which this many tokens pass through it, roughly."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A head, a memory, or the attention, other mixer or FFN of a layer, by what it adds to a question."""
+    """A head or a memory, or the attention, mixer or FFN of a layer, with what it adds to the logit difference."""
 
     kind: PartKind
     layer: int
@@ -44,13 +44,13 @@ class Part:
 
     @property
     def key(self) -> tuple[str, int, int | None]:
-        """Return what identifies the part."""
+        """Return the kind, layer and index that identify the component."""
         return self.kind, self.layer, self.index
 
 
 @dataclass(frozen=True)
 class Removal:
-    """The prediction after a position without one part."""
+    """The prediction after a position when one component is removed."""
 
     part: Part
     probability: float
@@ -66,7 +66,10 @@ class Removal:
 
 
 def affordable(parts: Sequence[Part], n_layers: int, n_tokens: int) -> list[Part]:
-    """The first parts whose removal costs little beside the prompt's own pass: a rerun starts at the part's layer."""
+    """Return the first components whose removal is cheap compared with a forward pass of the prompt.
+
+    A rerun starts at the component's layer, so components of late layers are cheaper.
+    """
     left = max(_LEAST_TOKENS, _MOST_PASSES * n_tokens)
     chosen: list[Part] = []
     for part in parts:
@@ -78,9 +81,10 @@ def affordable(parts: Sequence[Part], n_layers: int, n_tokens: int) -> list[Part
 
 
 def split_by_cost(layers: Sequence[int], n_layers: int, n_tokens: int) -> list[slice]:
-    """Split rows, sorted by the layer at which each starts, into batches that cost least together.
+    """Split reruns, sorted by the layer at which each starts, into the batches with the least total cost.
 
-    A batch starts at its lowest layer; a layer costs as much as it has tokens, but at least the reading of its weights.
+    A batch starts at the lowest layer of its reruns. A layer costs as much as it has tokens, but at least the reading
+    of its weights.
     """
     best: list[tuple[float, int]] = [(0.0, 0)]  # the cost of the first rows, and where their last batch starts
     for stop in range(1, len(layers) + 1):
@@ -99,35 +103,35 @@ def split_by_cost(layers: Sequence[int], n_layers: int, n_tokens: int) -> list[s
 
 @dataclass(frozen=True, eq=False)
 class ReadBy:
-    """A head, and the sources that it may read nothing from."""
+    """A head, and the source tokens that are removed from its attention one at a time."""
 
     layer: int
     head: int
     weights: Float[Tensor, " src"]
     """Its attention weights at the position."""
     values: Float[Tensor, "src d_head"]
-    """What it would read from each source alone."""
+    """The head's value vector of each source."""
     sources: Sequence[int]
 
     def rows(self) -> list[Float[Tensor, " d_head"]]:
-        """What it mixes by its own weights, then by those without each source."""
+        """Return the head's mixed values: with all sources, then without each of `sources`."""
         weights = [self.weights, *(self.weights.index_fill(0, torch.tensor(one), 0.0) for one in self.sources)]
         return [one.to(self.values) @ self.values for one in weights]
 
 
 class Removals:
-    """Reruns of a trace's prompt up to a position, each without one part.
+    """Reruns of a trace's prompt up to a position, each without one component.
 
-    Where the model allows it, only that position is run again, on the keys and values of the trace's own pass: nothing
-    before it changes. Elsewhere the prompt up to the position is.
+    Where the model allows it, only that position is rerun, with the keys and values of the trace's first pass, because
+    nothing before it changes. Otherwise the prompt up to the position is rerun.
     """
 
     def __init__(self, trace: Trace, question: Question, position: int, *, chosen_pair: bool = False) -> None:
-        """Prepare reruns that start at the layer of the part removed.
+        """Prepare reruns, each of which starts at the layer of the component that is removed.
 
         Args:
-            question: the token, and what it is compared with.
-            position: the position whose prediction is meant, from 0.
+            question: the token that is explained, and the token it is compared with.
+            position: the position whose prediction is measured, from 0.
             chosen_pair: measure the difference of the two tokens' logits, instead of the token's log-odds.
 
         Raises:
@@ -143,10 +147,12 @@ class Removals:
 
     @torch.no_grad()
     def without(self, parts: Sequence[Part]) -> list[Removal]:
-        """The prediction without each part, in their order, of the first parts whose removal costs little.
+        """Return the prediction without each component, in the given order.
+
+        If the prompt must be rerun, only the first components whose removal is cheap are removed.
 
         Raises:
-            UnembedError: a part cannot be removed in this model.
+            UnembedError: a component cannot be removed in this model.
         """
         found = self._of_last([self._zero(part) for part in parts])
         if found is None:
@@ -185,9 +191,9 @@ class Removals:
 
     @torch.no_grad()
     def source_effects(self, heads: Sequence[ReadBy]) -> list[list[float] | None]:
-        """Return how much the measure falls if a head reads nothing from a source, for each source of each head.
+        """Return how much the log-odds (or logit difference) fall if a head cannot read a source, by head and source.
 
-        None for a head that does not write its weights times the values of the sources.
+        None for a head whose output is not its attention weights times the value vectors of the sources.
         """
         rows = [(i, row) for i, head in enumerate(heads) for row in head.rows()]
         changes = [Replacement("z", heads[i].layer, self._where, heads[i].head, row[None]) for i, row in rows]
@@ -197,9 +203,9 @@ class Removals:
         return [None if abs(own - reference) > 1e-2 else [own - other for other in others] for own, *others in found]
 
     def _of_last(self, changes: Sequence[Replacement]) -> _Logits | None:
-        """The logits without a change and with each by itself, from reruns of the position; None if that is not exact.
+        """Return the logits unchanged, and with each change alone, by rerunning only the position; None if inexact.
 
-        After it once was not, it is not tried again.
+        After the first inexact result it is not tried again.
         """
         found = None if self._last is None else self._last.logits([[change] for change in changes])
         if found is None and changes:
@@ -207,7 +213,7 @@ class Removals:
         return found
 
     def _of_all(self, changes: Sequence[Replacement]) -> _Logits:
-        """The same from reruns of the prompt up to the position; those of near layers share a batch."""
+        """Return the same logits by rerunning the prompt up to the position; changes in nearby layers share a batch."""
         order = sorted(range(len(changes)), key=lambda i: changes[i].layer)
         layers = [changes[i].layer for i in order]
         batches = split_by_cost(layers, self._rerun.lm.n_layers, self._rerun.n_pos)
@@ -226,7 +232,7 @@ _Logits = tuple[Float[Tensor, " d_vocab"], Float[Tensor, "row d_vocab"]]
 
 
 def _up_to(edits: Sequence[Edit], position: int, n_pos: int) -> list[Edit]:
-    """The same edits in a run that ends at a position, whose last one would be another."""
+    """Return the same edits for a run that ends at `position`; "last" and negative positions are converted."""
 
     def moved(edit: Edit) -> Edit:
         where = (-1,) if edit.positions == "last" else edit.positions

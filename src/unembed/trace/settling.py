@@ -1,4 +1,4 @@
-"""When a prediction settles, as a lens reads it: the update from which on it stays first, and what was first before."""
+"""Find when a prediction settles, as a lens reads it: after which update it stays first, and what was first before."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ READERS = {
     "frozen": "the logit lens at the run's norm scale",
     "jacobian": "the Jacobian lens",
 }
-"""By basis: what a reading of the stream is called."""
+"""By basis: the name of the lens that reads the stream."""
 
 
 @dataclass(frozen=True)
 class Settling:
-    """The update after which the target stays first after every layer; the cause as for saturation events."""
+    """The update after which the target token stays first after every layer. `cause` is as for saturation events."""
 
     layer: int
     cause: Literal["ffn", "mixer", "embedding", "layer"]
@@ -44,7 +44,7 @@ class Settling:
 
 
 def settling(layers: Sequence[LayerView]) -> Settling | None:
-    """Find when the target of all layers settles; None if it is not first after the last layer.
+    """Find when the target token settles; None if it is not first after the last layer.
 
     Source: Geva et al. 2022, section 5.1 (saturation).
     """
@@ -69,7 +69,7 @@ def settling(layers: Sequence[LayerView]) -> Settling | None:
 
 
 def _since(layers: Sequence[LayerView], holds: Callable[[LayerView], bool]) -> int:
-    """The first layer from which on something holds to the end; the number of layers where it does not at the end."""
+    """Return the first layer from which a condition is true to the end; the number of layers if it ends false."""
     first = len(layers)
     while first and holds(layers[first - 1]):
         first -= 1

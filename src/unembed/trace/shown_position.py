@@ -1,4 +1,4 @@
-"""Select, name and order what is shown at one position of a trace: layers, memories and attributions."""
+"""Collect what is shown of one position of a trace: its layers, memories and attributions."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace
 
 _READ_ANYWAY = 10
-"""Tokens that a trace reads at every point in its one pass; fewer are cut from these, at no cost."""
+"""Number of tokens that a trace reads at every capture point; shorter lists are taken from these."""
 _TRIGGER_TOKENS = 24
-"""Tokens of a trigger's prefix in a view."""
+"""Number of tokens shown before a memory's top trigger, the corpus position where its coefficient is largest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ShownPosition:
-    """A position of a trace, the question there, and how the stream is read.
+    """One position of a trace, the question about its prediction, and how the stream is read as tokens.
 
     Attributes:
         position: from 0.
-        top: tokens listed at each point of the stream.
+        top: number of tokens listed at each capture point of the stream.
         order: what memories are ranked by.
-        index: an index of the model, for the top trigger of each memory.
+        index: an index of the model, for the corpus position at which each memory's coefficient is largest.
     """
 
     trace: Trace
@@ -54,18 +54,18 @@ class ShownPosition:
         return max(self.top, _READ_ANYWAY)
 
     def read_everywhere(self, point: StreamPoint) -> None:
-        """Read the stream at all positions in one product; `column` then takes parts of the result."""
+        """Read all positions at a capture point in one matrix product; `column` then takes parts of the result."""
         self.trace.read(point, self._top_read, self.basis)
 
     def read_layers(self) -> None:
-        """Read every layer at the position in one product; `column` and `layers` then take parts of the result."""
+        """Read every layer at the position in one matrix product, of which `column` and `layers` take parts."""
         if self.basis == self.trace.basis and self._top_read == _READ_ANYWAY:
             self.trace.read_column(self.position)
 
     def column(
         self, point: StreamPoint, basis: Basis | None = None, position: int | None = None
     ) -> list[list[Candidate]]:
-        """Return candidates at one position, by layer and rank."""
+        """Return the top tokens at one position, by layer and rank."""
         position = self.position if position is None else position
         found = self.trace.readings(point, self._top_read, basis or self.basis, position)
         cells = [numbers(part[:, 0, : self.top]) for part in (found.ids, found.probabilities, found.logits)]
@@ -76,7 +76,7 @@ class ShownPosition:
         ]
 
     def prediction(self) -> list[Candidate]:
-        """Return the most likely next tokens; the first is the model's own, even if lists leave that token out."""
+        """Return the most likely next tokens; the model's prediction is first, even if lists leave that token out."""
         listed = self.column("resid_post", basis="final")[-1]
         first = int(self.trace.prediction[self.position])
         if listed[0].id == first:
@@ -85,7 +85,7 @@ class ShownPosition:
         return [*own, *listed][: self.top]
 
     def layers(self, layers: Sequence[int], updates: dict[int, list[SubUpdateView]]) -> list[LayerView]:
-        """Return each layer's readings, events and sub-updates."""
+        """Return, for each layer, its top tokens, the target's ranks, its events and its memories."""
 
         def at(point: StreamPoint) -> tuple[list[list[Candidate]], list[int], list[float]]:
             ranks, probabilities = self.trace.ranks_and_probabilities(
@@ -120,12 +120,12 @@ class ShownPosition:
         ]
 
     def lists_first(self, point: StreamPoint, layer: int) -> bool:
-        """Tell whether the first token of a list is first of all tokens, hidden ones included."""
+        """Tell whether the first listed token has the highest logit of all tokens, hidden ones included."""
         found = self.trace.read(point, self._top_read, self.basis, self.position)
         return float(found.logits[layer, 0, 0]) >= float(found.highest_hidden[layer, 0])
 
     def closer(self, one: LayerView, heads: bool) -> LayerView:
-        """Return one layer with the origin of its candidates and, with `heads`, what its heads add."""
+        """Return a layer with the previous rank of each listed token and, with `heads`, what its heads add."""
         lists: dict[StreamPoint, list[Candidate]] = (
             {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
         )
@@ -140,7 +140,7 @@ class ShownPosition:
         return dataclasses.replace(closer, heads=list(added))
 
     def sub_updates(self, layers: Sequence[int], memories: int) -> dict[int, list[SubUpdateView]]:
-        """Return, by layer, the memories with the largest effects on the question.
+        """Return, by layer, the memories that add most to the logit difference.
 
         Empty for layers without memories.
         """
@@ -157,7 +157,7 @@ class ShownPosition:
         return {n: self._with_triggers(rows) for n, rows in zip(layers, found, strict=True)}
 
     def effects(self, layers: Sequence[int] | None, memories: int) -> MemoryEffects | None:
-        """Return what the memories add to the question; None if the layers have no memories."""
+        """Return what the memories add to the logit difference; None if the layers have no memories."""
         n, order, k = max(1, memories), self.order, self._top_read
         try:
             return self.trace.memory_effects(
@@ -167,7 +167,7 @@ class ShownPosition:
             return None
 
     def decisive_parts(self, chosen_pair: bool) -> DecisiveParts:
-        """The heads behind the question, and the parts that were removed one at a time.
+        """Return the heads with the largest effects, and what removing components one at a time changes.
 
         Args:
             chosen_pair: rank removals by the difference of the two logits instead of the token's log-odds.
@@ -178,13 +178,13 @@ class ShownPosition:
         return decisive_parts(self.trace, self.question, self.position, effects, by_component, chosen_pair=chosen_pair)
 
     def memories(self, effects: MemoryEffects, parts: DecisiveParts) -> MemoriesView:
-        """The effects of memories, each with its top trigger, and what was measured without it."""
+        """Return the effects of memories, each with its top trigger and the target's probability without it."""
         rows, always_on = self._with_triggers(effects.rows), self._with_triggers(effects.always_on)
         rows = [dataclasses.replace(row, without=parts.without("memory", row.layer, row.index)) for row in rows]
         return MemoriesView(rows, always_on, effects.others, effects.others_effect, effects.total)
 
     def attribution(self, by: By, writers: int) -> AttributionView:
-        """Return all writers in the order of the forward pass if they are few, else the largest contributions.
+        """Return all components in the order of the forward pass if they are few, else the largest contributions.
 
         Memories that are always on are listed separately.
         """
@@ -218,7 +218,10 @@ class ShownPosition:
         return [SubUpdateView(**vars(row), trigger=self._trigger(row)) for row in rows]
 
     def _trigger(self, row: SubUpdate) -> TriggerView | None:
-        """Return the top trigger of a sub-update's key, if the index has one for the sign of its coefficient."""
+        """Return the indexed text position at which a memory's coefficient is largest, with the sign that it has here.
+
+        None if the index has no positions for that sign.
+        """
         pole = "negative" if row.coefficient < 0 else "positive"
         if self.index is None or pole not in self.index.poles:
             return None

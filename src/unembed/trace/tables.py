@@ -1,4 +1,4 @@
-"""Turn the results of a trace into tables: rows, and the columns that show them."""
+"""Turn the results of a trace into tables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from unembed.trace.described_memories import DescribedMemory
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EntropyAndKL(Displayed):
-    """The entropy of every reading at a point of the stream, and its divergence from the final prediction, in nats.
+    """The entropy of what a lens reads, and its KL divergence from the final prediction, in nats.
 
-    Unpacks into the two tensors.
+    Unpacks into the two tensors: `entropy, kl = ...`.
     """
 
     point: str
     entropy: Float[Tensor, "layer pos"]
     kl: Float[Tensor, "layer pos"]
-    """sum p log(p / q), p the reading and q the model's final prediction at that position."""
+    """sum p log(p / q), where the lens reads p and the model finally predicts q at that position."""
     tokens: tuple[str, ...]
     provenance: Provenance
 
@@ -64,7 +64,7 @@ def event_records(title: str, lm: Decoder, events: Sequence[Event], provenance: 
 
 
 def sub_update_records(title: str, updates: Sequence[SubUpdate], provenance: Provenance) -> Records[SubUpdate]:
-    """Return sub-updates as a table; empty columns are left out."""
+    """Return what memories add to the stream as a table; without the score column if no memory has a score."""
     columns: dict[str, list[object]] = {
         "memory": [u.name for u in updates],
         "coefficient": [u.coefficient for u in updates],
@@ -80,7 +80,7 @@ def sub_update_records(title: str, updates: Sequence[SubUpdate], provenance: Pro
 
 
 def head_update_records(title: str, updates: Sequence[HeadUpdate], provenance: Provenance) -> Records[HeadUpdate]:
-    """Return what heads add as a table; without a score if none was requested."""
+    """Return what heads add to the stream as a table; without the score column if no head has a score."""
     columns: dict[str, list[object]] = {
         "head": [head_name(u.layer, u.index) for u in updates],
         "norm": [u.norm for u in updates],

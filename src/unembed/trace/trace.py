@@ -1,4 +1,4 @@
-"""Trace one prompt: readings and memories, and also events, what heads write, and attributions."""
+"""The `Trace` of one prompt: lens readings, memories, events, what heads add, and logit attributions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unembed.trace.tables import event_records, head_update_records
     "head_updates memory_effects attribution to_table save widget"
 )
 class Trace(PromptMemories, Displayed):
-    """A prompt under the model, perhaps with edits. Everything is computed once, on first use."""
+    """A prompt run through the model, perhaps with edits. Results are computed once, on first use."""
 
     def showing(self, unlearned: bool) -> Trace:
         """Return this trace with unlearned tokens listed, or left out. The model is not run again."""
@@ -45,7 +45,7 @@ class Trace(PromptMemories, Displayed):
         )
 
     def to_table(self) -> Table:
-        """The last position by layer: the top token of each reading, and the rank of the prediction, from 1."""
+        """The last position by layer: the top token at each capture point, and the rank of the prediction, from 1."""
         columns: dict[str, list[object]] = {"layer": list(range(self.lm.n_layers))}
         points: list[StreamPoint] = ["resid_pre", "resid_post"]
         if self.before_ffn == "resid_mid":
@@ -60,6 +60,9 @@ class Trace(PromptMemories, Displayed):
 
     def events(self, position: int | None = None) -> Records[Event]:
         """Return saturation and elimination events, at one position or at all.
+
+        Saturation: the first update after which the final prediction stays first. Elimination: the FFN update that
+        pushes the token that was first before it furthest down.
 
         Raises:
             Unsupported: the model has no FFN.
@@ -78,10 +81,10 @@ class Trace(PromptMemories, Displayed):
 
         Args:
             token: the token to follow; each position's own prediction when None.
-            position: only this position.
+            position: only this position; all when None.
 
         Returns:
-            Rank changes by position and layer; none where attention and FFN of a block are added at once.
+            Rank changes by position and layer; none where a block adds attention and FFN at once.
 
         Raises:
             OutOfRange: no such position.
@@ -100,13 +103,13 @@ class Trace(PromptMemories, Displayed):
         *,
         top_tokens: int = 10,
     ) -> Records[HeadUpdate]:
-        """Return what each head of a layer writes at a position, the longest vector first.
+        """Return what each head of a layer adds to the stream at a position, the longest vector first.
 
         Args:
             position: the position; the last by default.
-            token: a token to score each for.
-            against: score the difference of the token's logit to this one's.
-            top_tokens: how many tokens to list.
+            token: if given, each head is scored by what it adds to this token's logit.
+            against: score the difference between the token's logit and this token's logit.
+            top_tokens: number of promoted tokens listed for each head.
 
         Raises:
             InvalidInput: both tokens are the same.
@@ -121,7 +124,7 @@ class Trace(PromptMemories, Displayed):
     def attribution(
         self, token: str | int, position: int = -1, against: str | int | None = None, by: By = "component"
     ) -> Attribution:
-        """Split the logit of a token, or the difference of two, into the contributions of its writers."""
+        """Split the logit of a token, or the difference of two, into what each component adds to it."""
         row = position_of(self.run, position) if by == "source" else None
         run = self.run_with(points_needed(self.lm, by, self.edits), pattern_row=row)
         found = attribution(self.lm, run, token, position, against, by)

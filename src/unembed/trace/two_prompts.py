@@ -1,4 +1,4 @@
-"""Show two prompts side by side as plain values, and what patching transfers between them."""
+"""Compare two prompts: both as plain values, and what patching transfers from one to the other."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SCHEMA_COMPARISON = "unembed.comparison/1"
 
 @dataclass(frozen=True)
 class SideView:
-    """One of the two prompts."""
+    """One of the two prompts, with its likely next tokens."""
 
     prompt: str
     tokens: list[Token]
     prediction: list[Candidate]
     logits: list[float]
-    """Of the target, and of the token that it is compared with."""
+    """The logits of the target and of the token that it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def comparison_view(
     against: str | int | None = None,
     top: int = 5,
 ) -> ComparisonView:
-    """Compare two prompts side by side.
+    """Return two prompts side by side, with their aligned tokens and the logits of two tokens.
 
     Args:
         clean: the trace of the prompt with the behaviour.
@@ -63,10 +63,10 @@ def comparison_view(
         token: the target; the clean prompt's prediction when None.
         against: the token it is compared with; when None, the corrupted prompt's prediction, or where that is the
             target, the clean prompt's runner-up.
-        top: likely next tokens of each.
+        top: number of likely next tokens listed for each prompt.
 
     Raises:
-        InvalidInput: no token of one corresponds to one of the other, or both tokens are the same.
+        InvalidInput: no token of one prompt corresponds to a token of the other, or both tokens are the same.
         NotOneToken: a text is not a single token.
     """
     lm = clean.lm
@@ -106,7 +106,7 @@ def compared_tokens(
 
 
 def alignment_of(clean: Trace, corrupted: Trace) -> Literal["auto"] | None:
-    """Return how tokens correspond: one by one in prompts of equal length, else as found automatically."""
+    """Return how tokens are aligned: None, one by one, for prompts of equal length; else "auto"."""
     return None if len(clean) == len(corrupted) else "auto"
 
 
@@ -118,7 +118,7 @@ def _side(trace: Trace, prompt: str, compared: Sequence[int], top: int) -> SideV
 
 
 def given_coefficients(found: Patching, clean: Trace, corrupted: Trace) -> list[list[list[float]]] | None:
-    """Return the other prompt's coefficients that replaced those of the patched one: [layer][position][memory].
+    """Return the coefficients of the other prompt that replaced those of the patched prompt: [layer][position][memory].
 
     None if no memories were patched.
     """

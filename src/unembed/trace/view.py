@@ -1,4 +1,4 @@
-"""The content of a trace or an explanation as plain values, from which all its forms (terminal, JSON, ...) are made.
+"""The data of `unembed trace` and `unembed explain` as plain values, from which terminal text, JSON and pages are made.
 
 Ranks count from 1, the top.
 """
@@ -23,7 +23,10 @@ SCHEMA_EXPLAIN = "unembed.explain/3"
 
 @dataclass(frozen=True)
 class EventView:
-    """A saturation (the final token is first for good), an elimination (the first token falls), or a rise or fall."""
+    """A change in a token's rank: a saturation, an elimination, a rise or a fall.
+
+    Saturation: the final prediction becomes first and stays first. Elimination: the first token falls.
+    """
 
     kind: str
     layer: int
@@ -42,12 +45,12 @@ class EventView:
 
     @property
     def place(self) -> str:
-        """Name the place where it happened."""
+        """The layer and the update in it, or the embedding, as text."""
         return "embedding" if self.cause == "embedding" else f"layer {self.layer} {self.update}"
 
     @property
     def happened(self) -> str:
-        """Say what happened to the token, to be read after the token's name."""
+        """How the token's rank changed, as text that continues a sentence after the token's name."""
         if self.kind in ("rise", "fall"):
             return f"{self.kind}s from rank {self.rank_before:,} to {self.rank_after:,}"
         if self.kind == "elimination":
@@ -59,7 +62,7 @@ class EventView:
 
 @dataclass(frozen=True)
 class TriggerView:
-    """Where in a corpus a memory's key fires most: the end of the prefix, the token, and the next token."""
+    """A corpus position where a memory's coefficient is largest: the end of the text before it, and its tokens."""
 
     coefficient: float
     document: int
@@ -70,17 +73,17 @@ class TriggerView:
 
 @dataclass(frozen=True)
 class SubUpdateView(SubUpdate):
-    """One memory's part of a layer's FFN update at the position shown, and its top trigger."""
+    """What one memory adds to a layer's FFN output at the position, and its top trigger in a corpus."""
 
     trigger: TriggerView | None = None
-    """Where its key fires most, on the side of zero that the coefficient is; None without an index."""
+    """The corpus position with its largest coefficient of the same sign as here; None without an index."""
     without: float | None = None
     """The target's probability when this memory is silent; None where that was not measured."""
 
 
 @dataclass(frozen=True)
 class MemoriesView:
-    """The memories (FFN neurons) with the largest effects on the question, of all layers shown.
+    """The memories (FFN neurons) with the largest effects on the logit difference, of all layers shown.
 
     `score` is a memory's effect: what it adds to the difference of the two logits, or to the one logit.
     """
@@ -98,7 +101,7 @@ class MemoriesView:
 
 @dataclass(frozen=True)
 class HeadSource:
-    """A token that a head reads from."""
+    """A token that a head attends to, and what the head adds from it."""
 
     position: int
     id: int
@@ -111,7 +114,7 @@ class HeadSource:
 
 @dataclass(frozen=True)
 class HeadEffectView:
-    """One head's effect on the question."""
+    """What one head adds to the logit difference."""
 
     layer: int
     head: int
@@ -130,7 +133,7 @@ class HeadEffectView:
 
 @dataclass(frozen=True)
 class HeadEffectsView:
-    """The heads with the largest effects on the question, of all layers."""
+    """The heads with the largest effects on the logit difference, of all layers."""
 
     rows: list[HeadEffectView]
     others: int
@@ -140,7 +143,7 @@ class HeadEffectsView:
 
 @dataclass(frozen=True)
 class LayerView:
-    """One layer at the position shown. Ranks are those of the target token."""
+    """One layer at the position shown. Ranks and probabilities are those of the target token."""
 
     layer: int
     before: list[Candidate]
@@ -166,7 +169,7 @@ class LayerView:
 
 
 def mixer_of_all(layers: Sequence[LayerView]) -> str:
-    """Name the mixers of layers: "attention", or "mixer" if layers differ."""
+    """Return the mixers' common name, such as "attention"; "mixer" if layers differ."""
     names = {layer.mixer for layer in layers if layer.mixer}
     return names.pop() if len(names) == 1 else "mixer"
 
@@ -183,9 +186,9 @@ def mixers_in_words(layers: Sequence[LayerView]) -> str:
 
 @dataclass(frozen=True)
 class AttributionView:
-    """A logit, or a difference of two, as the sum of its writers' contributions, with the error of the sum.
+    """A logit, or a difference of two, as the sum of what each component adds, with the error of the sum.
 
-    `rows` are the writers shown; all others are counted and summed in `others` and `others_contribution`.
+    `rows` are the components shown; all others are counted in `others` and summed in `others_contribution`.
     """
 
     by: str
@@ -204,7 +207,7 @@ class AttributionView:
 
 @dataclass(frozen=True)
 class GridView:
-    """The first token of every layer and position at one point of the stream."""
+    """The top tokens of every layer and position at one capture point of the stream."""
 
     point: str
     layers: list[int]
@@ -213,9 +216,9 @@ class GridView:
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence about a position, and the layer and part that it links to.
+    """One sentence about a position, and the layer and component that it links to.
 
-    `kind`: "head", "memory" or "layer" (the part without which the target falls most), "settled", or "displaced".
+    `kind`: "head", "memory" or "layer" (the component without which the target falls most), "settled", or "displaced".
     """
 
     kind: str
@@ -277,5 +280,5 @@ class TraceView:
     """Parts that were removed one at a time, for the findings and for `without`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values; roles only of a conversation."""
+        """Return all fields as JSON values; `roles` only if the prompt is a conversation."""
         return {name: value for name, value in asdict(self).items() if name != "roles" or value is not None}

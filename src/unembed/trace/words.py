@@ -26,20 +26,23 @@ def prompt_tokens(trace: Trace) -> list[Token]:
 
 
 def prompt_roles(trace: Trace) -> list[str | None] | None:
-    """The role of each token of a conversation, None for the chat template's; None where the prompt is a text."""
+    """Return the role of each token of a conversation, None for tokens that the chat template adds.
+
+    The result is None if the prompt is plain text.
+    """
     roles = None if trace.lm.tokenizer is None else trace.lm.vocabulary.roles(trace.tokens.tolist())
     return None if roles is None else list(roles)
 
 
 def question_tokens(lm: Decoder, question: Question, position: int) -> tuple[Token, Token | None]:
-    """Return the target of a question at a position, and the token that it is compared with."""
+    """Return the token that a question explains, and the token that it is compared with."""
     ids = [question.token] if question.against is None else [question.token, question.against]
     target, *against = (Token(position, i, text) for i, text in zip(ids, lm.token_strings(ids), strict=True))
     return target, against[0] if against else None
 
 
 def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
-    """Describe an edit in words, and mark one whose positions are after the prompt's `n_positions` tokens."""
+    """Describe an edit in words, and say if its positions come after the `n_positions` tokens of the prompt."""
     if edit.target == "head" and isinstance(edit.index, int):
         what = f"head {head_name(edit.layer, edit.index)}"
     elif edit.target == "coefficient":
