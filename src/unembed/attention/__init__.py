@@ -1,8 +1,9 @@
 """Attention heads as circuits: what a head matches (QK), what it moves (OV), and how heads compose.
 
-Four rooms, each of which uses those before it: `weights` (matrices as factors, the two circuits of a head, copying,
-composition), `paths` (virtual weights and heads, path expansion, the geometry of the stream), `behaviour` (head scores,
-induction, heads on a prompt) and `text` (skip-trigrams, the direct path, examples from a corpus).
+Four subpackages, each of which uses only those before it: `weights` (weight matrices as low-rank factors, the two
+circuits of a head, copying, composition), `paths` (virtual weights and heads, path expansion, the residual stream),
+`behaviour` (head scores, induction, heads on a prompt) and `text` (skip-trigrams, the direct path, examples from a
+corpus).
 
 Public names: `circuits` (as `unembed.circuits`), `Circuits`, `LowRank`.
 """

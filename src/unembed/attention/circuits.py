@@ -1,4 +1,4 @@
-"""A model's attention heads as circuits: one object with every analysis of them."""
+"""The class `Circuits`: the attention heads of a model, with every analysis of them as a method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collect what pages and commands show of heads, as plain values."""
+"""Collect what pages and commands show of attention heads, as plain values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD_SCORES = {
 }
 
 ROLES = ("previous_token", "duplicate_token", "induction")
-"""Scores that name a head; to rest on the first position is no role, since most heads do."""
+"""Scores that can name a head. Attention to the first position is not among them, since most heads have it."""
 ROLE_THRESHOLD = 0.2
 
 
@@ -65,7 +65,7 @@ class Partner:
 
 @dataclass(frozen=True)
 class HeadView:
-    """One head: what it writes for a source token, and the source tokens that a destination token attends to."""
+    """One head: the logits that it changes for a source token, and the sources that a destination token attends to."""
 
     schema: str
     model: str
@@ -84,7 +84,7 @@ class HeadView:
 
 @dataclass(frozen=True)
 class PartnersView:
-    """The earlier heads that one head reads most, apart from `HeadView`: they need the composition of all heads."""
+    """The earlier heads whose output one head reads most; not in `HeadView`, since computing them takes all heads."""
 
     schema: str
     model: str
@@ -95,7 +95,7 @@ class PartnersView:
 
 
 def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:
-    """The scores of all heads."""
+    """Return the scores of all heads."""
     lm = circuits.lm
     if lm.n_ctx is not None:
         length = max(2, min(length, lm.n_ctx // 2 - 2))
@@ -132,7 +132,7 @@ def _roles(found: HeadScores) -> list[list[str | None]]:
 def head_view(
     circuits: Circuits, layer: int, head: int, source: str | int, destination: str | int, top: int
 ) -> HeadView:
-    """Describe one head for a source and a destination token; its lists leave out `unlisted` tokens.
+    """Describe one head for a source and a destination token; lists leave out unlearned tokens and bytes of characters.
 
     Raises:
         OutOfRange: there is no such head.
@@ -161,7 +161,7 @@ def head_view(
 
 
 def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> PartnersView:
-    """The earlier heads that a head reads most, `each` by query, key and value.
+    """Return the earlier heads whose output a head reads most, `each` of them by query, by key and by value.
 
     Raises:
         OutOfRange: there is no such head.

@@ -136,7 +136,7 @@ def _finding(removal: Removal, sentence: str, measured: Measured) -> Finding:
 
 
 def _most(removals: Sequence[Removal], measured: Measured) -> Removal | None:
-    """Return the removal with the largest effect, or one close to it that is explained; None if no effect is positive."""
+    """Return the removal with the largest effect, or one close to it that is explained; None if none is positive."""
     best = max(removals, key=lambda one: one.effect, default=None)
     if best is None or best.effect <= 0:
         return None

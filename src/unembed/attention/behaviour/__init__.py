@@ -1,1 +1,1 @@
-"""What heads do on tokens: their scores, induction, their outputs and score terms on a prompt, learning in context."""
+"""What heads do on tokens: scores, induction, outputs and attention-score terms on a prompt, in-context learning."""

@@ -23,7 +23,7 @@ from unembed.stream.run import Run
 
 @dataclass(frozen=True)
 class HeadUpdate:
-    """What one head adds to the stream at a position."""
+    """The vector that one head adds to the stream at a position, and what it promotes."""
 
     layer: int
     index: int
@@ -51,14 +51,14 @@ def head_updates(
     k: int = 10,
     hide_unlearned: bool = False,
 ) -> list[HeadUpdate]:
-    """Return what each head of a layer writes at a position, sorted by length.
+    """Return the vector that each head of a layer adds at a position, described by numbers and tokens, longest first.
 
     Args:
         run: a run of one prompt that captured z, the output of each head before W_O.
         token: each head is scored by what it adds to this token's logit.
         scale: the scale of the final norm at the position, by which scores are divided.
-        against: score the difference of the token's logit to this one's.
-        k: how many tokens to list.
+        against: score the difference between the token's logit and this token's logit.
+        k: number of tokens listed.
         hide_unlearned: leave out tokens that the model never learned.
 
     Raises:

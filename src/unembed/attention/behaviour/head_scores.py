@@ -1,4 +1,4 @@
-"""Score what each head attends to on a repeated random sequence: previous token, earlier copy, what followed it.
+"""Score what each head attends to on repeated random tokens: the previous token, the earlier copy, or what followed it.
 
 Patterns are reduced to scores layer by layer while the model runs; none is stored.
 
@@ -41,15 +41,15 @@ from unembed.validation import positive_int
 
 KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting", "current_token")
 ROLE = 0.3
-"""A head whose mean attention of one kind is at least this is named after it."""
+"""The smallest mean attention of one kind at which a head is named after that kind."""
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
 _TOKENS = 2048
-"""Tokens in a pass."""
+"""Number of tokens in one forward pass."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadScores(Displayed):
-    """Scores of each kind for every head, averaged over sequences.
+    """For every head, scores of several kinds, averaged over sequences.
 
     Attention scores are probabilities. `copying` is in logits: the head's direct effect on the logit of the token it
     attends to most, above its mean effect on all tokens. Scores are NaN where a layer has no attention, `copying` also
@@ -68,7 +68,7 @@ class HeadScores(Displayed):
     current_token: Float[Tensor, "layer head"]
     """Mean attention to the position itself."""
     by_sequence: Float[Tensor, "kind sequence layer head"]
-    """The positions over which means are taken, in the order of `KINDS`."""
+    """The scores of each sequence, of which the other fields are means; kinds in the order of `KINDS`."""
     length: int
     provenance: Provenance
 
@@ -76,16 +76,16 @@ class HeadScores(Displayed):
     def of(
         cls, by_sequence: Float[Tensor, "kind sequence layer head"], length: int, provenance: Provenance
     ) -> HeadScores:
-        """Average the scores over sequences; kinds are in the order of `KINDS`."""
+        """Average scores over sequences; kinds come in the order of `KINDS`."""
         means = dict(zip(KINDS, by_sequence.mean(dim=1), strict=True))
         return cls(**means, by_sequence=by_sequence, length=length, provenance=provenance)
 
     def places(self) -> list[tuple[int, int]]:
-        """Return layer and head of every head that attends, in the order of the model."""
+        """Return (layer, head) of every attention head, in the order of the layers."""
         return places_of(self.induction)
 
     def to_table(self) -> Table:
-        """One row for each head that attends, in the order of the model."""
+        """One row for each attention head, in the order of the layers."""
         columns = head_columns(self.places(), **{kind: self[kind] for kind in KINDS})
         title = f"Head scores, means of {self.by_sequence.shape[1]} sequences of 2 x {self.length} tokens"
         return Table(title, columns, self.provenance)
@@ -119,7 +119,7 @@ class HeadScores(Displayed):
 
 
 def effects_missing(lm: Decoder) -> dict[int, str]:
-    """Return the layers whose heads attend but have no `copying` score, each with the reason."""
+    """Return the attention layers whose heads have no `copying` score, each with the reason."""
     missing: dict[int, str] = {}
     for layer in lm.attention_layers:
         site = lm.structure.blocks[layer].attention
@@ -141,16 +141,16 @@ def effects_missing(lm: Decoder) -> dict[int, str]:
 def head_scores(
     lm: Decoder, seed: int = 0, *, n_sequences: int = 50, length: int | None = None, tokens: Tensor | None = None
 ) -> HeadScores:
-    """Scores of every head on random tokens repeated twice.
+    """Return the scores of every head on random tokens repeated once.
 
     Args:
-        length: tokens before the repetition; 64, or less in a shorter context, when None.
-        tokens: sequences (sequence, 2 * length) of one's own, each half the same.
+        length: number of tokens before the repetition; 64, or less in a shorter context, when None.
+        tokens: sequences (sequence, 2 * length) to use instead of random ones; both halves of each are equal.
 
-    Memory: the patterns of one layer over `_TOKENS` tokens.
+    Memory: the attention patterns of one layer over `_TOKENS` tokens.
 
     Raises:
-        Unsupported: the model's patterns cannot be had, or no layer has attention.
+        Unsupported: attention patterns of the model cannot be captured, or no layer has attention.
     """
     require_heads(lm, "head scores")
     front, drawn = 0, tokens is None
@@ -163,7 +163,7 @@ def head_scores(
         if tokens.shape[1] % 2 or not torch.equal(tokens[:, :length], tokens[:, length:]):
             raise InvalidInput("tokens", why="the second half of a sequence is not its first half")
     at_once = max(1, _TOKENS // tokens.shape[1])
-    # The sequences hold few of the vocabulary's tokens, and a head's effect is computed for these alone.
+    # The sequences contain few of the vocabulary's tokens, and a head's effect is computed for these alone.
     known, rows = tokens.unique(return_inverse=True)
     readouts = _readouts(lm, known)
     batches = zip(tokens.split(at_once), rows.split(at_once), strict=True)
@@ -177,7 +177,7 @@ class _Pass:
     """Collects the scores of one batch of sequences, layer by layer, while the model runs."""
 
     def __init__(self, lm: Decoder, rows: Tensor, front: int, length: int, readouts: Mapping[int, Tensor]) -> None:
-        """Start without scores; `rows` gives the row of the readouts that belongs to each token."""
+        """Prepare a pass; `rows` gives, for each token, its row in the `readouts` of a layer."""
         self.lm, self.rows, self.length, self.readouts = lm, rows, length, readouts
         pos = rows.shape[1]
         self.second = torch.arange(front + length, pos, device=rows.device)
@@ -188,7 +188,7 @@ class _Pass:
         self.scale: Tensor | None = None
 
     def mixed(self, layer: int, z: Float[Tensor, "batch pos head d_head"]) -> None:
-        """Keep what the scores need of z until the pattern arrives, which the forward pass computes later."""
+        """Store the part of z that the scores need, until the layer's attention pattern arrives."""
         self.z[layer] = z[:, self.second].clone()
 
     def attended(self, layer: int, pattern: Float[Tensor, "batch head dst src"]) -> None:
@@ -207,11 +207,11 @@ class _Pass:
         self.effects[layer] = torch.stack(effects)
 
     def end(self, resid: Float[Tensor, "batch pos d_model"]) -> None:
-        """Take the scale of the final norm from the last stream; nothing after it is needed."""
+        """Compute the scale of the final norm from the last stream."""
         self.scale = final_scale(self.lm, resid[:, self.second])[..., 0]
 
     def result(self) -> Float[Tensor, "kind sequence layer head"]:
-        """Return the scores of all layers, with NaN where there are none."""
+        """Return the scores of all layers; NaN in layers without attention."""
         assert self.scale is not None
         for layer, effects in self.effects.items():
             self.scores[layer][KINDS.index("copying")] = (effects / self.scale[:, :, None]).double().mean(dim=1)
@@ -240,7 +240,7 @@ def _scores_of(
 
 
 def _readouts(lm: Decoder, ids: Int[Tensor, " token"]) -> dict[int, Float[Tensor, "token d_model"]]:
-    """Return each layer's centred unembedding as seen from the attention output.
+    """Return, for each layer, the direction in the attention's output that raises a token's logit above the mean logit.
 
     Later blocks may rescale the stream, so the directions differ between layers.
     """
@@ -267,7 +267,7 @@ def _centred_unembedding(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tenso
 def _direct_effects(
     lm: Decoder, layer: int, z: Float[Tensor, "pos head d_head"], directions: Float[Tensor, "pos head d_model"]
 ) -> Float[Tensor, "pos head"]:
-    """Return what each head writes along one direction at each position, without the scale of the final norm."""
+    """Return what each head adds along one direction at each position, not divided by the final norm's scale."""
     branch = attention_branch(lm, layer, z)
     written = torch.einsum("phd,hdm->phm", z, lm.weights.W_O[layer])
     if branch.norm is not None and branch.scale is not None:
@@ -276,13 +276,13 @@ def _direct_effects(
 
 
 def role_of(scores: HeadScores, layer: int, head: int) -> str:
-    """Name the main behaviour of a head on repeated tokens; return an empty string where no score reaches `ROLE`."""
+    """Name the kind of attention that a head shows most on repeated tokens; empty if no score reaches `ROLE`."""
     best = max(_ROLES, key=lambda kind: float(scores[kind][layer, head]))
     return _ROLES[best] if float(scores[best][layer, head]) >= ROLE else ""
 
 
 def _by_role(scores: HeadScores, places: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the order that puts heads of a role first, role by role, by the score that gives the role."""
+    """Return the order of heads by role, and within a role by score, largest first; heads without a role come last."""
     roles = [*_ROLES.values(), ""]
 
     def key(n: int) -> tuple[int, float]:
@@ -297,7 +297,7 @@ def _in_order(columns: Mapping[str, list[Any]], order: Sequence[int]) -> dict[st
 
 
 def _largest_first(columns: Mapping[str, list[Any]], by: str) -> dict[str, list[Any]]:
-    """Return the columns with the largest numbers of one first, and its missing ones last."""
+    """Return the columns sorted by one of them, largest value first and missing values last."""
     keys = [(value is None, -(value or 0.0)) for value in columns[by]]
     return _in_order(columns, sorted(range(len(keys)), key=keys.__getitem__))
 
@@ -305,7 +305,7 @@ def _largest_first(columns: Mapping[str, list[Any]], by: str) -> dict[str, list[
 def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, provenance: Provenance) -> Section:
     """Describe every head: what it attends to on repeated tokens, and whether its circuits copy and match.
 
-    A cell is empty where a layer has no such number; the section's text states why.
+    A cell is empty where a layer has no such score; the section's text says why.
     """
     places = scores.places()
     by_circuit, missing = _by_circuit(circuits, basis, places)
@@ -386,7 +386,7 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
 def _by_circuit(
     circuits: HeadMatrices, basis: HeadBasis, places: Sequence[tuple[int, int]]
 ) -> tuple[dict[str, list[float | None]], dict[str, Mapping[int, str]]]:
-    """Return what the circuits copy and match as columns, and the layers that lack a circuit, with reasons."""
+    """Return scores of the OV and QK circuits as columns, and the layers that lack a circuit, with reasons."""
     columns: dict[str, list[float | None]] = {}
     missing: dict[str, Mapping[int, str]] = {}
     for what, spectra_of, names in (
@@ -417,10 +417,10 @@ def heads_answer(
 ) -> Answer:
     """Score every head: previous token, earlier occurrence, induction, resting, copying, matching.
 
-    A terminal lists the first heads of each table, those with a role before the others.
+    A terminal lists the first heads of each table; heads with a role come first.
 
-    Caution: A role is what a head does on repeated random tokens, and copying and matching are read from the weights;
-    on other text the head may do something else, which `ablate` measures.
+    Caution: A role is what a head does on repeated random tokens. Copying and matching come from the weights. On other
+    text the head may do something else, which `ablate` measures.
     """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     provenance = lm.provenance(basis=chosen, seed=seed)

@@ -1,4 +1,4 @@
-"""Learning in context on text: loss by position with and without some heads, and where heads attend on repeated tokens.
+"""Measure in-context learning on text: the loss by position, also without some heads, and attention to repeated tokens.
 
 Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022 for the in-context score.
 """
@@ -37,12 +37,12 @@ from unembed.stream.run import run
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InContext(Displayed):
-    """The loss at each position, and how much lower it is late in the window than early.
+    """The loss at each position of windows of text, and how much lower it is late in the window than early.
 
     Attributes:
-        by_window: nats a token at each position of each window.
-        early, late: positions compared (means over ten positions on either side of each).
-        ablated: heads whose output was taken away.
+        by_window: loss in nats per token, at each position of each window.
+        early, late: the two positions that are compared; each loss is a mean from ten positions before to ten after.
+        ablated: heads whose output was set to zero.
     """
 
     by_window: Float[Tensor, "window pos"]
@@ -52,7 +52,7 @@ class InContext(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """The mean loss over windows at each position, nats."""
+        """The mean loss over windows at each position, in nats."""
         columns = {"position": list(range(self.by_window.shape[1])), "loss": self.losses.tolist()}
         return Table(f"Loss by position, mean over {self.n_windows} windows", columns, self.provenance)
 
@@ -63,7 +63,7 @@ class InContext(Displayed):
 
     @property
     def losses(self) -> Float[Tensor, " pos"]:
-        """The mean over windows."""
+        """The mean loss over windows, in nats per token."""
         return self.by_window.mean(dim=0)
 
     @property
@@ -73,7 +73,7 @@ class InContext(Displayed):
 
     @property
     def score(self) -> float:
-        """Late loss minus early loss: it is negative where the model learns from its context."""
+        """The late loss minus the early loss; negative where the model predicts better with more context."""
         return float(self.differences.mean())
 
     def _around(self, position: int) -> Float[Tensor, " window"]:
@@ -96,11 +96,11 @@ def in_context(
 
     Args:
         corpus: anything `unembed.open_corpus` takes; documents need to be at least as long as the window.
-        ablate: heads (layer, head) that write nothing.
-        early: position; a tenth of the window when None (50 of 512, as in Olsson et al. 2022).
-        late: position; near the window's end when None (500 of 512).
-        window: tokens; the model's context when None, at most 512.
-        max_windows: where to stop.
+        ablate: heads (layer, head) whose output is set to zero.
+        early: the early position; when None, a tenth of the window (50 of 512 in Olsson et al. 2022).
+        late: the late position; when None, near the window's end (500 of 512).
+        window: length in tokens; the model's context when None, at most 512.
+        max_windows: largest number of windows that are read.
 
     Raises:
         InvalidInput: no document is as long as the window.
@@ -110,7 +110,7 @@ def in_context(
     early = window // 10 if early is None else early
     edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
     read: list[Tensor] = []
-    # No overlap: every window starts without context, or early positions would not be early.
+    # No overlap: every window starts without context. Otherwise its early positions would have context too.
     text = windows_of(corpus, window, overlap=0)
     for batch in text.batches(lm, tokens_per_batch):
         rows = batch.tokens[batch.lengths == window][: max_windows - sum(map(len, read))]
@@ -135,12 +135,10 @@ def in_context(
 def head_output_lengths(
     lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 8
 ) -> Float[Tensor, "layer head"]:
-    """Return the mean length, in stream units, of what each head adds on text.
-
-    It is NaN where a layer has no heads.
+    """Return the mean length, in stream units, of what each head adds on text; NaN where a layer has no heads.
 
     Raises:
-        Unsupported: no layer with attention ends in a projection over heads.
+        Unsupported: no attention layer ends in a projection over heads.
     """
     require_heads(lm, "the lengths of what heads add")
     layers = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.out_projection is not None]
@@ -162,10 +160,10 @@ def head_output_lengths(
 
 
 def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Choose for each head another head of its layer with an output of similar length, as a control for ablating it.
+    """Choose for each head a control: another head of its layer whose output has a similar length.
 
-    With a control that writes little, any ablation would look large. The list is shorter than the heads given where
-    their layers have no other heads left.
+    Compared with a control that writes little, any ablation would look large. The list is shorter than the given heads
+    if their layers do not have enough other heads.
     """
     chosen: list[tuple[int, int]] = []
     for layer, head in heads:
@@ -178,15 +176,15 @@ def matched_heads(lengths: Float[Tensor, "layer head"], heads: Sequence[tuple[in
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextScores(Displayed):
-    """Head scores on real text, measured at positions whose token occurred earlier in the window.
+    """Head scores on text, measured at positions whose token occurred earlier in the window.
 
     Scores are NaN where a layer has no attention.
 
     Attributes:
-        induction: attention to the tokens after the earlier occurrences, summed over them (layer, head).
-        by_chance: what attention spread evenly over the earlier positions would give.
-        previous_token: attention to the position before, over all positions.
-        n_positions: positions with an earlier occurrence.
+        induction: total attention to the tokens that followed the earlier occurrences.
+        by_chance: the induction score of attention that is spread evenly over the earlier positions.
+        previous_token: mean attention to the position before, over all positions.
+        n_positions: number of positions whose token occurred earlier.
     """
 
     induction: Float[Tensor, "layer head"]
@@ -196,7 +194,7 @@ class TextScores(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each head that attends."""
+        """One row for each attention head."""
         numbers = {"induction": self.induction, "previous_token": self.previous_token}
         columns = head_columns(places_of(self.induction), **numbers)
         return Table(f"Attention on text; induction by chance {self.by_chance:.3g}", columns, self.provenance)
@@ -206,11 +204,11 @@ class TextScores(Displayed):
 def scores_on_text(
     lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 16
 ) -> TextScores:
-    """Measure where heads attend on text whose current token occurred earlier in the window.
+    """Measure where heads attend at positions whose token occurred earlier in the window.
 
     An induction head attends to what followed the earlier occurrence.
 
-    Memory: the patterns of one window.
+    Memory: the attention patterns of one window.
     """
     require_heads(lm, "attention on text")
     window = window or min(lm.n_ctx or 256, 256)
@@ -249,10 +247,7 @@ def scores_on_text(
 def in_context_section(
     whole: InContext, without: InContext | None, control: InContext | None, provenance: Provenance
 ) -> Section:
-    """Compare the loss by position with and without induction heads, and without control heads.
-
-    The control heads have outputs of similar length.
-    """
+    """Show the loss by position of the model, without some heads, and without controls of similar output length."""
     steps = range(0, len(whole.losses) - 7, 8)
 
     def smoothed(found: InContext) -> list[float]:
@@ -285,14 +280,21 @@ def in_context_answer(
     *,
     without: Without = (),
     corpus: CorpusName = None,
-    early: Annotated[int | None, Option("Early position; default: at a tenth of the window.", low=0)] = None,
-    late: Annotated[int | None, Option("Late position; default: near the end of the window.", low=0)] = None,
-    window: Annotated[int | None, Option("Tokens in a window.", low=32)] = None,
-    max_windows: Annotated[int, Option("Number of windows.", low=1, aliases=("--windows",))] = 64,
+    early: Annotated[
+        int | None, Option("Early position that is compared; by default, a tenth of the window.", low=0)
+    ] = None,
+    late: Annotated[
+        int | None, Option("Late position that is compared; by default, near the end of the window.", low=0)
+    ] = None,
+    window: Annotated[int | None, Option("Number of tokens in a window.", low=32)] = None,
+    max_windows: Annotated[
+        int, Option("Largest number of windows of text to read.", low=1, aliases=("--windows",))
+    ] = 64,
 ) -> Answer:
-    """Measure the loss by position, late minus early, with all heads and without some (Olsson et al. 2022).
+    """Measure how much the loss falls with position, for the whole model and without some heads (Olsson et al. 2022).
 
-    A window is as long as the context, at most 512 tokens, unless `--window` says otherwise.
+    Shows the loss at a late minus an early position. A window is as long as the context, at most 512 tokens, unless
+    `--window` says otherwise.
 
     Caution: A later token can be easier for other reasons than its context; compare with --without a head.
     """

@@ -1,7 +1,7 @@
 """Find induction heads from the weights alone, and compare them with what the heads do on text.
 
-An induction head copies (OV). Its keys read what a previous-token head wrote (K-composition), so that its QK circuit
-matches the current token with the token before the source.
+An induction head copies the token that it attends to (OV circuit). Its keys read what a previous-token head wrote
+(K-composition), so that its QK circuit attends to a source if the token before the source equals the current token.
 
 Source: Elhage et al. 2021, "Induction heads", "How induction heads work"; Olsson et al. 2022 for the in-context score.
 """
@@ -49,13 +49,14 @@ def matching_through(
 ) -> Spectra:
     """Return eigenvalues of W_E W_QK_b W_OV_a' W_E' for heads a of one layer and b of a later one: (head_a, head_b, r).
 
-    Positive where b attends to sources whose earlier token, as a wrote it down, is the token b stands at.
+    They are positive where b attends to a source if the token before it, as written there by head a, is b's current
+    token.
 
     Args:
         product: W_E' W_E, from `HeadMatrices.product`.
         writer: layer of a.
         reader: layer of b.
-        offset: how far back b looks, which matters with rotary positions; of several, the mean circuit.
+        offset: number of tokens that the source lies back from b, for rotary positions; several give the mean circuit.
     """
     check_basis(basis)
     require_ov(lm, writer, basis)
@@ -71,16 +72,16 @@ def matching_through(
 
 @dataclass(frozen=True)
 class InductionEvidence:
-    """One head as a candidate for an induction head: what its weights suggest, and what it does."""
+    """One head as a candidate for an induction head: evidence from its weights, and its attention on tokens."""
 
     layer: int
     head: int
     copying: float | None
-    """Eigenvalue score of its full OV circuit; None, like every other score, where the model has no such circuit."""
+    """Eigenvalue score of its full OV circuit. This and the other scores are None where the model lacks the circuit."""
     partner: tuple[int, int] | None
-    """The earlier head whose output its keys read most, above random."""
+    """The earlier head whose output its keys read most, compared with random circuits."""
     k_composition: float | None
-    """How much, above random circuits of the same shapes."""
+    """K-composition with the partner, minus that of random circuits of the same shapes."""
     matching: float | None
     """Eigenvalue score of its QK circuit through the partner."""
     induction: float
@@ -90,7 +91,7 @@ class InductionEvidence:
 
     @property
     def by_weights(self) -> float | None:
-        """The product of the three scores if all are positive, else 0; None where one is not known."""
+        """The product of copying, k_composition and matching if all are positive, else 0; None where one is None."""
         if self.copying is None or self.k_composition is None or self.matching is None:
             return None
         signs = (self.copying, self.k_composition, self.matching)
@@ -110,15 +111,15 @@ def induction(
 ) -> Records[InductionEvidence]:
     """Score every attention head above the first layer as an induction head, sorted by the score from the weights.
 
-    A field is None where the circuit that it needs does not exist, in the head itself or in every earlier head;
-    `induction_missing` gives the reasons.
+    A field is None where the head, or every earlier head, lacks the circuit that it needs; `induction_missing` gives
+    the reasons.
 
     Args:
         seed: the seed of the repeated tokens and the random circuits.
-        length: before the repetition; 64, or less in a shorter context, when None.
+        length: number of tokens before the repetition; 64, or less in a shorter context, when None.
         scores: head scores already measured.
-        offset: at which QK circuits match through the partner, where positions are rotary; when None, the mean over 1
-            to the length of the repetition, because an induction head looks back any distance.
+        offset: number of tokens that the source lies back in the matching QK circuits, for rotary positions. When None,
+            the mean over 1 to the length of the repetition, because an induction head looks back any distance.
 
     Raises:
         InvalidInput: the model has one layer, so nothing can compose.
@@ -138,7 +139,7 @@ def induction(
         raise Unsupported(
             f"induction in {lm.name}", why="no layer above the first has attention", instead="Use head_scores"
         )
-    copying = reads = None  # where no layer has the circuit
+    copying = reads = None  # stays None where no layer has the circuit
     with suppress(Unsupported):
         copying = copying_scores(circuits, basis)
     with suppress(Unsupported):
@@ -165,7 +166,7 @@ def induction(
 
 
 def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
-    """List what `induction` cannot measure in this model, with one sentence for each reason."""
+    """Say what `induction` cannot measure in this model, with one sentence for each reason."""
     missing, sentences = missing_circuits(lm, basis), []
     first = lm.attention_layers[0] if lm.attention_layers else None
     scores = {
@@ -194,7 +195,7 @@ def induction_section(
     top: int | None = None,
     on_text: TextScores | None = None,
 ) -> Section:
-    """Compare, for every head above the first layer, the signs of induction in its weights with its behaviour.
+    """Show, for every head above the first layer, evidence for induction in its weights, and its attention on tokens.
 
     A cell is empty where the model lacks the circuit that the number needs; the section's text says why.
     """
@@ -239,10 +240,10 @@ def induction_answer(
     top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
-    """Find induction heads from the weights alone, and by what they do.
+    """Find induction heads from the weights alone, and by where they attend on repeated tokens.
 
-    Caution: By weights alone a head can look like an induction head and not be one; trust it where what it does on
-    repeated tokens agrees.
+    Caution: A head can look like an induction head by its weights and not be one. Trust the weights where the head's
+    attention on repeated tokens agrees.
     """
     chosen = circuits.known_basis(basis)
     found = induction(circuits, chosen, seed, n_sequences=sequences, length=length)

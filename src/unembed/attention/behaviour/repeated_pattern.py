@@ -1,6 +1,7 @@
-"""Build sequences that are repeated twice, and show a head's whole pattern on one.
+"""Build sequences in which the same tokens occur twice, and show a head's whole attention pattern on one.
 
-The mean of one stripe of the pattern is the induction score.
+In the second half, an induction head attends to the token after the earlier occurrence. These pairs of positions form a
+stripe of the pattern; the mean weight on it is the induction score.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from unembed.results.lists import lower_triangle
 from unembed.stream.run import run
 from unembed.validation import as_int, positive_int, valid_seed
 
-Sequences = Annotated[int, Option("Number of random sequences, each of which is repeated.", low=2)]
+Sequences = Annotated[int, Option("Number of random sequences, each of which is repeated once.", low=2)]
 Length = Annotated[
     int | None,
-    Option("Tokens of the sequence that is repeated; default: 64, or half the context if that is less.", low=2),
+    Option("Number of tokens before the repetition; by default 64, or half the context if that is less.", low=2),
 ]
 
 
 def repeated_tokens(
     lm: Decoder, n_sequences: int = 50, length: int | None = None, seed: int = 0
 ) -> tuple[Int[Tensor, "sequence pos"], int]:
-    """Draw random tokens and repeat them once, after the tokens that the tokenizer puts in front of every text.
+    """Draw random token sequences, each repeated once, after the special tokens that the tokenizer puts first.
 
-    Tokens are drawn evenly from those the model learned. Returns the tokens and the number of special tokens in front.
+    Tokens are drawn evenly from those that the model learned. Returns the token ids, and the number of special tokens.
 
     Raises:
-        InvalidInput: too short to repeat, or longer than the context.
+        InvalidInput: the sequence is too short to repeat, or its repetition is longer than the context.
     """
     n_sequences, seed = positive_int("n_sequences", n_sequences), valid_seed(seed)
     front = _front(lm)
@@ -71,30 +72,30 @@ SCHEMA = "unembed.induction/1"
 
 @dataclass(frozen=True)
 class InductionView:
-    """The whole pattern of one head on a repeated text, and the stripe whose mean is the induction score."""
+    """One head's attention pattern on a text that is repeated once, and the position pairs of the induction score."""
 
     schema: str
     layer: int
     head: int
     tokens: list[str]
     length: int
-    """Tokens of the text before it is repeated."""
+    """Number of tokens of the text before it is repeated."""
     weights: list[list[float]]
     """By destination, over the sources up to it."""
     stripe: list[tuple[int, int]]
-    """In the repetition: each destination, and the token after the earlier occurrence of its token."""
+    """Pairs (destination in the repetition, position after the earlier occurrence of the same token)."""
     score: float
-    """Mean weight on the stripe."""
+    """The mean attention weight of these pairs."""
     chance: float
     """The mean weight that uniform attention would have."""
 
 
 @torch.no_grad()
 def induction_view(lm: Decoder, layer: int, head: int, length: int, seed: int = 0, text: str = "") -> InductionView:
-    """Compute the pattern of a head on random tokens, or on a text, repeated twice.
+    """Return the attention pattern of a head on random tokens, or on a text, repeated once.
 
     Args:
-        length: random tokens before the repetition; fewer where the context is shorter.
+        length: number of random tokens before the repetition; fewer if the context is shorter.
         text: repeated instead of random tokens, truncated to the context.
 
     Raises:

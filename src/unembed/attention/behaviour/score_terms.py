@@ -1,8 +1,8 @@
-"""A head's attention scores on a prompt, split into terms: content with content, positions, biases, ALiBi.
+"""Split a head's attention scores on a prompt into terms: content with content, positions, biases, ALiBi.
 
-The QK circuit alone does not give the scores of most families. Learned positions and biases have separate terms,
-rotary embeddings turn the circuit by the offset, QK-norm divides queries and keys by their sizes, ALiBi is added. Here
-all of it is summed, and the softmax of the sum is compared with the pattern that the model computed.
+The QK circuit alone does not give the scores of most families. Learned positions and biases add terms, rotary
+embeddings rotate the circuit by the offset, QK-norm divides queries and keys by their sizes, and ALiBi adds a term. All
+terms are summed here, and the softmax of the sum is compared with the pattern that the model computed.
 
 Source: Elhage et al. 2021, "Splitting attention head terms into circuits"; what they leave to "positional" terms.
 """
@@ -35,13 +35,13 @@ from unembed.stream.run import Tokens, position_of, run
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreTerms(Displayed):
-    """Scores before the softmax as a sum; the mask is not part of it.
+    """Attention scores before softmax and mask, as a sum of terms.
 
     Attributes:
         terms: by name, "DESTINATION x SOURCE" ("content x position": how the destination's content matches the
             source's position) and "alibi"; each (dst, src), the score scale included.
-        scores: their sum, soft-capped where the model does so.
-        pattern: the model's own attention weights.
+        scores: the sum of the terms, soft-capped if the model caps scores.
+        pattern: the attention weights that the model computed.
         error: largest difference between softmax(scores), masked, and the pattern; the share of a sink is not
             compared.
     """
@@ -53,7 +53,7 @@ class ScoreTerms(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each pair of destination and source: each term, score and attention."""
+        """One row for each pair of destination and source: each term, the score, and the attention weight."""
         pairs = [(d, s) for d in range(len(self.scores)) for s in range(d + 1)]
         parts = {**self.terms, "score": self.scores, "attention": self.pattern}
         columns: dict[str, list[float]] = {"destination": [d for d, _ in pairs], "source": [s for _, s in pairs]}
@@ -64,7 +64,7 @@ class ScoreTerms(Displayed):
         """Return the score with which one position attends to another, and its terms, sorted by magnitude.
 
         Raises:
-            OutOfRange: there is no such pair: a position reads no later one.
+            OutOfRange: there is no such position, or the source comes after the destination.
         """
         if not 0 <= source <= destination < len(self.scores):
             raise OutOfRange(
@@ -83,7 +83,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
         tokens: one prompt.
 
     Raises:
-        Unsupported: the model's scores were not understood when it was opened, or it clips queries and keys.
+        Unsupported: how the model computes scores could not be determined, or it clips queries and keys.
         SumNotProved: the softmax of the sum is not the model's pattern.
     """
     layer, head = lm.layer_and_head(layer, head)
@@ -128,7 +128,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
 
 
 def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[str, Tensor]:
-    """Return, in float64, the parts of what queries and keys read: content, learned positions, the norm's bias."""
+    """Return, in float64, the terms of the attention's input: content, learned positions, and the norm's bias."""
     site = lm.structure.blocks[layer].attention
     parts = {"content": x.double()}
     if site.positions_read:
@@ -150,7 +150,7 @@ def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[
 def _projected(
     lm: Decoder, layer: int, which: str, parts: Mapping[str, Tensor]
 ) -> dict[str, Float[Tensor, "head pos d_head"]]:
-    """Project each part to the queries or keys of all heads; the bias of the matrix becomes a part of its own."""
+    """Project each term to the queries or keys of all heads; the projection's bias joins the term `bias`."""
     weights = lm.weights
     matrix, bias = (
         (weights.W_Q[layer], weights.b_Q[layer]) if which == "q" else (weights.W_K[layer], weights.b_K[layer])
@@ -166,7 +166,7 @@ def _projected(
 def _turned(
     lm: Decoder, layer: int, site: AttentionSite, parts: Mapping[str, Tensor], which: str
 ) -> dict[str, Float[Tensor, "head pos d_head"]]:
-    """Compute the queries or keys of all heads part by part: projected, normalised as in the run, and rotated."""
+    """Return the queries or keys of all heads term by term: projected, normalised as in the run, and rotated."""
     module = site.scores.q_norm if which == "q" else site.scores.k_norm
     made = read_in_run(lm, layer, which, parts) if is_composed(site) else _projected(lm, layer, which, parts)
     first = next(iter(made.values()))
@@ -200,7 +200,7 @@ def score_terms_section(
 
     Raises:
         OutOfRange: there is no such head or position.
-        Unsupported: the model's scores are not understood.
+        Unsupported: how the model computes scores could not be determined.
     """
     lm = circuits.lm
     seen = run(lm, prompt, logits=False)
@@ -231,7 +231,8 @@ def score_terms_section(
 def scores_answer(circuits: HeadMatrices, head: Head, prompt: Prompt, *, position: Position = -1) -> Answer:
     """Split a head's attention scores at one position into terms: content, positions, biases, ALiBi.
 
-    Caution: Softmax ignores what all sources share, so compare a term between sources, not its size.
+    Caution: Softmax ignores a term that is equal for all sources. So compare a term between sources; its size alone
+    means little.
     """
     provenance = circuits.lm.provenance()
     made = score_terms_section(circuits, prompt, *head, position, provenance)

@@ -29,9 +29,9 @@ class SourceEffects(Displayed):
     """One head at one position of a prompt: its attention to each source, and what each source adds to a logit.
 
     Attributes:
-        attention: to each earlier position, and itself.
-        effect: what each source adds to the token's logit, above that of `against`: attention included.
-        token: the token whose logit is meant.
+        attention: the attention weight of each earlier position and of the position itself.
+        effect: what each source adds, through the head, to the logit of `token` minus that of `against`.
+        token: the token whose logit is measured.
         against: the token whose logit is subtracted; None for the mean over all tokens.
     """
 
@@ -61,7 +61,7 @@ def source_effects(
     token: str | int,
     against: str | int | None = None,
 ) -> SourceEffects:
-    """Compute the attention of one head at one position, and what each source adds to a token's logit.
+    """Return the attention of one head at one position, and what each source adds to a token's logit.
 
     Patterns and norm scales are those of the run; biases are left out.
 
@@ -105,7 +105,7 @@ def look_section(
 
     Args:
         position: the position of the prompt; negative from its end.
-        token: the token whose logit is meant; the predicted one when None.
+        token: the token whose logit is measured; the predicted one when None.
         against: the token whose logit is subtracted; None for the mean over all tokens.
 
     Raises:
@@ -177,7 +177,7 @@ def look_answer(
     """Show where a head attends from one position, and what each source adds to a token's logit.
 
     Caution: Attention is not effect: a token that gets much attention may add nothing. What a source adds is its
-    direct share; later parts can change it.
+    direct effect, which later layers can change.
     """
     provenance = circuits.lm.provenance()
     other = None if against == "none" else against

@@ -1,7 +1,7 @@
-"""Measure how much a head carries between two positions: the attention weight times the length of the value it moves.
+"""Measure how much a head moves between two positions: the attention weight times the length of the moved vector.
 
 The weight alone shows where a head attends, but not how much it moves. A head that has nothing to do attends to a
-position with a short value, most often the first.
+position with a short value vector, most often the first.
 
 Source: Kobayashi et al. 2020, "Attention is not only a weight": the length of alpha f(x).
 """
@@ -22,7 +22,7 @@ POINTS = ("pattern", "values")
 
 @torch.no_grad()
 def contribution_norms(lm: Decoder, seen: Run, layer: int) -> Float[Tensor, "head dst src"]:
-    """Return the norm of what each head carries from each source to each destination, on the first prompt of a run.
+    """Return the length of what each head moves from each source to each destination, on the first prompt of a run.
 
     Where a norm follows the heads, the length is measured before that norm. Output biases belong to no source and are
     left out.

@@ -1,1 +1,1 @@
-"""How information gets from one part to another through the stream: virtual weights, virtual heads, sums over paths."""
+"""How heads and memories act on each other through the stream: virtual weights, virtual heads, sums over paths."""

@@ -1,4 +1,4 @@
-"""Memories and heads that remove what earlier layers wrote, found by their weights and checked on text.
+"""Find memories (FFN neurons) and heads whose weights remove what earlier layers wrote, and check them on text.
 
 Source: Elhage et al. 2021, "The residual stream as a communication channel": memory management.
 """
@@ -37,18 +37,18 @@ from unembed.stream.run import run
 from unembed.validation import positive_int
 
 _MOST_ACTIVE = 0.02
-"""Share of the positions of text on which a memory or head is checked: those where it writes most."""
+"""A memory or head is checked at this share of the text positions, those where it writes most."""
 _RANDOM_HEADS = 64
 
 
 @dataclass(frozen=True)
 class ErasureOnText:
-    """How a memory or head changes the direction it writes along, measured at the positions where it writes most.
+    """What a memory or head does to the direction that it writes along, at the text positions where it writes most.
 
     Attributes:
-        before: mean |x . v| of the stream x along the direction v, before its FFN or attention.
-        after: the same after it.
-        opposes: share of the positions where what it writes has the opposite sign of what is there.
+        before: mean |x . v| of the stream x along the direction v, before the FFN or attention is added.
+        after: the same, after it is added.
+        opposes: share of the positions where what it writes has the opposite sign of x . v before.
     """
 
     before: float
@@ -58,9 +58,10 @@ class ErasureOnText:
 
     @property
     def erases(self) -> bool | None:
-        """True if the direction is weaker afterwards, and opposed more often than by chance.
+        """True if |x . v| is smaller afterwards, and its sign is opposed more often than by chance.
 
-        None if the confidence interval includes chance.
+        False if |x . v| is not smaller, or its sign is opposed less often than by chance. None if the 95 % confidence
+        interval includes chance.
         """
         if self.after >= self.before:
             return False
@@ -70,7 +71,7 @@ class ErasureOnText:
 
 @dataclass(frozen=True)
 class ErasingMemory:
-    """A memory (FFN neuron) with opposite key and value: it reads a direction and writes its negative.
+    """A memory (FFN neuron) with opposite key and value vectors: it reads a direction and writes its negative.
 
     Memories of gated layers read through two matrices; see `MemoryManagement.memories`.
     """
@@ -78,7 +79,7 @@ class ErasingMemory:
     layer: int
     index: int
     cosine: float
-    """Of key and value; in a gated layer, of the value and the mean gradient of the coefficient on text."""
+    """The cosine of key and value vector; in a gated layer, see `MemoryManagement.memories`."""
     on_text: ErasureOnText | None = None
     """None where no text was read."""
 
@@ -99,13 +100,13 @@ class MemoryManagement(Displayed):
     """Memories and heads that remove what earlier layers wrote.
 
     Attributes:
-        memories: the key-value pairs that are most strongly opposed, strongest first. A gated memory has two keys, and
-            the sign of one of them and of the value is a convention. In its place stands the mean gradient of its
-            coefficient with respect to what the FFN reads, over positions of text: the direction along which the
-            coefficient rises.
-        counts: how many memories lie below `threshold`, by layer.
+        memories: the memories with the most negative cosine of key and value vector, the most negative first. A gated
+            memory has two keys, and the sign of one of them and of the value is a convention. So the key is replaced by
+            the mean gradient of the memory's coefficient with respect to the FFN's input, over positions of text: the
+            direction along which the coefficient rises.
+        counts: the number of memories with a cosine below `threshold`, by layer.
         threshold: minus five standard deviations of random directions' cosine, -5 / sqrt(d_model).
-        n_memories: in all.
+        n_memories: number of memories that were compared.
         heads: share of each head's OV eigenvalues (on the stream) that is negative; NaN where there is no OV circuit.
         erasing_heads: the heads with the largest share, largest first.
         chance: mean and standard deviation of the share for random heads of the same shape, measured.
@@ -123,7 +124,7 @@ class MemoryManagement(Displayed):
     """Layers whose heads or memories were not compared, such as "heads of layer 0", and why."""
 
     def to_table(self) -> Table:
-        """One row for each listed memory, then for each listed head; a cell of the other kind is empty."""
+        """One row for each listed memory, then for each listed head; cells that do not apply are empty."""
         parts: list[ErasingMemory | ErasingHead] = [*self.memories, *self.erasing_heads]
         columns: dict[str, list[Any]] = {
             "layer": [part.layer for part in parts],
@@ -140,7 +141,7 @@ class MemoryManagement(Displayed):
 
     @property
     def head_threshold(self) -> float:
-        """The share that lies five standard deviations above the mean of random heads."""
+        """Five standard deviations above the mean share of random heads."""
         return self.chance[0] + 5 * self.chance[1]
 
 
@@ -157,9 +158,9 @@ def memory_management(
     """Find erasing memories and heads by their weights; with `verify`, measure on text whether they erase.
 
     Args:
-        top: memories and heads listed.
+        top: number of memories and of heads listed.
         corpus: anything `unembed.open_corpus` takes; read only with `verify`, and for gated layers.
-        verify: measure the direction that each writes before and after it is added, where it writes most.
+        verify: measure how large the stream is along the direction that each writes, before and after it is added.
         max_tokens: the largest number of tokens to read from the text.
     """
     check_basis(basis)
@@ -271,10 +272,7 @@ def _slope(activation: str, a: Float[Tensor, "pos d_mlp"]) -> tuple[Tensor, Tens
 
 
 def _negative_share(cores: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, " head"]:
-    """Return the share of eigenvalues of W_V W_O with a negative real part.
-
-    They are computed from the smaller matrix W_O W_V.
-    """
+    """Return the share of eigenvalues of W_V W_O with negative real part, from the small matrices W_O W_V (`cores`)."""
     values = torch.linalg.eigvals(cores)
     return -values.real.clamp_max(0).sum(dim=-1) / values.abs().sum(dim=-1)
 
@@ -291,13 +289,13 @@ def _random_negative_share(lm: Decoder) -> tuple[float, float]:
 
 
 class _Gathered:
-    """Sums over the positions read so far: what is written along a direction, and the stream there before and after."""
+    """For each position read so far: what was written along a direction, and the stream along it before and after."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, written: Float[Tensor, " pos"], before: Float[Tensor, " pos"], after: Float[Tensor, " pos"]) -> None:
-        """Add the positions of a batch, given as signed lengths along the direction."""
+        """Add the positions of a batch; all values are signed lengths along the direction."""
         self.parts.append((written.double().cpu(), before.double().cpu(), after.double().cpu()))
 
     def result(self) -> ErasureOnText:
@@ -315,7 +313,7 @@ def _verified(
     corpus: CorpusSource,
     max_tokens: int,
 ) -> tuple[list[ErasingMemory], list[ErasingHead]]:
-    """Return the memories and heads with their behaviour on text added."""
+    """Return the memories and heads with what was measured on text."""
     directions = {
         (m.layer, m.index): torch.nn.functional.normalize(
             at_least_float32(values_of(lm, m.layer, basis)[m.index]), dim=0
@@ -347,7 +345,7 @@ def _gather(
     of_memories: dict[tuple[int, int], _Gathered],
     of_heads: dict[tuple[int, int], _Gathered],
 ) -> None:
-    """Add a batch's positions to the memories and heads of one layer."""
+    """Measure the memories and heads of one layer on a batch."""
     block = lm.structure.blocks[layer]
     memories = [index for n, index in of_memories if n == layer]
     heads = [head for n, head in of_heads if n == layer]

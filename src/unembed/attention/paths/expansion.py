@@ -1,9 +1,10 @@
-"""A prompt's logits as a sum over paths through heads, and how much each order of path matters on text.
+"""Split a prompt's logits into a sum over paths through heads.
 
 The terms: the direct path (no head), each head alone, each pair of heads in which the later one reads the output of
-the earlier one, and so on. For attention-only models they add up to the logits exactly. Elsewhere patterns, norm
-scales and gates are fixed at their values in the run, and what FFNs and other mixers wrote counts as given: then the
-terms of all orders add up too, and what the orders left out amount to is stated.
+the earlier one, and so on. The order of a path is its number of heads. For attention-only models the terms add up to
+the logits exactly. In other models, patterns, norm scales and gates are fixed at their values in the run, and the
+outputs of FFNs and other mixers are constants. Then the terms of all orders add up too, and the sum of the orders left
+out is stated.
 
 Source: Elhage et al. 2021, "Path expansion", "How do virtual attention heads matter".
 """
@@ -33,24 +34,27 @@ from unembed.validation import positive_int
 
 Path = tuple[tuple[int, int], ...]
 _MOST = 2 << 30
-"""Bytes that the vectors of all paths below the highest order may take."""
+"""Largest number of bytes for the vectors of all paths below the highest order."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Expansion(Displayed):
-    """The logits at one position as a sum over paths.
+    """The logits at one position as a sum over paths through heads.
 
     Attributes:
-        position: the position whose logits are meant.
-        labels: the labels of the terms, such as "embedding", "L0H3", "L0H3 > L1H5".
+        position: the position whose logits are split.
+        order: the largest number of heads in a listed path.
+        labels: a label for each path, such as "embedding", "L0H3", "L0H3 > L1H5".
         orders: the number of heads in each path.
-        paths: the heads of each term, ((layer, head), ...), earliest first; () for order 0.
-        vectors: contribution of each term to the input of W_U (term, d_model).
-        remainder: contribution of the orders above `order` to it (d_model); zero up to rounding where there are none.
-        constant: biases of final norm and head (d_vocab), or None.
-        logits: the model's own logits at the position.
+        paths: the heads of each path, ((layer, head), ...), earliest first; () for paths without heads.
+        vectors: what each path adds to the input of W_U (term, d_model).
+        remainder: what all paths with more heads add to the input of W_U (d_model); zero up to rounding if there are
+            none.
+        constant: the part of the logits from biases of final norm and unembedding; None without any.
+        logits: the model's logits at the position.
         error: |terms + remainder - logits| / |logits|, before the soft cap where there is one.
-        exact: True where nothing was frozen or left out but the patterns: an attention-only model expanded in full.
+        exact: True if only attention patterns were fixed and no path left out: an attention-only model, expanded in
+            full.
     """
 
     lm: Decoder
@@ -71,7 +75,7 @@ class Expansion(Displayed):
         return len(self.labels)
 
     def to_table(self) -> Table:
-        """Each term's contribution to the logit of the most probable token, largest first; then the remainder."""
+        """Each path's contribution to the logit of the most probable token, largest first; then the remainder."""
         token = int(self.logits.argmax())
         contribution = self.contribution(token)
         order = contribution.abs().argsort(descending=True).tolist()
@@ -86,14 +90,14 @@ class Expansion(Displayed):
         return Table(f"Paths to the logit of {name!r}", columns, self.lm.provenance(notes=notes))
 
     def contribution(self, token: str | int) -> Float[Tensor, " term"]:
-        """Each term's contribution to a token's logit."""
+        """Return what each path adds to a token's logit."""
         return self.vectors @ self.lm.weights.W_U[:, self.lm.single_token(token)].to(self.vectors.dtype)
 
     def term(self, path: Path) -> Float[Tensor, " d_vocab"]:
         """Return the contribution of one path to every logit.
 
         Raises:
-            InvalidInput: no such path.
+            InvalidInput: the expansion has no such path.
         """
         if path not in self.paths:
             raise InvalidInput(
@@ -103,7 +107,7 @@ class Expansion(Displayed):
         return self.vectors[chosen].sum(dim=0) @ self.lm.weights.W_U.to(self.vectors.dtype)
 
     def by_order(self, token: str | int) -> Float[Tensor, " order"]:
-        """Return a token's logit summed by order of path, up to `order`, and the part of all higher orders."""
+        """Return the sum of a token's contributions for each order up to `order`, and for all higher orders."""
         contribution = self.contribution(token)
         index = torch.tensor(self.orders, device=contribution.device)
         sums = torch.zeros(self.order + 2, dtype=contribution.dtype, device=contribution.device).index_add_(
@@ -113,7 +117,7 @@ class Expansion(Displayed):
         return torch.cat([sums[:-1], rest[None]])
 
     def top(self, token: str | int, top: int = 10) -> list[tuple[str, float]]:
-        """Return the terms with the largest contributions to a token's logit, positive or negative."""
+        """Return the paths with the largest contributions to a token's logit, positive or negative."""
         contribution = self.contribution(token)
         return [
             (self.labels[int(i)], float(contribution[i])) for i in contribution.abs().topk(min(top, len(self))).indices
@@ -122,17 +126,17 @@ class Expansion(Displayed):
 
 @torch.no_grad()
 def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> Expansion:
-    """Split the logits of one prompt at one position by path.
+    """Split the logits of one prompt at one position into a sum over paths through heads.
 
     Args:
         tokens: one prompt.
-        order: how many heads a path may go through; 3 where there are few heads.
+        order: largest number of heads in a path; 3 is feasible only if the model has few heads.
 
     Raises:
-        InvalidInput: several prompts, or an order below 0.
+        InvalidInput: there are several prompts, or the order is below 0.
         OutOfMemory: the paths of the order below the highest do not fit.
 
-    Memory: one stream (pos, d_model) for every path below the highest order, and one vector for every path.
+    Memory: (pos, d_model) for every path below the highest order, and (d_model) for every path.
     """
     order = positive_int("order", order, 0, 10_000)
     frozen = frozen_run(lm, tokens)
@@ -164,7 +168,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
                 streams += [((*path, (n, head)), outs[:, head]) for head in range(outs.shape[1])]
     stacked = torch.stack(vectors)
     read = frozen.read(stacked[:, None, None].expand(-1, 1, pos, -1))[:, 0, position]
-    # All paths through more heads, summed without listing them.
+    # The sum of all paths with more than `order` heads, computed without listing them.
     above = stream_by_order(frozen, max(order, lm.n_layers))[order + 1 :].sum(dim=0)
     rest = frozen.read(above)[0, position]
     return _closed(frozen, position, order, (labels, of_order, paths), read, rest)
@@ -184,7 +188,7 @@ def _check_room(lm: Decoder, order: int, pos: int) -> None:
 def _closed(
     frozen: FrozenRun, position: int, order: int, names: tuple[Any, Any, Any], read: Tensor, rest: Tensor
 ) -> Expansion:
-    """Add the constant terms to the expansion, and its error against the model's own logits."""
+    """Build the expansion with its constant term and its error against the model's logits."""
     lm, structure = frozen.lm, frozen.lm.structure
     logits = frozen.run.logits[0, position]
     total = frozen.logits_of_read(read.sum(dim=0) + rest)
@@ -237,7 +241,7 @@ def expansion_section(
 
 
 def _fixed_parts(found: Expansion) -> str:
-    """Say what the expansion takes from the run: patterns, norm scales, and all outputs but those of attention."""
+    """Say what the expansion takes from the run: patterns, norm scales, and outputs other than attention's."""
     without_heads = [
         label.rpartition(" ")[0] for label, order in zip(found.labels, found.orders, strict=True) if not order
     ]
@@ -257,8 +261,8 @@ def expansion_answer(
 ) -> Answer:
     """Write a token's logit as a sum over paths through heads, with the error of the sum.
 
-    Caution: Patterns and norm scales are those of the run, and large paths of opposite signs cancel; a path's share is
-    not what removing it would do.
+    Caution: Patterns and norm scales are those of the run, and large paths of opposite signs cancel. What a path adds
+    is not what removing it would change.
     """
     lm = circuits.lm
     found = expand(lm, prompt, order, position)

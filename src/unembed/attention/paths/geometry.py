@@ -1,4 +1,4 @@
-"""Measure the residual stream as a shared channel: what each part writes and reads, and how many dimensions it uses.
+"""Measure how heads and FFNs share the residual stream: what each writes and reads, and how many dimensions it uses.
 
 Source: Elhage et al. 2021, "The residual stream as a communication channel", "virtual weights", "memory management".
 """
@@ -37,10 +37,10 @@ NO_MATRICES = "it is neither attention nor an FFN, so it has no matrices of head
 
 @dataclass(frozen=True, eq=False)
 class StreamPort:
-    """A part that reads or writes the stream, represented by its Gram matrix over the stream's dimensions.
+    """The vectors that one matrix reads from the stream or writes to it, as a Gram matrix (d_model, d_model).
 
-    `location` counts halves of layers: the embedding is at -1, attention of layer l at 2 l, its FFN at 2 l + 1 (2 l
-    where both run in parallel), the unembedding last. A reader receives the output of every earlier location.
+    `location` counts half layers: the embedding is at -1, attention of layer l at 2 l, its FFN at 2 l + 1 (2 l where
+    both run in parallel), the unembedding last. A reader receives the output of every earlier location.
     """
 
     label: str
@@ -50,7 +50,7 @@ class StreamPort:
 
 @dataclass(frozen=True, eq=False)
 class StreamPorts:
-    """All writers and readers of a model that are fixed matrices, and the names of those that are not.
+    """All writers and readers of a model that are fixed matrices: what adds to the residual stream, and what reads it.
 
     Attributes:
         missing: by name of a writer or reader (such as "K 0", "mixer (Mamba) 2"), why it has no matrix here.
@@ -69,9 +69,9 @@ def writers_and_readers(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool =
     well, with its content part and its rotary part, because no fixed matrix gives both.
 
     Args:
-        centre: leave out what no reader sees (see `folded_weights`).
+        centre: subtract components that no reader can see (see `folded_weights`).
 
-    Memory: one (d_model, d_model) matrix each.
+    Memory: one (d_model, d_model) matrix for each writer and reader.
     """
     check_basis(basis)
     ports = StreamPorts([StreamPort("embedding", -1, _written(lm, embedding(lm, basis), centre))], [], {})
@@ -119,7 +119,7 @@ def _add_attention(lm: Decoder, layer: int, basis: HeadBasis, centre: bool, port
 
 
 def _add_memories(lm: Decoder, layer: int, basis: HeadBasis, centre: bool, ports: StreamPorts) -> None:
-    """Add the values and keys of a layer's memories, and the up-projection where there is one."""
+    """Add the value and key vectors of a layer's memories, and the up-projection where there is one."""
     block = lm.structure.blocks[layer]
     location = 2 * layer if block.parallel else 2 * layer + 1
     try:
@@ -137,13 +137,13 @@ def _columns_gram(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "d_model 
 
 
 def keys_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model d_mlp"]:
-    """Return the key vectors; in a gated layer they are the gate's columns, which decide whether a memory fires."""
+    """Return the key vectors; in a gated layer, the gate's columns, which decide whether a memory is active."""
     gate = lm.weights.W_gate[layer]
     return _read_by_ffn(lm, layer, lm.weights.W_in[layer] if gate is None else gate, basis)
 
 
 def up_projection_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_model d_mlp"] | None:
-    """Return the up-projection of a gated layer, by which the gate is multiplied; None where there is none."""
+    """Return the up-projection of a gated layer, which multiplies the gate; None in a layer without a gate."""
     return None if lm.weights.W_gate[layer] is None else _read_by_ffn(lm, layer, lm.weights.W_in[layer], basis)
 
 
@@ -160,10 +160,10 @@ def _read_by_ffn(
 def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp d_model"]:
     """Return the value vectors.
 
-    Folded, they also pass the branch's norm and multiplier and the later factors of the stream.
+    In the folded basis, the norm and multiplier on the FFN's output and later factors of the stream are multiplied in.
 
     Raises:
-        Unsupported: a gate per channel follows the FFN.
+        Unsupported: a gate on every channel follows the FFN.
     """
     site, matrix = lm.feed_forward(layer), lm.weights.W_out[layer]
     if site.channel_gate is not None:
@@ -182,10 +182,11 @@ def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VirtualWeights(Displayed):
-    """||W_out W_in||_F / (||W_out|| ||W_in||) for every writer and later reader; NaN for earlier readers.
+    """||W_out W_in||_F / (||W_out|| ||W_in||) for every writer and later reader of the stream; NaN for earlier readers.
 
-    `chance` is the value for random directions, 1 / sqrt(d_model). `missing` names the parts of the model that are not
-    fixed matrices, with the reason.
+    A writer adds to the stream (W_out: W_O of heads, value vectors), a reader reads it (W_in: W_Q, W_K, W_V, FFN keys).
+    `chance` is the ratio of random directions, 1 / sqrt(d_model). `missing` names the layers' writers and readers that
+    are not fixed matrices, with the reason.
     """
 
     writers: tuple[str, ...]
@@ -215,7 +216,7 @@ class VirtualWeights(Displayed):
 
 @torch.no_grad()
 def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> VirtualWeights:
-    """Measure how strongly each part of the model reads what each earlier part writes to the stream.
+    """Measure how strongly each head layer and FFN reads what earlier ones write to the stream.
 
     Arguments as for `writers_and_readers`.
 
@@ -243,15 +244,15 @@ def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = Tru
 
 @dataclass(frozen=True, eq=False)
 class Subspaces:
-    """How many dimensions each part uses, and how much the subspaces of writers and readers overlap.
+    """How many dimensions of the stream each writer and reader uses, and how much their subspaces overlap.
 
     Attributes:
         labels: the labels of all writers, then all readers.
-        n_writers: how many of them write.
+        n_writers: number of writers.
         effective_rank: participation ratio (sum s^2)^2 / sum s^4 of the singular values s.
-        overlap: mean squared cosine of the principal angles between the leading subspaces of two sides, whose sizes
-            are their effective ranks; 1 where the smaller lies in the larger, `chance` for random ones.
-        chance: the larger size over d_model.
+        overlap: mean squared cosine of the principal angles between the leading subspaces of two of them, whose
+            dimensions are their effective ranks; 1 if the smaller subspace lies in the larger.
+        chance: the overlap of random subspaces, the larger dimension over d_model.
     """
 
     labels: tuple[str, ...]
@@ -263,7 +264,7 @@ class Subspaces:
 
 @torch.no_grad()
 def subspaces(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> Subspaces:
-    """Compute the effective ranks and principal angles of all parts that write to the stream or read from it.
+    """Return the effective ranks and subspace overlaps of all that writes to the stream or reads from it.
 
     Arguments as for `writers_and_readers`.
     """

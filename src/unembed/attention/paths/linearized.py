@@ -1,8 +1,8 @@
-"""The attention of a run as a linear map of the stream: patterns, norm scales and gates are those of the run.
+"""The attention layers of a run as linear maps of the stream: patterns, norm scales and gates are those of the run.
 
-With these fixed, a head is linear in the stream, so its output on a sum of writers is the sum of its outputs on each
-writer. Biases are constants and stored separately. Where blocks rescale or normalise the stream, all vectors are in the
-units of the stream's end, each position with its factors in the run (see `stream_gains`).
+With these fixed, a head is linear in the stream: its output on a sum of vectors is the sum of its outputs on each.
+Biases are constants and stored separately. Where blocks rescale or normalise the stream itself, all vectors are
+multiplied by the later factors, which gives them in the units of the last stream (see `stream_gains`).
 
 Source: Elhage et al. 2021, "Path expansion"; patterns frozen as in its "How much does each term matter" algorithm.
 """
@@ -48,13 +48,13 @@ class FrozenLayer:
     W_V: Float[Tensor, "kv_head d_model d_head"]
     """Through the latent and its norm's gain, where values are read through one."""
     value_factor: Float[Tensor, "batch kv_head pos 1"] | None = None
-    """What a latent or each value was divided by in the run, as a factor."""
+    """One over what a latent or each value vector was divided by in the run."""
     gate: Float[Tensor, "batch head pos d_head"] | None = None
-    """Factor of what the heads mixed, before the out-projection."""
+    """Factor of each head's mixed values, before the out-projection."""
     entry_to_end: Float[Tensor, "batch pos d_model"] | None = None
-    """Factors of the stream that enters the layer on its way to the stream's end; None where blocks only add to it."""
+    """Factors that later blocks apply to the stream that enters the layer; None where blocks only add to the stream."""
     written_to_end: Float[Tensor, "batch pos d_model"] | None = None
-    """The same of what the attention adds."""
+    """Factors that later blocks apply to what the attention adds."""
 
     def values(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_head"]:
         """Compute the values of each head from a part of the stream, without biases."""
@@ -80,21 +80,21 @@ class FrozenLayer:
         return self._written(torch.einsum("...hpd,hdm->...hpm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), True)
 
     def layer_sum(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
-        """Return the sum of what all heads add."""
+        """Return the sum of what all heads add at every position, given a part of the stream."""
         z = self._mixed(self.values(x))
         return self._written(torch.einsum("...hpd,hdm->...pm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), False)
 
     def heads_at(
         self, x: Float[Tensor, "*path batch pos d_model"], position: int
     ) -> Float[Tensor, "*path batch head d_model"]:
-        """Return what each head adds at one position; the values are summed over sources before the out-projection."""
+        """Return what each head adds at one position, given a part of the stream."""
         z = torch.einsum("bhs,...bhsd->...bhd", self.pattern[:, :, position].to(x.dtype), self.values(x))
         return self._written_at(z, position)
 
     def sources_at(
         self, x: Float[Tensor, "batch pos d_model"], position: int
     ) -> Float[Tensor, "src batch head d_model"]:
-        """Return what each head adds at one position from each source."""
+        """Return what each head adds at one position from each source, given a part of the stream."""
         z = self.pattern[:, :, position, :, None].to(x.dtype) * self.values(x)  # (batch, head, src, d_head)
         return self._written_at(z.movedim(2, 0), position)
 
@@ -109,7 +109,7 @@ class FrozenLayer:
         return written if self.written_to_end is None else written * self.written_to_end[:, position, None].to(z.dtype)
 
     def bias(self) -> Float[Tensor, "batch pos d_model"]:
-        """Return the part of the layer's output that does not depend on its input, which comes from biases."""
+        """Return what the layer adds whatever its input is, which comes from biases."""
         site, weights = self.lm.structure.blocks[self.layer].attention, self.lm.weights
         W_V, W_O = self.W_V, weights.W_O[self.layer]
         kv = torch.zeros(W_V.shape[0], W_V.shape[2], dtype=W_V.dtype, device=W_V.device)
@@ -117,7 +117,7 @@ class FrozenLayer:
             kv = kv + torch.einsum("m,hmd->hd", site.pre_norm.bias, W_V)
         if not is_composed(site) and (b_V := weights.b_V[self.layer]) is not None:
             kv = kv + b_V
-        # Patterns need not add up to 1 where a family has attention sinks.
+        # Attention weights need not add up to 1: models with attention sinks give a share to the sink.
         batch, _, pos, _ = self.pattern.shape
         z = self._mixed(self._scaled(kv[None, :, None].expand(batch, -1, pos, -1)))
         raw = torch.einsum("bhpd,hdm->bpm", z, W_O.to(z.dtype))
@@ -142,13 +142,13 @@ class FrozenLayer:
 
 @dataclass(frozen=True, eq=False)
 class FrozenRun:
-    """A run as linear attention layers with constants: embedding, positions, biases, outputs of FFNs and mixers.
+    """A run as linear attention layers plus constants: embedding, positions, biases, outputs of FFNs and other mixers.
 
     Attributes:
-        run: what the real model did.
-        layers: its layers with attention, linear, in order, by number of the layer.
-        constants: what enters the stream without passing a head, other mixers included, in order: (label, layer before
-            whose attention it is there, vectors (batch, pos, d_model)).
+        run: the run of the real model.
+        layers: the attention layers in order, by layer number.
+        constants: what enters the stream without passing a head, in order: (label, first layer whose attention reads
+            it, vectors (batch, pos, d_model)).
         error: the largest relative error of a layer's heads plus biases against what the model's attention added.
     """
 
@@ -160,11 +160,11 @@ class FrozenRun:
     final: Float[Tensor, "batch pos 1"] = field(repr=False)
 
     def constants_before(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
-        """Return the sum of the constants that are in the stream when a layer's attention reads it."""
+        """Return the sum of the constants that a layer's attention reads."""
         return torch.stack([vectors for _, before, vectors in self.constants if before <= layer]).sum(dim=0)
 
     def read(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
-        """Apply the final norm, with the run's scale, and the logit scale to parts of the last stream."""
+        """Apply the final norm, with its scale of the run, and the logit scale to parts of the last stream."""
         norm = self.lm.structure.final_norm
         if norm is not None:
             x = norm.frozen(x, self.final).to(x.dtype)
@@ -172,25 +172,25 @@ class FrozenRun:
 
     @property
     def constant(self) -> Float[Tensor, " d_vocab"] | None:
-        """The part of the logits that comes from the biases of the final norm and of the head; None without any."""
+        """The part of the logits that comes from biases of final norm and unembedding; None without any."""
         structure, weights = self.lm.structure, self.lm.weights
         bias = None if structure.final_norm is None else structure.final_norm.bias
         parts = [*([] if bias is None else [bias @ weights.W_U]), *([] if weights.b_U is None else [weights.b_U])]
         return torch.stack(parts).sum(dim=0) * structure.logit_scale if parts else None
 
     def logits(self, last: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_vocab"]:
-        """Compute logits from a last stream, with the final norm's scale of the run; bias and soft cap included."""
+        """Return logits of a last stream, with the final norm's scale of the run; bias and soft cap included."""
         return self.logits_of_read(self.read(last))
 
     def logits_of_read(self, x: Float[Tensor, "*path d_model"]) -> Float[Tensor, "*path d_vocab"]:
-        """Compute logits from what `read` returned; bias and soft cap included."""
+        """Return logits from the result of `read`; bias and soft cap included."""
         logits, cap = x @ self.lm.weights.W_U.to(x.dtype), self.lm.structure.logit_softcap
         logits = logits if (constant := self.constant) is None else logits + constant
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def required_points(lm: Decoder) -> tuple[str, ...]:
-    """Return the capture points that a run needs before it can be frozen."""
+    """Return the capture points that a run needs for `frozen_run`."""
     structure = lm.structure
     others = max(len(b.early_writers) + len(b.late_writers) for b in structure.blocks)
     special = [b for b in structure.blocks if b.mixer is not None and b.mixer.is_attention and is_composed(b.mixer)]
@@ -209,9 +209,10 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     """Run the model once and record everything that its linear form needs.
 
     Raises:
-        SumNotProved: heads and biases do not give what the model's attention added.
-        Unsupported: the model clips its values, has no layers, several streams or a norm on the stream itself that
-            subtracts its mean, or a layer's values are no linear map of what it reads.
+        SumNotProved: heads and biases do not add up to what the model's attention added.
+        Unsupported: the model clips its value vectors, has no layers, has several residual streams, or has a norm on
+            the stream itself that subtracts its mean; or the value vectors of a layer are not a linear map of its
+            input.
 
     Memory: patterns (layer, batch, head, pos, pos) and five stream tensors for each layer; seven where blocks rescale
         the stream.
@@ -222,7 +223,7 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     if any(norm is not None and norm.centred for norm in norms):
         require_unnormalised_stream(lm, "path expansion")
     for n in lm.attention_layers:
-        _value_weights(lm, n)  # raises where values are no linear map
+        _value_weights(lm, n)  # raises where values are not a linear map of the input
     seen = run(lm, tokens, required_points(lm))
     layers: dict[int, FrozenLayer] = {}
     error = 0.0
@@ -280,17 +281,17 @@ def _frozen_layer(
 
 
 def _value_weights(lm: Decoder, layer: int) -> Float[Tensor, "kv_head d_model d_head"]:
-    """Return W_V of a layer, multiplied through its latent.
+    """Return W_V of a layer; for latent attention, the product of its down- and up-projection.
 
     Raises:
-        Unsupported: its values are no linear map of what it reads.
+        Unsupported: the value vectors are not a linear map of the layer's input.
     """
     site = lm.structure.blocks[layer].attention
     return composed_weights(lm, layer, "v", "folded") if is_composed(site) else lm.weights.W_V[layer]
 
 
 def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
-    """Return the layer with the factors by which its values and its heads' mixtures were multiplied in the run."""
+    """Return the layer with the factors that multiplied its values and its heads' mixed values in the run."""
     lm, n = layer.lm, layer.layer
     site = lm.structure.blocks[n].attention
     if not is_composed(site) or site.readings is None or site.values is None:
@@ -314,8 +315,8 @@ def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
 def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
     """Split the last stream by the number of heads that a path passes through.
 
-    Order 0 holds the constants, order k what passed exactly k heads, up to `highest`. They add up to the stream when
-    `highest` is at least the number of layers.
+    Order 0 has the constants; order k, up to `highest`, has what passed through exactly k heads. The orders add up to
+    the stream if `highest` is at least the number of layers.
     """
     first = frozen.constants_before(0)
     state = torch.zeros(highest + 1, *first.shape, dtype=first.dtype, device=first.device)

@@ -1,4 +1,4 @@
-"""List the connections of one memory (FFN neuron): what writes to its key, and which memories read its value.
+"""List the connections of one memory (FFN neuron): what writes along its key, and which memories read its value vector.
 
 These are the virtual weights of `weights_between` in three lists; they do not depend on any text.
 """
@@ -18,24 +18,24 @@ from unembed.names import HeadBasis
 from unembed.validation import positive_int
 
 _TOKENS = 8
-"""Tokens of each memory."""
+"""Number of tokens listed for each memory."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A head or a memory, and the strength of its connection to the memory."""
+    """A head or memory that is connected to the memory, with the strength of the connection."""
 
     layer: int
     index: int
     strength: float
-    """Of a head: ||W_O k|| / (||W_O||_F ||k||), 0 to 1. Of a memory: the cosine of value and key."""
+    """For a head: ||W_O k|| / (||W_O||_F ||k||), 0 to 1. For a memory: the cosine of value and key vector."""
     top_tokens: list[str] | None = None
-    """What a memory's value promotes most; None of a head."""
+    """The tokens that the memory's value vector promotes most; None for a head."""
 
 
 @dataclass(frozen=True)
 class MemoryConnections:
-    """The parts that write to a memory's key and those that read its value, sorted by strength."""
+    """The heads and memories that write along a memory's key, and memories that read its value, strongest first."""
 
     layer: int
     index: int
@@ -47,18 +47,18 @@ class MemoryConnections:
     readers: list[Connection]
     """Later memories whose keys point along the value."""
     chance_head: float
-    """The strength that a random key direction would have on average, in the root mean square: 1 / sqrt(d_model)."""
+    """The root mean square of a head's strength for random key directions: 1 / sqrt(d_model)."""
     chance_memory: float
     """The absolute cosine that 1 % of random directions exceed."""
     missing: Mapping[str, str]
-    """What is not among them, by name (such as "mixer (Mamba) 2"): why it has no matrix."""
+    """What could not be compared, by name (such as "mixer (Mamba) 2"), with the reason why it has no matrix."""
 
 
 @torch.no_grad()
 def memory_connections(
     lm: Decoder, layer: int, index: int, top: int = 6, basis: HeadBasis | None = None
 ) -> MemoryConnections:
-    """Find the heads and memories connected most strongly to a memory's key, and memories that read its value.
+    """Find the heads and memories that write most along a memory's key, and the memories that read its value most.
 
     A gated memory's key is its column of the gate.
 

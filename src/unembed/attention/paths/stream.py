@@ -1,4 +1,4 @@
-"""Show the residual stream as a channel: who reads whom, how many dimensions each part uses, which parts erase."""
+"""Show how layers share the residual stream: what reads what, how many dimensions each uses, and what erases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stream_section(
     provenance: Provenance,
     top: int = 20,
 ) -> Section:
-    """Describe which parts read which through the stream, how many dimensions each uses, and which erase."""
+    """Describe what reads what through the stream, how many dimensions each uses, and what erases earlier output."""
     every = weights.to_table()
     best = every[:top].columns
     virtual = {**{name: best[name] for name in ("writer", "reader", "ratio")}, "times_random": best["over_chance"]}
@@ -97,7 +97,7 @@ def stream_section(
 
 
 def _on_text(erasing: Sequence[ErasingMemory | ErasingHead]) -> dict[str, list[float] | list[str]]:
-    """Return the columns that were measured on text; empty where no text was read."""
+    """Return the columns that were measured on text; empty if no text was read."""
     measured = [e.on_text for e in erasing if e.on_text is not None]
     if len(measured) < len(erasing):
         return {}
@@ -115,15 +115,14 @@ def stream_answer(
     basis: CircuitBasis = None,
     verify: Annotated[
         bool,
-        Option("Measure on text whether the memories (FFN neurons) that were found remove directions from the stream."),
+        Option("Measure on text whether the erasing memories (FFN neurons) and heads make the stream smaller."),
     ] = False,
     corpus: Corpus = None,
     top: Top = 20,
 ) -> Answer:
-    """Show which parts read which through the residual stream, how many directions each uses, and which erase.
+    """Show which heads and FFNs read which through the residual stream, how many directions each uses, and which erase.
 
-    Caution: Directions that two parts share are a property of weights; whether anything passes there on text is not
-    shown.
+    Caution: Shared directions are a property of the weights. They do not show that information passes there on text.
     """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     provenance = lm.provenance(basis=chosen, corpus=(corpus or SAMPLE) if verify else None)

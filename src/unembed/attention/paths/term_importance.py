@@ -1,4 +1,4 @@
-"""Measure how much paths of each order contribute on text: the loss with paths through at most n heads, for every n.
+"""Measure the loss on text with only the paths through at most n heads, for every n (n is the order).
 
 Source: Elhage et al. 2021, "How much does each term matter": the algorithm of frozen patterns.
 """
@@ -38,21 +38,21 @@ from unembed.validation import positive_int
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TermImportance(Displayed):
-    """How much paths of each order lower the loss, in nats per token, with the patterns frozen.
+    """How much paths of each order (number of heads) lower the loss, in nats per token, with attention patterns fixed.
 
     Attributes:
-        losses: with paths of order at most 0, 1, ... (order + 1 entries).
-        by_layer: with the direct path and the heads of one layer alone (layer); NaN where it has no attention.
-        without_layer: with the direct path and the single heads of all layers but one (layer).
+        losses: the loss with paths of order at most 0, 1, ... (order + 1 entries).
+        by_layer: the loss with the direct path and the single heads of one layer; NaN where it has no attention.
+        without_layer: the loss with the direct path and the single heads of all layers but one.
         uniform: the loss of a guess that gives every token the same probability, log(d_vocab).
-        repeated_gain: for each row of text, how far the single heads of the first layer with attention lower the loss
-            of the direct path, where the next token stood earlier in the row; NaN where there is no such position.
-        new_gain: the same where the next token did not occur earlier.
-        n_terms: paths of each order.
-        loss: the model's own.
-        n_tokens: predictions the means are over.
-        error: |loss with every order - own loss|; None where orders were left out.
-        corpus: its fingerprint.
+        repeated_gain: for each row of text, how much the single heads of the first attention layer lower the loss of
+            the direct path at positions whose next token occurred earlier in the row; NaN without such positions.
+        new_gain: the same at positions whose next token did not occur earlier.
+        n_terms: number of paths of each order.
+        loss: the loss of the whole model.
+        n_tokens: number of predictions over which losses are averaged.
+        error: |loss with every order - loss of the model|; None where orders were left out.
+        corpus: the fingerprint of the corpus.
     """
 
     losses: Float[Tensor, " order"]
@@ -69,7 +69,7 @@ class TermImportance(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each order of path, the direct path (order 0) first; losses in nats a token."""
+        """One row for each order of path, the direct path (order 0) first; losses in nats per token."""
         steps = [self.direct_reduction, *self.reductions.tolist()]
         columns: dict[str, list[Any]] = {
             "order": list(range(len(steps))),
@@ -82,27 +82,27 @@ class TermImportance(Displayed):
 
     @property
     def reductions(self) -> Float[Tensor, " order"]:
-        """Return how much each order from 1 lowers the loss of the orders below it."""
+        """Return how much the paths of each order, from 1, lower the loss that is left by the lower orders."""
         return self.losses[:-1] - self.losses[1:]
 
     @property
     def reductions_per_term(self) -> Float[Tensor, " order"]:
-        """Return the reductions divided by the number of terms of the order."""
+        """Return the reductions divided by the number of paths of the order."""
         return self.reductions / torch.tensor(self.n_terms[1:]).clamp_min(1)
 
     @property
     def layer_reductions(self) -> Float[Tensor, " layer"]:
-        """Return how much the heads of one layer, each as a single-head path, lower the loss of the direct path."""
+        """Return how much the single heads of one layer lower the loss of the direct path."""
         return self.losses[0] - self.by_layer
 
     @property
     def layer_reductions_given_others(self) -> Float[Tensor, " layer"]:
-        """Return how much a layer's heads lower the loss beyond the direct path and all other single heads."""
+        """Return how much a layer's single heads lower the loss when those of all other layers are present."""
         return self.without_layer - self.losses[1]
 
     @property
     def direct_reduction(self) -> float:
-        """Return how much the direct path lowers the loss of a uniform guess: the step to order 0."""
+        """Return how much the direct path (order 0) lowers the loss of a uniform guess."""
         return self.uniform - float(self.losses[0])
 
 
@@ -116,15 +116,16 @@ def term_importance(
     window: int | None = None,
     tokens_per_batch: int = 1024,
 ) -> TermImportance:
-    """Measure the loss on text with paths of order at most n, for every n.
+    """Measure the loss on text with only the paths through at most n heads, for every n.
 
     Patterns and norm scales are those of the full run.
 
     Args:
-        corpus: anything `unembed.open_corpus` takes, or tokens (row, pos); held-out text.
-        order: the highest order; as many as layers have attention (every path), or 3 in deep models.
-        max_tokens: where to stop reading.
-        window: tokens of context; the model's own, at most 256.
+        corpus: anything `unembed.open_corpus` takes, or tokens (row, pos); use text that the model was not trained on.
+        order: largest number of heads in a path; when None, the number of attention layers (every path), or at most 3
+            in models of more than four layers.
+        max_tokens: largest number of tokens to read.
+        window: number of tokens of context; when None, the model's context, at most 256.
 
     Memory: order + layers + 1 streams of a batch, its patterns and its logits for one order.
     """
@@ -173,7 +174,7 @@ def term_importance(
 def _rows(
     lm: Decoder, corpus: CorpusSource | Int[Tensor, "row pos"], window: int | None, tokens_per_batch: int
 ) -> tuple[str, Iterator[tuple[Tensor, Tensor, Tensor]]]:
-    """Return the name of the text and its rows without padding: tokens, next tokens, and which of them to count."""
+    """Return the corpus' fingerprint and its rows without padding: tokens, next tokens, and which to count."""
     if isinstance(corpus, Tensor):
         ids, _ = prepare(lm, corpus)
         after = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)
@@ -199,7 +200,7 @@ def _gains(
 ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
     """Return how much the first layer's heads lower the direct path's loss, by row, for repeated and new tokens.
 
-    A token counts as repeated if it occurs earlier in the row, the predicting position included.
+    A next token counts as repeated if it occurs earlier in the row, or at the position that predicts it.
     """
 
     def losses(stream: Tensor) -> Float[Tensor, "row pos"]:
@@ -220,7 +221,7 @@ def _loss(logits: Tensor, target: Tensor, keep: Tensor) -> float:
 
 
 def importance_section(found: TermImportance, provenance: Provenance) -> Section:
-    """Show how much of the loss each order of path and the heads of each layer remove."""
+    """Show how much each order of path, and the heads of each layer, lower the loss."""
     orders = {
         "order": range(len(found.losses)),
         "terms": [int(n) for n in found.n_terms],
@@ -263,11 +264,12 @@ def term_importance_answer(
     order: Annotated[int | None, Option("Largest number of heads in a path.", low=0)] = None,
     max_tokens: MaxTokens = 20_000,
 ) -> Answer:
-    """Measure by how much each order of path through heads lowers the loss on text.
+    """Measure how much paths of each order (number of heads) lower the loss on text.
 
-    Without `--order`, all orders are measured; in models of more than four layers those up to 3.
+    Without `--order`, all orders are measured; in models of more than four layers, those up to 3.
 
-    Caution: What an order takes off the loss depends on the orders below it, and patterns are those of the full model.
+    Caution: How much an order lowers the loss depends on the lower orders. Attention patterns are those of the full
+    model.
     """
     lm = circuits.lm
     found = term_importance(lm, corpus, order, max_tokens=max_tokens)

@@ -1,4 +1,6 @@
-"""Treat one head, or two heads that act as one, in the same way: a virtual head has its own pattern and OV circuit.
+"""Describe a single head, or two heads in a row that act as one (a virtual head), with the same methods.
+
+A virtual head has its own attention pattern and OV circuit.
 
 Source: Elhage et al. 2021, "Virtual attention heads": A_b A_a and W_OV_a W_OV_b.
 """
@@ -47,7 +49,7 @@ class Head:
         return f"{type(self).__name__}({self.label} of {self.circuits.lm.name})"
 
     def ov(self, basis: HeadBasis = "raw") -> LowRank:
-        """Return the map from an attended source to the output (d_model, d_model); W_OV_a W_OV_b for two heads."""
+        """Return W_OV (d_model, d_model), from an attended source to the output; W_OV_a W_OV_b for two heads."""
         return reduce(matmul, (self.circuits.ov(*head, basis) for head in self.path))
 
     @torch.no_grad()
@@ -76,16 +78,16 @@ class Head:
         return Spectra(found, self.circuits.lm.provenance(basis=basis, notes={"head": self.label}), ())
 
     def own_token(self, basis: HeadBasis = "raw", *, top: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
-        """Measure how the full OV circuit treats each token's own logit."""
+        """Measure how the full OV circuit changes the logit of the token that is attended to; see `own_token_of`."""
         provenance = self.circuits.lm.provenance(basis=basis, seed=seed, notes={"head": self.label})
         return own_token_of(self.ov_full(basis), provenance, top, n_tokens, seed)
 
     @torch.no_grad()
     def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:
-        """Return what it adds to every logit at a position when it reads the constants of the stream (see `expansion`).
+        """Return what the head adds to every logit at a position, if its input has not passed other heads.
 
         Raises:
-            InvalidInput: several prompts.
+            InvalidInput: there are several prompts.
             OutOfRange: there is no such position.
         """
         frozen = frozen_run(self.circuits.lm, tokens)
@@ -100,12 +102,12 @@ class Head:
 
 
 def head(circuits: HeadMatrices, layer: int, head: int) -> Head:
-    """Return a single head as a `Head`."""
+    """Return one head of the model as a `Head`."""
     return Head(circuits, (circuits.resolve_head(layer, head, "raw"),))
 
 
 def virtual_head(circuits: HeadMatrices, first: tuple[int, int], second: tuple[int, int]) -> Head:
-    """Return an earlier and a later head (layer, head) as one `Head`.
+    """Return two heads, each (layer, head), as one `Head` in which the second reads the output of the first.
 
     Raises:
         InvalidInput: the second head's layer is not after the first's.
@@ -145,12 +147,12 @@ def virtual_head_section(
 
 
 def moved_section(lm: Decoder, head: Head, prompt: Tokens, position: int, top: int, provenance: Provenance) -> Section:
-    """Show from where a virtual head moves information on a prompt, and which logits it changes most there.
+    """Show which sources a virtual head reads at a position of a prompt, and which logits it changes most.
 
     Args:
         head: the virtual head.
         position: the position of the destination; negative from the prompt's end.
-        top: logits listed.
+        top: number of logits listed.
 
     Raises:
         OutOfRange: there is no such position.
@@ -189,7 +191,8 @@ def virtual_head_answer(
 ) -> Answer:
     """Show two heads that act as one (a virtual head): what they copy, and what they move on a prompt.
 
-    Caution: The pair's weights say what it could move; the prompt's column says what it moves there.
+    Caution: The weights show what the two heads could move. With --prompt, the tables of the prompt show what they
+    move.
     """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     pair = virtual_head(circuits, first, second)

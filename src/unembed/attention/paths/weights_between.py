@@ -1,9 +1,10 @@
-"""Virtual weights between one head or memory and every later one: how strongly what it writes is read.
+"""Virtual weights between two heads or memories: how strongly the later one (reader) reads what the earlier one writes.
 
-A writer's output weights times a reader's input weights are weights between the two, through the stream: W_O W_Q of two
-heads, v W_V of a memory and a head, W_O k of a head and a memory, v k of two memories. Each is compared by its
-Frobenius norm over the product of the two norms; random directions have 1 / sqrt(d_model). What is written is taken
-without its mean over channels where every reader's norm subtracts it, unless `centre` is False.
+The output weights of the writer times the input weights of the reader are weights between the two, through the residual
+stream: W_O W_Q for two heads, v W_V for a memory and a head, W_O k for a head and a memory, v k for two memories (v is
+a value vector, k a key vector). The measure is the Frobenius norm of this product over the product of the two norms;
+random directions have 1 / sqrt(d_model). If every norm in the model subtracts the mean over channels, that mean is
+first subtracted from what is written, unless `centre` is False.
 
 Source: Elhage et al. 2021, "Virtual weights and the residual stream as a communication channel".
 """
@@ -54,11 +55,11 @@ class Part:
 
     @classmethod
     def named(cls, lm: Decoder, name: str) -> Part:
-        """Return the part with a name such as L0H3 or L5M278.
+        """Return the head or memory with a name such as L0H3 or L5M278.
 
         Raises:
-            InvalidInput: the name is of neither form.
-            OutOfRange: the model has no such part.
+            InvalidInput: the name has neither form.
+            OutOfRange: the model has no such head or memory.
         """
         if head := head_named(as_str("part", name)):
             return cls("head", *lm.layer_and_head(*head))
@@ -72,7 +73,7 @@ class Part:
         return (head_name if self.kind == "head" else memory_name)(self.layer, self.index)
 
     def location(self, lm: Decoder) -> int:
-        """The place in the model, counted in half layers.
+        """The order in the forward pass, counted in half layers.
 
         The attention of layer l is at 2 l, its FFN at 2 l + 1 (2 l where both run in parallel).
         """
@@ -82,12 +83,12 @@ class Part:
 
 @dataclass(frozen=True)
 class VirtualWeight:
-    """The weights between a writer and one input of a reader.
+    """How strongly one head or memory (the reader) reads what an earlier one (the writer) adds to the stream.
 
     Attributes:
-        input: "Q", "K" or "V" of a head; "key" of a memory, or "up", its up-projection in a gated layer.
+        input: the reader's input: "Q", "K" or "V" of a head; "key" or, in a gated layer, "up" of a memory.
         ratio: ||W_out W_in||_F / (||W_out|| ||W_in||).
-        cosine: the cosine of two memories, with its sign; None where a head is part of the pair.
+        cosine: the cosine of value and key vector between two memories; None if one of the two is a head.
     """
 
     writer: str
@@ -99,15 +100,15 @@ class VirtualWeight:
 
 @dataclass(frozen=True)
 class FoundWeights:
-    """The virtual weights of one part, unsorted, with the parts for which none exist and the reasons."""
+    """The virtual weights of one head or memory, unsorted, and what has none, with reasons."""
 
     weights: list[VirtualWeight]
     missing: dict[str, str]
-    """By name of an input or of a layer's part (such as "K 0", "mixer (Mamba) 2"), why it has no matrix."""
+    """By name of an input or of a layer's mixer or FFN (such as "K 0", "mixer (Mamba) 2"), why it has no matrix."""
 
 
 def written_by(lm: Decoder, part: Part, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "row d_model"]:
-    """Return what a part writes: W_O of a head, the value of a memory."""
+    """Return what a head or memory writes to the stream: W_O of a head, the value vector of a memory."""
     if part.kind == "head":
         rows = writing_weights(lm, part.layer, basis)[part.index]
     else:
@@ -123,9 +124,9 @@ def _centred(lm: Decoder, rows: Float[Tensor, "*any d_model"], centre: bool) -> 
 def _inputs_of(
     lm: Decoder, part: Part, basis: HeadBasis
 ) -> tuple[dict[Input, Float[Tensor, "d_model column"]], dict[str, str]]:
-    """Return what each input of a part reads, and for the inputs without a fixed matrix the reason.
+    """Return the input matrices of a head (W_Q, W_K, W_V) or a memory (key, up-projection).
 
-    They are W_Q, W_K, W_V of a head; key and up-projection of a memory.
+    The second result gives the reason for each input that has no fixed matrix.
 
     Raises:
         Unsupported: no input of the head is a fixed matrix.
@@ -142,7 +143,7 @@ def _inputs_of(
 def _inputs_of_heads(
     lm: Decoder, layer: int, basis: HeadBasis
 ) -> tuple[dict[Input, Float[Tensor, "head d_model column"]], dict[str, str]]:
-    """Return the matrix of each input of a layer's heads, and for the inputs without a fixed matrix the reason."""
+    """Return the input matrices of a layer's heads, and the reason for each input that has no fixed matrix."""
     found: dict[Input, Tensor] = {}
     refused: dict[str, Unsupported] = {}
     for name, which in _OF_HEADS.items():
@@ -159,16 +160,16 @@ def _inputs_of_heads(
 def virtual_weight(
     lm: Decoder, writer: str, reader: str, basis: HeadBasis = "raw", *, centre: bool = True
 ) -> dict[Input, Float[Tensor, "row column"]]:
-    """Return the weights between two parts for each input of the reader, each of shape (d_head or 1, d_head or 1).
+    """Return the weights between two heads or memories, by input of the reader, of shape (d_head or 1, d_head or 1).
 
     Args:
-        writer: such as L0H3 or L5M278.
-        reader: a part that reads the stream after the writer wrote to it.
-        centre: leave out what a norm before every reader subtracts.
+        writer: name of the earlier head or memory, such as L0H3 or L5M278.
+        reader: name of the head or memory that reads what the writer adds to the stream.
+        centre: subtract the mean over channels from what is written, if the norm before every reader subtracts it.
 
     Raises:
-        InvalidInput: a name is of neither form, or the reader does not come after the writer.
-        OutOfRange: the model has no such part.
+        InvalidInput: a name has neither form, or the reader does not come after the writer.
+        OutOfRange: the model has no such head or memory.
     """
     check_basis(basis)
     a, b = Part.named(lm, writer), Part.named(lm, reader)
@@ -182,17 +183,17 @@ def virtual_weight(
 def readers_of(
     lm: Decoder, writer: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
 ) -> Records[VirtualWeight]:
-    """The heads and memories that read most of what one part writes, strongest first.
+    """The heads and memories that read most of what one head or memory writes, strongest first.
 
     Args:
-        writer: such as L0H3 or L5M278.
-        centre: leave out what a norm before every reader subtracts.
+        writer: a name such as L0H3 or L5M278.
+        centre: subtract the mean over channels from what is written, if the norm before every reader subtracts it.
 
     Returns:
-        Those that are fixed matrices; the provenance's note "missing" has the others, by name, with the reason.
+        Only readers with fixed matrices; the note "missing" of the provenance names the others, with the reason.
 
     Raises:
-        Unsupported: what the writer writes is no fixed matrix.
+        Unsupported: what the writer writes is not a fixed matrix.
 
     Memory: the reading weights of a layer.
     """
@@ -210,9 +211,9 @@ def readers_by_layer(
     *,
     inputs: Set[Input] = frozenset(get_args(Input)),
 ) -> FoundWeights:
-    """Return the `top` readers of each kind in every layer, for each of `inputs`, unsorted.
+    """Return the `top` heads and memories of every layer that read a part's output most, for each of `inputs`.
 
-    The other arguments are those of `readers_of`.
+    The result is not sorted. The other arguments are those of `readers_of`.
     """
     check_basis(basis)
     rows, at = written_by(lm, part, basis, centre), part.location(lm)
@@ -257,7 +258,7 @@ def readers_by_layer(
 def writers_of(
     lm: Decoder, reader: str, top: int = 20, basis: HeadBasis = "raw", *, centre: bool = True
 ) -> Records[VirtualWeight]:
-    """Return the heads and memories whose output one part reads most, strongest first; arguments as in `readers_of`."""
+    """Return the heads and memories whose output one head or memory reads most; arguments as in `readers_of`."""
     part, top = Part.named(lm, reader), positive_int("top", top)
     found = writers_by_layer(lm, part, top, basis, centre)
     return _strongest_of(lm, f"What {part.name} reads most", found, top, basis)
@@ -272,7 +273,7 @@ def writers_by_layer(
     *,
     inputs: Set[Input] = frozenset(get_args(Input)),
 ) -> FoundWeights:
-    """The `top` writers of each kind in every layer, for each of the part's `inputs`, unsorted."""
+    """Return the `top` heads and memories of every layer whose output is read most, for each of `inputs`, unsorted."""
     check_basis(basis)
     at, found = part.location(lm), list[VirtualWeight]()
     read, missing = _inputs_of(lm, part, basis)
@@ -324,7 +325,7 @@ def _strongest(
     cosine: Float[Tensor, " part"] | None,
     top: int,
 ) -> list[VirtualWeight]:
-    """The largest of one side's parts: the side that names a part by its number."""
+    """Return the `top` pairs with the largest ratio; one of writer and reader is fixed, the other named by index."""
     best = ratio.topk(min(top, len(ratio)))
     rows = []
     for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
@@ -336,12 +337,12 @@ def _strongest(
 def virtual_weights_section(
     circuits: HeadMatrices, part: str, top: int, basis: HeadBasis, provenance: Provenance
 ) -> Section:
-    """Show which parts read the output of one head or memory, and whose output it reads.
+    """Show what reads the output of one head or memory, and whose output it reads.
 
     Raises:
-        InvalidInput: the name is neither of a head nor of a memory.
-        OutOfRange: the model has no such part.
-        Unsupported: the part neither writes nor reads through a fixed matrix.
+        InvalidInput: the name is not that of a head or memory.
+        OutOfRange: the model has no such head or memory.
+        Unsupported: it neither writes nor reads through a fixed matrix.
     """
     lm, exhibits = circuits.lm, []
     missing: dict[str, str] = {}
@@ -376,14 +377,14 @@ def virtual_weights_section(
 
 def virtual_weights_answer(
     circuits: HeadMatrices,
-    part: Annotated[str, Option("A head or a memory, such as L0H3 or L5M278.")],
+    part: Annotated[str, Option("Name of a head or memory (FFN neuron), such as L0H3 or L5M278.")],
     *,
     basis: CircuitBasis = None,
     top: Top = 20,
 ) -> Answer:
-    """List the heads and memories (FFN neurons) that read most of what a part writes, and from which it reads most.
+    """List the heads and memories (FFN neurons) that read most of what one writes, and those from which it reads most.
 
-    Caution: Weights that fit are no proof of use: a memory that never fires reads as much. `paths` and `circuit`
+    Caution: Weights that fit do not prove use: a memory that is never active fits as well. `paths` and `circuit`
     measure on a prompt.
     """
     chosen = circuits.known_basis(basis)

@@ -1,1 +1,1 @@
-"""Circuits next to the text of a corpus: skip-trigrams, bigrams, the direct path, and examples of what heads read."""
+"""Circuits compared with the text of a corpus: skip-trigrams, bigrams, the direct path, examples of what heads read."""

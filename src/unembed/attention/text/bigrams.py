@@ -1,4 +1,4 @@
-"""Counts of adjacent tokens in text."""
+"""Count pairs of adjacent tokens (bigrams) in text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DISCOUNT = 0.75
 
 @dataclass(frozen=True, eq=False)
 class Bigrams:
-    """Counts of adjacent tokens, as sorted pairs. Memory: three numbers for each pair that occurs."""
+    """The counts of all pairs of adjacent tokens, sorted. Memory: three numbers for each pair that occurs."""
 
     first: Int[Tensor, " pair"]
     second: Int[Tensor, " pair"]
@@ -26,14 +26,14 @@ class Bigrams:
 
     @classmethod
     def of(cls, tokens: list[Tensor], d_vocab: int) -> Bigrams:
-        """The bigrams inside each piece of text."""
+        """Count the bigrams inside each piece of text."""
         codes = torch.cat([t[:-1].long() * d_vocab + t[1:].long() for t in tokens if len(t) > 1])
         unique, count = codes.unique(return_counts=True)
         return cls(unique // d_vocab, unique % d_vocab, count, d_vocab)
 
     @classmethod
     def of_corpus(cls, lm: Decoder, corpus: CorpusSource = None) -> Bigrams:
-        """The bigrams of a corpus, in windows as the model reads them; no pair is counted twice."""
+        """Count the bigrams of a corpus, each pair once, although the windows that the model reads overlap."""
         pieces = [s.tokens[max(s.skip - 1, 0) :] for s in windows_of(corpus).segments(lm)]
         return cls.of(pieces, lm.d_vocab)
 
@@ -42,7 +42,7 @@ class Bigrams:
         return self._count_of(first[:, None] * self.d_vocab + second)
 
     def _count_of(self, wanted: Int[Tensor, "*pair"]) -> Int[Tensor, "*pair"]:
-        """Look up the counts of pairs, each of which is encoded as one number."""
+        """Return the counts of pairs, each encoded as first * d_vocab + second."""
         codes = self.first * self.d_vocab + self.second
         at = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
         return torch.where(codes[at] == wanted, self.count[at], 0)
@@ -62,7 +62,8 @@ class Bigrams:
     def cross_entropy_of(self, other: Bigrams) -> float:
         """Return the cross-entropy, in nats per token, of this smoothed bigram model on the counts of another text.
 
-        Smoothing is absolute discounting of 0.75 with a fallback to add-one counts of second tokens.
+        Smoothing subtracts 0.75 from each count (absolute discounting) and gives that share to add-one counts of second
+        tokens.
         """
         unigram = torch.ones(self.d_vocab, dtype=torch.float64).index_add_(0, self.second, self.count.double())
         unigram /= unigram.sum()

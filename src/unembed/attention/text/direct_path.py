@@ -1,4 +1,4 @@
-"""The direct path: what token embedding times unembedding alone predicts, compared with the corpus' bigrams.
+"""The direct path: what token embedding times unembedding alone predicts, compared with the bigrams of a corpus.
 
 Source: Elhage et al. 2021, "Zero-layer transformers".
 """
@@ -35,12 +35,12 @@ class DirectPath(Displayed):
     """How well the direct path predicts the next token, and how much it agrees with bigram statistics.
 
     In a model with layers, the direct path is not the bigram table: the layers make most of the prediction, and the
-    direct path adds only what they and token frequencies do not supply. Rank correlations over a vocabulary are
-    dominated by token frequency, so three baselines accompany the plain one.
+    direct path adds only what they and token frequencies do not supply. Rank correlations over a vocabulary mostly
+    reflect token frequency, so `partial`, `frequency` and `ceiling` are given to compare `spearman` with.
 
     Attributes:
-        tokens: the tokens compared one by one, most frequent first.
-        occurrences: how often each occurs.
+        tokens: the tokens whose next tokens are compared, most frequent first.
+        occurrences: how often each token occurs.
         spearman: rank correlation of each token's direct-path logits with the counts of what follows it.
         partial: the same, controlling for token frequency (partial rank correlation).
         frequency: rank correlation of the counts with token frequency alone: the baseline of `spearman`.
@@ -70,7 +70,7 @@ class DirectPath(Displayed):
         return Table("The direct path and bigrams: rank correlations", columns, self.provenance)
 
     def mean(self, correlations: Float[Tensor, " token"]) -> float:
-        """Average one of the correlations, weighted by occurrences; undefined ones are left out."""
+        """Return the mean of one of the correlations over tokens, weighted by occurrences, without undefined ones."""
         weights = torch.where(correlations.isnan(), 0, self.occurrences).double()
         return float((correlations.nan_to_num() * weights).sum() / weights.sum())
 
@@ -93,14 +93,14 @@ def direct_path(
 
     Args:
         corpus: anything `unembed.open_corpus` takes.
-        n_tokens: how many of the most frequent tokens to compare by rank.
-        max_tokens: where to stop reading.
+        n_tokens: number of most frequent tokens to compare by rank correlation.
+        max_tokens: largest number of tokens to read.
         hide_unlearned: leave tokens that the model never learned out of the correlations.
 
     Raises:
         InvalidInput: the corpus is too short.
 
-    Memory: a block of rows of the vocabulary's width.
+    Memory: 64 rows of d_vocab.
     """
     pieces, read = [], 0
     text = windows_of(corpus, lm.n_ctx or 512, overlap=0)
@@ -173,7 +173,7 @@ def average_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
 
 
 def direct_path_section(found: DirectPath, provenance: Provenance) -> Section:
-    """The direct path compared with the corpus' bigrams."""
+    """Show how the direct path compares with the bigrams of the corpus."""
     losses = {
         "predictor": ["direct path", "bigrams of the other half of the corpus", "frequencies of tokens"],
         "cross_entropy": [found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy],
@@ -207,11 +207,11 @@ def direct_path_answer(
     *,
     corpus: CorpusName = None,
     compared: Annotated[
-        int, Option("Number of most frequent tokens to compare by rank.", low=1, aliases=("--tokens",))
+        int, Option("Number of most frequent tokens to compare by rank correlation.", low=1, aliases=("--tokens",))
     ] = 200,
     max_tokens: MaxTokens = 400_000,
 ) -> Answer:
-    """Compare token embedding times unembedding with the bigrams of a corpus.
+    """Compare what token embedding times unembedding alone predicts with the bigrams of a corpus.
 
     Caution: The comparison is with one corpus; rare tokens have few bigrams.
     """

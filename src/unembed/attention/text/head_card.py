@@ -1,4 +1,4 @@
-"""The card of one head: what its weights say of it, and the relations between words that it maps."""
+"""The analysis `circuits head`: what one head's weights do, and the word relations that it maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unembed.results import Provenance, Table
 def relations_section(
     circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
-    """Show the shipped relations that a head maps, each with its share and that of shuffled pairs."""
+    """Show the built-in word relations that a head maps, with its share of pairs and that of shuffled pairs."""
     try:
         found = head_relations(circuits, *place, basis=basis, seed=seed)
     except Unsupported as error:
@@ -47,7 +47,7 @@ def head_answer(
     head: Head,
     *,
     offset: Annotated[
-        int, Option("For the QK circuit with rotary positions: how many tokens back the source is.", low=0)
+        int, Option("Number of tokens from source to destination, for the QK circuit of rotary models.", low=0)
     ] = 0,
     basis: CircuitBasis = None,
     top: Top = 20,
@@ -55,7 +55,9 @@ def head_answer(
 ) -> Answer:
     """Show one head: eigenvalues, relations, the largest entries of its full OV and QK circuits, its partners.
 
-    Caution: The full circuits take a token's own embedding for what the head reads. In a deep layer the stream holds
+    Partners are the heads whose output it reads, or that read its output.
+
+    Caution: The full circuits assume that the head reads a token's own embedding. In a deep layer the stream contains
     more; `circuits look` shows the head on a prompt.
     """
     chosen = circuits.known_basis(basis)

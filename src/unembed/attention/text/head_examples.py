@@ -1,4 +1,4 @@
-"""Find the windows of a corpus in which each head of a layer carries most, with the pair of positions."""
+"""Find the windows of a corpus in which each head of a layer moves most, with the source and destination position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEASURE = (
 )
 _SHOWN, _FURTHER = 10, 12
 _CHARACTERS = 8
-"""Read for each token of a window: more than any tokenizer puts into one on average."""
+"""Number of characters read for each token of a window; no tokenizer has more in an average token."""
 
 
 @dataclass(frozen=True)
@@ -37,29 +37,29 @@ class Progress:
 
 @dataclass(frozen=True)
 class Example:
-    """A window up to the token at which a head carries most, without special tokens."""
+    """A window of text without special tokens, up to the token to which a head moves most from one source."""
 
     document: int
     position: int
-    """Of the destination in the window as the model reads it, special tokens counted."""
+    """Position of the destination in the window, special tokens included."""
     source: int
-    """Which of `tokens` most is carried from."""
+    """Index in `tokens` of the source from which the head moves most."""
     value: float
-    """By the measure."""
+    """How much the head moves from source to destination (see `MEASURE`)."""
     weight: float
     """The attention weight from the destination to the source."""
     tokens: list[str]
     carried: list[float]
-    """To the destination from each token, by the same measure."""
+    """How much the head moves from each token to the destination, by the same measure."""
     next_token: str | None
     prompt: str | None
-    """A text that the model tokenises in the same way up to the destination: a little longer than they are where the
-    destination is part of a word; None where no beginning of the window is tokenised in this way."""
+    """The shortest start of the window that is tokenised as `tokens`, perhaps with a few more tokens at its end; None
+    if there is no such start."""
 
 
 @dataclass(frozen=True)
 class HeadExamples:
-    """The examples of one head, largest first, with at most one from each window."""
+    """The examples of one head, largest first, with at most one from each window of text."""
 
     schema: str
     layer: int
@@ -67,9 +67,9 @@ class HeadExamples:
     measure: str
     corpus: str
     windows: int
-    """That were read, evenly spaced in the corpus; none crosses a document's end."""
+    """Number of windows read. They are evenly spaced in the corpus, and none crosses a document's end."""
     tokens: int
-    """Of all windows."""
+    """Number of tokens in all windows."""
     length: int
     """The longest window allowed, in tokens."""
     examples: list[Example]
@@ -83,12 +83,12 @@ def examples_of_heads(
 
     Args:
         pieces: the corpus to read; None for the text that ships with the package.
-        windows: how many windows to read, at most.
-        length: tokens of a window, at most.
+        windows: largest number of windows to read.
+        length: largest number of tokens in a window.
 
     Raises:
         OutOfRange: there is no such layer.
-        InvalidInput: the corpus has no text of two tokens.
+        InvalidInput: the corpus has no text of at least two tokens.
     """
     layer, front = lm.layer(layer), len(leading(lm))
     corpus = shipped_pieces() if pieces is None else pieces
@@ -108,7 +108,7 @@ def examples_of_heads(
 
 
 def _largest(lm: Decoder, layer: int, document: int, ids: Tensor, front: int) -> Iterator[Example]:
-    """The pair of positions in a window at which each head's contribution is largest."""
+    """Yield, for each head, the source and destination in a window between which it moves most."""
     seen = run(lm, ids[None], POINTS, layers=[layer], logits=False)
     norms, weights = contribution_norms(lm, seen, layer), seen.at("pattern", layer)[0]
     texts = lm.token_strings(ids)
@@ -130,7 +130,7 @@ def _largest(lm: Decoder, layer: int, document: int, ids: Tensor, front: int) ->
 
 
 def _prompt(lm: Decoder, ids: Tensor, position: int, front: int) -> str | None:
-    """Return the shortest start of a window that the tokenizer reads as exactly its tokens up to a position."""
+    """Return the shortest start of a window whose tokenization begins with the window's tokens up to a position."""
     wanted = ids[: position + 1].tolist()
     for end in range(position + 1, min(len(ids), position + 1 + _FURTHER) + 1):
         text = lm.decode(ids[front:end])

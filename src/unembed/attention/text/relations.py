@@ -1,9 +1,9 @@
 """Find relations in a head's weights alone, such as a head that attends to ·France and raises ·Paris.
 
-For each pair (s, t) of a relation: is t among the k tokens that the head's full OV circuit W_E W_OV W_U raises most
-when it attends to s? The control pairs each source with the targets of other pairs, because a head that raises all
-capitals for every country would pass without it. Among hundreds of heads, some share is high by chance; how high is
-measured by shuffling the targets a thousand times and taking the largest excess of any head (Westfall and Young 1993).
+A head maps a pair (s, t) if t is among the k tokens that its full OV circuit W_E W_OV W_U raises most when it attends
+to s. The control pairs each source with the targets of other pairs: without it, a head that raises all capitals for
+every country would pass. Among hundreds of heads, some map many pairs by chance. How many is measured by shuffling the
+targets a thousand times and taking the largest share above the control of any head (Westfall and Young 1993).
 
 Source: Elhelo and Geva 2025, "Inferring Functionality of Attention Heads from their Parameters" (MAPS).
 """
@@ -35,18 +35,18 @@ from unembed.results import Displayed, Provenance, Table
 from unembed.validation import positive_int, valid_seed
 
 SHUFFLES = 1_000
-"""The smallest probability that shuffling can show is one in as many, and one more."""
+"""Number of shuffles; the smallest p-value is 1 / (SHUFFLES + 1)."""
 MAPPED = 0.05
 """A head maps a relation if its share has a lower probability than this, corrected for all heads and relations."""
 OF_ONE = 0.01
-"""The card of a head lists relations with at most this probability, which is not corrected for the number of heads."""
+"""`circuits head` lists relations with at most this p-value, which is not corrected for the number of heads."""
 ROLE = 0.5
-"""The share of a relation's pairs from which it names a head in findings."""
+"""The findings of a trace name a head's relation if it maps at least this share of the pairs."""
 _EXAMPLES = 4
 _ROWS = 128
-"""Sources read in the vocabulary at once."""
+"""Number of source tokens whose logits are computed at once."""
 _NUMBERS = 1 << 25
-"""Entries of the matrices through which heads are read in the vocabulary at once: 128 MiB."""
+"""Largest number of matrix entries (128 MiB) used at once to compute what heads raise."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,15 +54,15 @@ class RelationOfHeads(Displayed):
     """The share of a relation's pairs that each head maps; NaN where a layer's heads have no full OV circuit.
 
     Attributes:
-        relation: its name.
+        relation: the name of the relation.
         share: the share of the pairs for which a target is among the `k` tokens that the head raises most.
-        shuffled: the same with the targets of other pairs, the mean over all of them.
-        p_value: probability that any head of the model exceeds its `shuffled` as far, if sources and targets were
+        shuffled: the mean of the same share with the targets of other pairs.
+        p_value: probability that any head's share is as far above its `shuffled`, if sources and targets were
             unrelated.
         mapped: which pairs each head maps.
-        pairs: source and target of each, as tokens' texts.
-        left_out: pairs that are not single tokens, or map a token to itself.
-        k: how many of the tokens that a head raises most count.
+        pairs: source and target token of each pair, as text.
+        left_out: number of pairs left out, which are not single tokens or map a token to itself.
+        k: a pair is mapped if its target is among this many tokens that the head raises most.
     """
 
     relation: str
@@ -76,7 +76,7 @@ class RelationOfHeads(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each head that has an OV circuit, the largest share above shuffled pairs first."""
+        """One row for each head that has an OV circuit, sorted by share minus shuffled share, largest first."""
         known = sorted(places_of(self.share), key=lambda place: float(self.shuffled[place] - self.share[place]))
         columns = head_columns(known, share=self.share, shuffled=self.shuffled, p_value=self.p_value)
         columns["examples"] = [self.examples(*place) for place in known]
@@ -99,21 +99,21 @@ def relations(
 ) -> RelationOfHeads:
     """Find the heads that map the sources of a relation to their targets, by weights alone.
 
-    A source is represented by its embedding. In deeper layers the result therefore shows what the head would do if the
-    layers below had left the token unchanged.
+    A source is represented by its embedding. In deeper layers the result therefore shows what the head would do if
+    earlier layers had left the token's vector unchanged.
 
     Args:
-        pairs: a `Relation`; the name of a shipped one, such as "country_to_capital"; a file of pairs; or pairs such as
+        pairs: a `Relation`; the name of a built-in one, such as "country_to_capital"; a file of pairs; or pairs such as
             [("France", "Paris"), ...]. Words are single tokens with a leading space; others are left out and counted.
-        k: a target counts if it is among this many of the tokens that the head raises most, of the whole vocabulary.
+        k: a pair is mapped if its target is among this many tokens of the vocabulary that the head raises most.
         basis: "folded" (with norm gains, where there are norms) or "raw".
         seed: the seed of the shuffles.
 
     Raises:
-        InvalidInput: no such file; fewer than two pairs of single tokens.
+        InvalidInput: there is no such file, or fewer than two pairs are single tokens.
         Unsupported: no head of the model has a full OV circuit.
 
-    Memory: what is read of the vocabulary at once (`_NUMBERS`), and pairs squared.
+    Memory: `_NUMBERS` matrix entries, and the number of pairs squared.
     """
     (found,) = relations_of_heads(circuits, [_relation(pairs)], k=k, basis=basis, seed=seed)
     return found
@@ -129,10 +129,10 @@ def relations_of_heads(
     seed: int = 0,
     only: HeadAddress | None = None,
 ) -> list[RelationOfHeads]:
-    """Measure several relations at once, so that the vocabulary is read only once for each head; see `relations`.
+    """Measure several relations at once, computing each head's logits only once; see `relations`.
 
     Args:
-        only: the only head that is measured; its p-values are then not corrected for the number of heads.
+        only: measure only this head; its p-values are then not corrected for the number of heads.
     """
     lm, basis = circuits.lm, circuits.known_basis(basis)
     require_heads(lm, "relations")
@@ -156,10 +156,10 @@ def _relation(pairs: Relation | str | Path | Sequence[Sequence[Any]]) -> Relatio
 def _top_tokens(
     circuits: HeadMatrices, sources: Sequence[int], k: int, basis: HeadBasis, only: HeadAddress | None = None
 ) -> dict[HeadAddress, Int[Tensor, "source k"]]:
-    """The k tokens that each head raises most where it attends to each source; heads without an OV circuit are absent.
+    """Return the k tokens that each head raises most when it attends to each source; heads need an OV circuit.
 
     Raises:
-        Unsupported: no head has one.
+        Unsupported: no head has an OV circuit.
     """
     lm = circuits.lm
     ids = torch.tensor(sources, device=lm.device)
@@ -230,11 +230,11 @@ class HeadRelation:
     """A relation that one head maps, such as countries to capitals.
 
     Attributes:
-        relation: its name.
+        relation: the name of the relation.
         share: the share of `pairs` for which a target is among the tokens that the head raises most.
-        shuffled: the same with the targets of other pairs.
-        pairs: pairs whose words are single tokens.
-        examples: some that it maps.
+        shuffled: the mean of the same share with the targets of other pairs.
+        pairs: number of pairs whose words are single tokens.
+        examples: some of the pairs that the head maps, as text.
     """
 
     relation: str
@@ -244,21 +244,21 @@ class HeadRelation:
     examples: str
 
     def in_words(self) -> str:
-        """Name the relation with its numbers, as in "country to capital, 89 % of 38 pairs, 3 % of shuffled ones"."""
+        """Describe the relation with its shares, as in "country to capital, 89 % of 38 pairs, 3 % of shuffled ones"."""
         return f"{self.relation}, {self.share:.0%} of {self.pairs} pairs, {self.shuffled:.0%} of shuffled ones"
 
 
 def head_relations(
     circuits: HeadMatrices, layer: int, head: int, *, basis: HeadBasis | None = None, seed: int = 0
 ) -> list[HeadRelation]:
-    """Find the shipped relations that one head maps, the clearest first.
+    """Find the built-in relations that one head maps, the clearest first.
 
-    A relation counts if at most 1 % of a thousand orders of its targets give as large a share. This is corrected for
-    nothing: `relations` corrects for all heads of a model.
+    A relation is listed if at most 1 % of a thousand random orders of its targets give as large a share. This p-value
+    is not corrected for the number of heads; `relations` corrects for all heads of a model.
 
     Raises:
         OutOfRange: there is no such head.
-        Unsupported: it has no full OV circuit.
+        Unsupported: the head has no full OV circuit.
     """
     lm = circuits.lm
     place = HeadAddress(*lm.layer_and_head(layer, head))
@@ -278,7 +278,7 @@ def head_relations(
 
 
 def head_role(circuits: HeadMatrices, layer: int, head: int) -> HeadRelation | None:
-    """Return the relation that a head maps, if it maps half of its pairs or more; computed once for each head."""
+    """Return the clearest relation of which a head maps at least half of the pairs, or None; cached for each head."""
 
     def compute() -> HeadRelation | None:
         try:
@@ -291,7 +291,7 @@ def head_role(circuits: HeadMatrices, layer: int, head: int) -> HeadRelation | N
 
 
 def known_relations(lm: Decoder) -> list[Relation]:
-    """Return the shipped relations of which the vocabulary has two pairs or more."""
+    """Return the built-in relations for which at least two word pairs are single tokens of the model's vocabulary."""
     found: list[Relation] = []
     for name in shipped_relations():
         one = open_relation(name)
@@ -305,11 +305,13 @@ def relations_answer(
     circuits: HeadMatrices,
     relation: Annotated[
         list[Path] | None,
-        Option("Relations: files of pairs, or names of shipped ones; default: all shipped.", argument=True),
+        Option(
+            "Relations: names of built-in ones, or JSON files of pairs; by default, all built-in ones.", argument=True
+        ),
     ] = None,
     *,
     within: Annotated[
-        int, Option("A pair counts if its target is among this many tokens that the head raises most.", low=1)
+        int, Option("Number of tokens, of those that a head raises most, among which a target counts.", low=1)
     ] = 10,
     basis: CircuitBasis = None,
     top: Top = 20,
@@ -317,8 +319,8 @@ def relations_answer(
 ) -> Answer:
     """Find the heads that map words to words, such as countries to capitals, by their weights.
 
-    Caution: Only words of one token are read, as their embeddings. That a head maps a relation does not prove that a
-    prompt uses it; `ablate` the head there.
+    Caution: Only words that are single tokens are tested, each represented by its embedding. That a head maps a
+    relation does not prove that a prompt uses it; `ablate` the head on the prompt.
     """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     wanted: list[Relation] = []

@@ -1,8 +1,9 @@
-"""List the skip-trigrams "source ... destination -> output" that a head raises, including those it raises by mistake.
+"""List skip-trigrams: an earlier source token and a destination token after which a head raises an output token.
 
-A head raises a triple by attending from the destination to the source (QK) and then writing toward the output (OV).
-Both are measured relative to a mean that has no effect: a destination's score for a source relative to its mean over
-all sources (the softmax ignores a constant), and an output's logit relative to the mean over all outputs.
+A head raises such a triple (source, destination, output) by attending from the destination to the source (QK circuit)
+and then raising the output's logit (OV circuit). Since a softmax ignores constants, attention scores are taken minus
+the destination's mean over all sources, and logits minus the source's mean over all outputs. Some triples are raised
+only because the two circuits are separate (skip-trigram bugs).
 
 Source: Elhage et al. 2021, "One-layer models: skip-trigrams" and "skip-trigram bugs".
 """
@@ -38,7 +39,7 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class SkipTrigram:
-    """One triple: `attention` is in score units (log odds), `effect` in logits, `score` is their product."""
+    """One triple: `attention` is an attention score (log odds), `effect` is in logits, `score` is their product."""
 
     source: int
     destination: int
@@ -50,7 +51,7 @@ class SkipTrigram:
 
 @dataclass(frozen=True, eq=False)
 class CentredCircuits:
-    """A head's two full circuits, each minus its mean over the tokens in use."""
+    """A head's full QK and OV circuits over some tokens, each row minus its mean."""
 
     ids: Int[Tensor, " token"]
     qk: LowRank
@@ -68,7 +69,7 @@ def centred_circuits(
     hide_unlearned: bool,
     among: Int[Tensor, " token"] | None = None,
 ) -> CentredCircuits:
-    """Return both circuits of a head minus the means that the softmax ignores. Memory: four times d_vocab * d_head."""
+    """Return a head's full circuits minus row means, which a softmax ignores. Memory: four times d_vocab * d_head."""
     lm = circuits.lm
     shown = (~lm.unlisted).nonzero()[:, 0] if hide_unlearned else torch.arange(lm.d_vocab)
     ids = (shown if len(shown) else torch.arange(lm.d_vocab)) if among is None else among
@@ -95,18 +96,18 @@ def skip_trigrams(
     hide_unlearned: bool = True,
     among: Int[Tensor, " token"] | None = None,
 ) -> Records[SkipTrigram]:
-    """The triples with the largest product of attention and effect, exact over all sources, destinations and outputs.
+    """Return the triples with the largest product of attention and effect, exactly, over all tokens.
 
     Args:
-        offset: how far the source lies back, for rotary positions.
+        offset: number of tokens from source to destination, for rotary positions.
         source: only this source token.
         hide_unlearned: leave out tokens that the model never learned, and bytes of a longer character.
-        among: only these tokens; means are over them. The largest entries of all are often of rare tokens.
+        among: only these tokens, over which means are then taken; without it, rare tokens often come first.
 
     Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
     largest, and there from the `top` best destinations and outputs, so no other entry is read.
     """
-    # Each entry of the list uses one of the `top` best sources, so a list longer than `top` could miss entries.
+    # The `top` best triples use at most `top` sources, those with the best products, so only these are searched.
     top = positive_int("top", top, most=10_000)
     lm, both = circuits.lm, centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among)
     n = len(both.ids)
@@ -142,7 +143,7 @@ def skip_trigrams(
 
 
 def _row_of(both: CentredCircuits, lm: Decoder, source: int) -> Int[Tensor, " one"]:
-    """Return the row that the source has among the tokens in use."""
+    """Return the row of the source among the tokens in use."""
     found = (both.ids == source).nonzero()[:, 0]
     if not len(found):
         raise InvalidInput(
@@ -163,12 +164,12 @@ def frequent_tokens(lm: Decoder, corpus: CorpusSource = None, min_count: int = 3
 
 @dataclass(frozen=True)
 class CorpusCounts:
-    """How often a skip-trigram occurs in a corpus, and the rates of the output with and without the source."""
+    """How often a skip-trigram occurs in a corpus, with and without the source earlier in the window."""
 
     with_source: int
-    """Number of destinations after the source (anywhere earlier in its window)."""
+    """Number of destination tokens with the source anywhere earlier in the window."""
     output_with_source: int
-    """Of these, times the output came next."""
+    """Number of these that the output follows directly."""
     without_source: int
     output_without_source: int
 
@@ -186,17 +187,17 @@ class CorpusCounts:
 def count_in_corpus(
     lm: Decoder, triples: Sequence[tuple[int, int, int]], corpus: CorpusSource = None, window: int | None = None
 ) -> list[CorpusCounts]:
-    """Count how much more often each output follows its destination if the source occurs earlier in the window.
+    """Count how often each output follows its destination, with and without the source earlier in the window.
 
     Args:
         lm: the model whose tokens and context are used.
         triples: (source, destination, output).
         corpus: anything `unembed.open_corpus` takes.
-        window: how far back a source counts, in tokens; the model's context when None.
+        window: length of a window in tokens; the model's context when None.
     """
     wanted = torch.tensor(list(triples), dtype=torch.long).reshape(-1, 3)
     counts = torch.zeros(4 * len(wanted), dtype=torch.long)
-    # The triples are grouped by destination token: `begin` and `number` give where a token's group begins and its size.
+    # Triples are grouped by destination token: `begin` is where a token's group starts, `number` is its size.
     by_destination = wanted[:, 1].argsort(stable=True)
     number = torch.bincount(wanted[:, 1], minlength=lm.d_vocab)
     begin = number.cumsum(0) - number
@@ -223,16 +224,17 @@ def count_in_corpus(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SkipTrigramBugs(Displayed):
-    """Pairs that a head must raise together because its two circuits are separate.
+    """Pairs (destination, output) that a head raises for one source only because its two circuits are separate.
 
-    With the source earlier, the head raises every listed output after every listed destination. Where the corpus has
-    (d1, o1) and (d2, o2) but never (d1, o2), the crossed pair is a bug of the architecture.
+    After the source, the head raises every listed output after every listed destination. If the corpus has (d1, o1) and
+    (d2, o2) but never (d1, o2), then (d1, o2) is a crossed pair: the architecture forces the head to raise it.
 
     Attributes:
-        destinations: the tokens that attend to it most.
-        outputs: the tokens it raises most.
+        source: the source token.
+        destinations: the tokens that attend to the source most.
+        outputs: the tokens whose logits the head raises most when it attends to the source.
         score: attention times effect of each pair (destination, output).
-        counts: times the output followed the destination in the corpus, with the source earlier or without.
+        counts: how often the output follows the destination in the corpus, whether or not the source came before.
         crossed: True where the pair never occurs though its destination is followed by another listed output and its
             output follows another listed destination.
     """
@@ -263,12 +265,12 @@ class SkipTrigramBugs(Displayed):
 
     @property
     def occurring(self) -> int:
-        """Count the raised pairs that occur in the corpus."""
+        """The number of pairs that the head raises and that occur in the corpus."""
         return int(((self.counts > 0) & (self.score > 0)).sum())
 
 
 def crossed_pairs(counts: Int[Tensor, "destination output"]) -> Bool[Tensor, "destination output"]:
-    """Mark the pairs of a table that never occur although destination and output each occur in another pair of it."""
+    """Mark the pairs that never occur although destination and output each occur in another pair of the table."""
     occurs = counts > 0
     return ~occurs & occurs.any(dim=1, keepdim=True) & occurs.any(dim=0, keepdim=True)
 
@@ -287,15 +289,15 @@ def skip_trigram_bugs(
     among: Int[Tensor, " token"] | None = None,
     bigrams: Bigrams | None = None,
 ) -> SkipTrigramBugs:
-    """Find the crossed pairs of one source: the head raises them, the corpus lacks them, but both halves occur.
+    """Find the crossed pairs of one source token, which a head raises although the corpus lacks them.
 
     Args:
-        source: token.
+        source: the source token.
         corpus: anything `unembed.open_corpus` takes.
-        top: destinations and outputs listed.
-        offset: how far the source lies back, for rotary positions.
+        top: number of destinations and of outputs listed.
+        offset: number of tokens from source to destination, for rotary positions.
         among: only these tokens.
-        bigrams: the bigrams of the corpus, where they are counted already.
+        bigrams: the bigrams of the corpus, if they have been counted already.
     """
     both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
     lm = circuits.lm
@@ -322,13 +324,13 @@ def random_tables(
     draws: int = 10,
     seed: int = 0,
 ) -> list[Int[Tensor, "destination output"]]:
-    """Draw tables of other tokens with similar frequencies: their counts show what a table has by chance.
+    """Return the bigram counts of random tokens of similar frequency, to compare a table of bigrams with.
 
     Each token is replaced by one of the 40 tokens closest to it in frequency.
 
     Args:
-        destinations: rows of the table.
-        outputs: its columns.
+        destinations: tokens of the table's rows.
+        outputs: tokens of the table's columns.
         among: the tokens to draw from.
     """
     by_frequency = among[bigrams.occurrences[among].argsort()]
@@ -346,7 +348,7 @@ def random_tables(
 def shuffled_sources(
     triples: Sequence[tuple[int, int, int]], draws: int = 5, seed: int = 0
 ) -> list[tuple[int, int, int]]:
-    """Exchange the sources among the triples, `draws` times, as a control for `count_in_corpus`."""
+    """Exchange the sources among the triples at random, `draws` times, as a control for `count_in_corpus`."""
     g = torch.Generator().manual_seed(valid_seed(seed))
     return [
         (triples[int(other)][0], d, o)
@@ -400,17 +402,19 @@ def skip_trigrams_answer(
     circuits: HeadMatrices,
     head: Head,
     *,
-    source: Annotated[str | None, Option("Only this source token.")] = None,
-    check: Annotated[bool, Option("Count the skip-trigrams in the corpus.")] = False,
-    min_count: Annotated[int, Option("Only tokens that occur at least this often in the corpus; 0: all.", low=0)] = 0,
+    source: Annotated[str | None, Option("List only triples with this source token.")] = None,
+    check: Annotated[bool, Option("Count how often each listed skip-trigram occurs in the corpus.")] = False,
+    min_count: Annotated[
+        int, Option("Use only tokens that occur at least this often in the corpus; 0 uses all.", low=0)
+    ] = 0,
     corpus: CorpusName = None,
     basis: CircuitBasis = None,
     top: Top = 20,
 ) -> Answer:
     """List the "source ... destination, then output" triples that a head raises most.
 
-    Caution: They are exact for heads of the first layer without a norm. Elsewhere they leave out what the layers below
-    and the norm make of a token.
+    Caution: The scores are exact for heads of the first layer without a norm. Otherwise they ignore what earlier layers
+    and the norm change in a token's vector.
     """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     among = frequent_tokens(lm, corpus, min_count) if min_count > 0 else None

@@ -1,6 +1,6 @@
-"""Relations between words, such as "country to capital": pairs, their files, and the pairs that are single tokens.
+"""Relations between words, such as "country to capital": open them, and find their pairs of single tokens.
 
-A file is JSON: a list of `[source, [target, ...]]`, where any of the targets is right. The shipped relations are those
+A file is JSON: a list of `[source, [target, ...]]`, where any of the targets is right. The built-in relations are those
 of Elhelo and Geva (2025) whose licence is known; docs/licences.md names their authors.
 """
 
@@ -21,11 +21,11 @@ _FORM = 'It is a JSON list of [source, [target, ...]], such as [["France", ["Par
 
 @dataclass(frozen=True)
 class Relation:
-    """Words and what they are mapped to.
+    """A relation: source words, each with its right targets.
 
     Attributes:
         name: in words, such as "country to capital".
-        pairs: each a source and its targets, any of which is right.
+        pairs: (source, targets); any of the targets is right.
     """
 
     name: str
@@ -33,10 +33,10 @@ class Relation:
 
     @classmethod
     def of(cls, pairs: Sequence[Any], name: str = "relation") -> Relation:
-        """Make a relation from pairs as a file or a person writes them; a single target need not be in a list.
+        """Make a relation from pairs (source, targets); a single target need not be in a list.
 
         Raises:
-            InvalidInput: there is no pair, or one is not a source with its targets.
+            InvalidInput: there are no pairs, or one is not a source with its targets.
         """
         made: list[tuple[str, tuple[str, ...]]] = []
         for pair in pairs:
@@ -62,8 +62,8 @@ class TokenPairs:
 
     Attributes:
         sources: the token of each pair's source.
-        targets: the tokens of its targets.
-        left_out: how many pairs of the relation have none, or map a token to itself.
+        targets: the tokens of each pair's targets.
+        left_out: number of pairs that are left out: a word is not a single token, or a token is mapped to itself.
     """
 
     sources: tuple[int, ...]
@@ -72,12 +72,12 @@ class TokenPairs:
 
 
 def shipped_relations() -> tuple[str, ...]:
-    """Return the names of the shipped relations in alphabetical order."""
+    """Return the names of the built-in relations in alphabetical order."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
 
 
 def open_relation(name: str | Path) -> Relation:
-    """Open a shipped relation by its name, such as "country_to_capital", or the relation in a file.
+    """Open a built-in relation by its name, such as "country_to_capital", or the relation in a file.
 
     Raises:
         InvalidInput: there is no such file, or its content is not a relation.
@@ -100,10 +100,10 @@ def open_relation(name: str | Path) -> Relation:
 
 
 def token_pairs(lm: Decoder, relation: Relation) -> TokenPairs:
-    """Keep the pairs whose words are single tokens with a leading space, as within a sentence.
+    """Return the pairs whose words, with a leading space as within a sentence, are single tokens.
 
     Raises:
-        InvalidInput: fewer than two pairs have different targets, so that shuffled pairs are no control.
+        InvalidInput: fewer than two pairs have different targets, so shuffling them would not be a control.
     """
     sources: list[int] = []
     targets: list[frozenset[int]] = []

@@ -1,1 +1,1 @@
-"""What the weights of heads are: QK and OV as factors, norms folded in, what they copy and match, how they compose."""
+"""What the weights of heads do: low-rank QK and OV circuits, folded norms, copying, matching, composition."""

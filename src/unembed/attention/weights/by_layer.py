@@ -1,4 +1,4 @@
-"""Put numbers of heads from several layers into one tensor."""
+"""Put the values of heads from several layers into one tensor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import Tensor
 def by_layer(n_layers: int, found: Mapping[int, Shaped[Tensor, "head ..."]]) -> Shaped[Tensor, "layer most_heads ..."]:
     """Return one tensor for all layers of a model.
 
-    It is NaN in layers that are not `found`, and where a layer has fewer heads than others.
+    It is NaN in layers that are not in `found`, and where a layer has fewer heads than others.
 
     Args:
-        found: by layer, at least one; as many axes in each.
+        found: a tensor for each layer, all with the same number of axes; at least one.
     """
     first = next(iter(found.values()))
     shape = torch.tensor([tuple(one.shape) for one in found.values()]).amax(dim=0).tolist()
@@ -29,17 +29,17 @@ def by_layer(n_layers: int, found: Mapping[int, Shaped[Tensor, "head ..."]]) -> 
 
 
 def places_of(by_head: Shaped[Tensor, "layer head"]) -> list[tuple[int, int]]:
-    """Return layer and head of every head whose number is known, in the order of the model."""
+    """Return (layer, head) of every head whose value is not NaN, in the order of the layers."""
     return [(layer, head) for layer, head in (~by_head.isnan()).nonzero().tolist()]
 
 
 def head_columns(places: Sequence[tuple[int, int]], **by_head: Shaped[Tensor, "layer head"]) -> dict[str, list[Any]]:
-    """Return the columns of a table with a row for each head: layer, head, and its numbers; None where one is NaN."""
+    """Return the columns of a table with a row for each head: layer, head and its values; None where one is NaN."""
     columns: dict[str, list[Any]] = {"layer": [n for n, _ in places], "head": [h for _, h in places]}
     return columns | {name: [number_or_none(t[place]) for place in places] for name, t in by_head.items()}
 
 
 def number_or_none(value: float | Tensor) -> float | None:
-    """Return the number, or None where it is NaN because there is nothing to measure."""
+    """Return the value as a float, or None if it is NaN."""
     number = float(value)
     return None if math.isnan(number) else number

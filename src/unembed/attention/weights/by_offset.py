@@ -1,8 +1,9 @@
-"""Show from the weights alone which offset a head attends to, whatever the tokens are.
+"""Compute from the weights alone at which distance a head attends, whatever the tokens are.
 
-Three kinds of model: a table of positions (learned, added to the stream or read by queries and keys alone) gives the
-scores of every pair of positions; rotary positions turn the QK circuit by the offset; ALiBi adds a slope. Other models
-have no separate term for positions.
+The offset is the number of tokens from source to destination. Three kinds of models are covered. A table of position
+embeddings (added to the stream, or to the input of queries and keys alone) gives a score for every pair of positions.
+Rotary positions rotate the QK circuit by the offset. ALiBi adds a slope. Other models have no separate term for
+positions.
 
 Source: Elhage et al. 2021, "Splitting attention head terms into circuits" (positional terms), "Induction heads"
 (previous-token heads).
@@ -35,16 +36,17 @@ from unembed.validation import positive_int
 def position_scores(
     circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis = "raw", *, positions: int | None = None
 ) -> Float[Tensor, "dst src"]:
-    """Compute the score of every pair of positions from the table of positions alone; the score scale is included.
+    """Return the attention score of every pair of positions, from the table of position embeddings alone.
 
-    With norms ("folded") the scores lack the norms' division, which depends on the run.
+    The scale of scores, such as 1 / sqrt(d_head), is included. In models with norms, their division, which depends on
+    the run, is left out.
 
     Args:
-        positions: how many; the model's own when None.
+        positions: number of positions; the model's context when None.
 
     Raises:
         OutOfRange: there is no such head.
-        Unsupported: the model has no table of positions.
+        Unsupported: the model has no table of position embeddings.
     """
     lm = circuits.lm
     layer, head = circuits.resolve_head(layer, head, basis)
@@ -66,18 +68,18 @@ def position_scores(
 
 @torch.no_grad()
 def attention_by_position(scores: Float[Tensor, "dst src"]) -> Float[Tensor, "dst src"]:
-    """Apply the causal softmax: the result is where a head would attend if it saw only positions."""
+    """Apply the causal softmax to scores, to show where a head would attend if it saw only positions."""
     hidden = torch.ones_like(scores, dtype=torch.bool).triu(1)
     return scores.double().masked_fill(hidden, -torch.inf).softmax(dim=-1)
 
 
 @torch.no_grad()
 def previous_token_by_weights(circuits: HeadMatrices, basis: HeadBasis = "raw") -> Float[Tensor, "layer head"] | None:
-    """Return the mean attention to the previous position, by the table of positions alone; None without such a table.
+    """Return the mean attention to the previous position, from position embeddings alone; None without a table of them.
 
     NaN in layers without attention.
 
-    Memory: one matrix of positions for each head of a layer.
+    Memory: one (pos, pos) matrix.
     """
     lm = circuits.lm
     require_heads(lm, "attention by positions")
@@ -95,17 +97,17 @@ def previous_token_by_weights(circuits: HeadMatrices, basis: HeadBasis = "raw") 
 def scores_by_offset(
     circuits: HeadMatrices, layer: int, head: int, offsets: Sequence[int], basis: HeadBasis = "raw"
 ) -> Float[Tensor, " offset"]:
-    """Return the mean score of a source that lies some number of tokens back; the score scale is included.
+    """Return the mean score of a source at each offset (number of tokens back); the scale of scores is included.
 
-    With a table of positions, the position terms are averaged over destinations. With rotary positions, it is the score
-    of the mean embedding with itself, rotated by the offset. ALiBi is added.
+    With a table of position embeddings, their scores are averaged over destinations. With rotary positions, this is the
+    score of the mean token embedding with itself, rotated by the offset. ALiBi is added.
 
     Args:
-        offsets: at least 0; with a table, below its length.
+        offsets: at least 0; with a table of position embeddings, below its length.
 
     Raises:
         OutOfRange: there is no such head.
-        Unsupported: the scores are not understood, or its scores do not depend on positions.
+        Unsupported: how the layer computes scores could not be determined, or scores do not depend on positions.
     """
     lm = circuits.lm
     layer, head = circuits.resolve_head(layer, head, basis)
@@ -135,7 +137,7 @@ def scores_by_offset(
 
 
 FARTHEST = 16
-"""Offsets of the report's picture."""
+"""Largest offset in the report's picture."""
 _DRAWN = {"x_label": "tokens back", "published": NOT_IN_PAPER}
 _MEANS = (
     "The score of a source so many tokens back, whichever token it is: with a table of positions the mean over "
@@ -152,7 +154,7 @@ def offsets_section(
 
     Raises:
         OutOfRange: there is no such head.
-        Unsupported: positions have no part in its scores.
+        Unsupported: the head's scores do not depend on positions.
     """
     lm = circuits.lm
     layer, head = lm.layer_and_head(layer, head)
@@ -169,7 +171,7 @@ def offsets_section(
 
 
 def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Provenance) -> Section | None:
-    """Show every head's score by offset in one picture; None where positions enter no head's scores."""
+    """Show every head's score by offset in one picture; None if no head's scores depend on positions."""
     lm = circuits.lm
     offsets = list(range(FARTHEST + 1 if lm.n_ctx is None else min(FARTHEST + 1, lm.n_ctx)))
     rows: list[tuple[str, torch.Tensor]] = []
@@ -213,10 +215,12 @@ def offsets_answer(
     circuits: HeadMatrices,
     head: Head,
     *,
-    farthest: Annotated[int, Option("Largest offset (tokens back).", low=1, high=4096, aliases=("--to",))] = 24,
+    farthest: Annotated[
+        int, Option("Largest offset shown, in tokens back from the destination.", low=1, high=4096, aliases=("--to",))
+    ] = 24,
     basis: CircuitBasis = None,
 ) -> Answer:
-    """Show how a head's score depends on how far back a source lies, by its weights alone.
+    """Show how a head's score depends on how far back a source is, by the weights alone.
 
     Caution: Only the part of a score that depends on distance is shown; the content of the tokens may outweigh it.
     """

@@ -1,12 +1,12 @@
-"""Compute what heads read through more than one matrix: the queries, keys and values of latent attention.
+"""Compute W_Q, W_K and W_V where they are products of several matrices, as in latent attention (MLA).
 
-With W_D the down-projection, g the gain of the norm behind it and W_U the up-projection, a head reads
-x W_D g W_U / sigma, where sigma is the latent's size at that position. By weights this is linear up to that number, as
-with every norm; two things are not, and are refused by name in the folded basis:
+With W_D the down-projection, g the gain of the norm after it and W_U the up-projection, a head reads
+x W_D g W_U / sigma, where sigma is the latent's size at that position. Up to this number, as with every norm, it is
+linear. Two cases have no fixed matrix and raise Unsupported in the folded basis:
 
 - A key of latent attention has a content part that is divided by its latent's size and a rotary part that is not (or by
-  a size of its own): no fixed matrix gives both. Each part alone has a circuit; `score_terms` takes the sizes of a run.
-- There is an output gate with a factor for every channel between W_V and W_O, so W_V W_O is not what the head does.
+  a size of its own). Each part alone has a circuit; `score_terms` uses the sizes of a run.
+- A gate with a factor for every channel lies between W_V and W_O, so W_V W_O is not what the head does.
 
 Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and equations 9 to 19 (latent attention).
 """
@@ -30,7 +30,7 @@ PARTS = ("rotary", "content")
 
 
 def is_composed(site: AttentionSite) -> bool:
-    """True where circuits read through `composed_weights` instead of one matrix for each of W_Q, W_K and W_V."""
+    """Tell whether W_Q, W_K and W_V of a layer are products of several matrices (see `composed_weights`)."""
     return site.head_layout is None and site.readings is not None
 
 
@@ -41,7 +41,7 @@ def _without_qk(site: AttentionSite) -> str:
 
 
 def check_part(site: AttentionSite, part: str | None) -> None:
-    """Refuse a `part` that the queries and keys of a layer do not have.
+    """Check that the queries and keys of a layer have a `part`.
 
     Raises:
         InvalidInput: the part is not in `PARTS`, or the layer's queries and keys have no parts.
@@ -57,15 +57,15 @@ def check_part(site: AttentionSite, part: str | None) -> None:
 def composed_weights(
     lm: Decoder, layer: int, which: str, basis: HeadBasis = "raw", part: str | None = None
 ) -> Float[Tensor, "head d_model d_part"]:
-    """Return W_Q, W_K or W_V of a layer through its latents, by query head or, with grouped keys, key-value head.
+    """Return W_Q, W_K or W_V of a layer, multiplied through its latents, for each query head or key-value head.
 
     Args:
         which: "q", "k" or "v".
         basis: "raw" leaves the gains of the latents' norms out, "folded" multiplies them in; neither divides.
-        part: one of `PARTS`, of queries and keys; all of it when None.
+        part: "rotary" or "content" columns of queries or keys; all columns when None.
 
     Raises:
-        Unsupported: the whole key in the folded basis where its parts are behind different norms; queries that are no
+        Unsupported: whole keys in the folded basis, if their parts have different norms; or queries that are not a
             linear map of one latent.
 
     Memory: head * d_model * d_part numbers, and the matrices of the latent.
@@ -117,13 +117,13 @@ def _down(lm: Decoder, latent: Latent) -> Float[Tensor, "d_model rank"]:
 def read_in_run(
     lm: Decoder, layer: int, which: str, parts: Mapping[str, Float[Tensor, "pos d_model"]]
 ) -> dict[str, Float[Tensor, "head pos d_part"]]:
-    """Compute queries, keys or values by part of the attention's input.
+    """Compute queries, keys or values separately for each term of the attention's input.
 
     Each latent is divided by the size that it has for the whole input.
 
     Args:
         which: "q", "k" or "v".
-        parts: float64 vectors that add up to the attention's input, by name; biases join "bias".
+        parts: float64 vectors that add up to the attention's input, by name; biases are added to the name "bias".
 
     Raises:
         Unsupported: queries that are not a linear map of one latent.
@@ -152,7 +152,7 @@ def read_in_run(
 
 
 def _through(lm: Decoder, latent: Latent, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Pass parts of a latent's input through it; its norm divides by the size of their sum."""
+    """Pass the terms of a latent's input through it; its norm divides each by the size of their sum."""
     bias = lm.weights.projection_bias(latent.module)
     down = _down(lm, latent).double()
     read = _plus({n: t @ down for n, t in parts.items()}, None if bias is None else bias[latent.start : latent.stop])
@@ -170,12 +170,12 @@ def _plus(parts: dict[str, Tensor], bias: Tensor | None) -> dict[str, Tensor]:
 
 
 def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
-    """Refuse folded OV circuits of a layer whose heads write something other than W_V W_O.
+    """Check that W_V W_O is what the heads of a layer do, up to a factor for each position.
 
-    A factor for each position is allowed.
+    The raw basis passes, since it leaves gates and norms out.
 
     Raises:
-        Unsupported: there is a gate per channel, or a norm, between W_V and W_O.
+        Unsupported: in the folded basis, a gate on every channel, or a norm, lies between W_V and W_O.
     """
     site = lm.structure.blocks[layer].attention
     values = site.values
@@ -190,10 +190,10 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
 
 
 def require_qk(lm: Decoder, layer: int) -> None:
-    """Refuse QK circuits of a layer whose scores could not be reproduced from its queries and keys.
+    """Check that the attention scores of a layer can be reproduced from its queries and keys.
 
     Raises:
-        Unsupported: they do not, or the layer has no attention.
+        Unsupported: they cannot, or the layer has no attention.
     """
     site = lm.structure.blocks[layer].attention
     if not site.scores.understood:
@@ -202,7 +202,7 @@ def require_qk(lm: Decoder, layer: int) -> None:
 
 
 def composed_notes(site: AttentionSite, basis: HeadBasis, circuit: str) -> list[str]:
-    """Return notes on latents and gates that a reader of this layer's circuits needs."""
+    """Return notes on the latents and gates that a layer's circuits leave out or include."""
     notes = []
     readings = site.readings if is_composed(site) else None
     letters = "v" if circuit == "ov" else "qk"

@@ -1,7 +1,8 @@
 """How strongly an earlier head's output is read by a later head: Q-, K- and V-composition of all pairs.
 
-||A B||_F^2 = <A'A, BB'>, and both Gram matrices are symmetric, so all pairs are one inner product between the writers'
-and the readers' Gram matrices. These are formed a few rows at a time and never stored.
+A writer is the earlier head, a reader the later one. Since ||A B||_F^2 = <A'A, BB'>, all pairs follow from inner
+products of the writers' with the readers' Gram matrices. These are symmetric, formed a few rows at a time, and never
+stored.
 
 Source: Elhage et al. 2021, "Two-layer attention-only transformers", composition scores.
 """
@@ -34,16 +35,16 @@ from unembed.validation import valid_seed
 
 MODES = get_args(Mode)
 _BYTES = 32 << 20
-"""Room for the Gram rows of one side."""
+"""Largest number of bytes for the Gram rows of the writers, or of the readers."""
 _HEADS = 256
-"""Heads on either side at once (in each mode): enough for full speed, few enough for models of 8B parameters."""
+"""Number of writers, and of readers, at once: enough for full speed, few enough for models of 8B parameters."""
 _TOGETHER = 48
-"""Readers compared in one product."""
+"""Number of readers compared in one matrix product."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """The Gram matrices outer @ middle @ outer' of many heads, stored as factors."""
+    """The Gram matrices outer @ middle @ outer' of many heads, stored as the factors outer and outer @ middle."""
 
     outer: Float[Tensor, "head d_model d_head"]
     weighted: Float[Tensor, "head d_model d_head"]
@@ -66,15 +67,17 @@ class Gram:
 def inner_products(
     a: Gram, others: Sequence[Gram], earlier: Sequence[tuple[int, int]] | None = None
 ) -> list[Float[Tensor, "head_a head_b"]]:
-    """Compute <G_a, G_b> for every pair in float64, against each of `others`; only the upper triangles are read.
+    """Return the inner product <G_a, G_b> of every pair of Gram matrices in float64, against each of `others`.
+
+    Only upper triangles are computed, since the matrices are symmetric.
 
     Args:
-        a: Gram matrices of one side.
-        others: of the other sides, with the same number of heads each.
-        earlier: (b, a) stretches to be compared: from the head of b on where the last stretch ended up to this one,
-            the heads of a before this one. All pairs when None.
+        a: Gram matrices of one group of heads.
+        others: Gram matrices of other groups, all with the same number of heads.
+        earlier: pairs (end_b, end_a): heads of b from the previous end_b up to this one are compared with the first
+            end_a heads of a only. All pairs are compared when None.
 
-    Memory: the rows of one block, at most `_BYTES` a side.
+    Memory: the rows of one block, at most `_BYTES` for each group.
     """
     n_a, d_model = a.outer.shape[:2]
     n_b = len(others[0].outer)
@@ -96,7 +99,7 @@ def inner_products(
 
 
 def writers(lm: Decoder, layers: Sequence[int], basis: HeadBasis) -> Gram:
-    """Return W_OV' W_OV for the heads of some layers, which describes what they write."""
+    """Return the Gram matrix W_OV' W_OV of what each head of some layers writes."""
     for layer in layers:
         require_ov(lm, layer, basis)
     return Gram.of(_stacked([writing_weights(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
@@ -128,19 +131,19 @@ def _stacked(matrices: list[Tensor]) -> Float[Tensor, "head d_model d_head"]:
 def compositions(
     circuits: HeadMatrices, basis: HeadBasis = "raw", modes: Sequence[Mode] = MODES
 ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-    """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every writer a and every reader b of a later layer.
+    """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for every head a and every head b of a later layer.
 
-    0 where the reader's layer is not later; NaN where a layer has no attention or its heads have no such circuit (see
+    0 where b's layer is not later; NaN where a layer has no attention or its heads lack a circuit (see
     `missing_circuits`).
 
     Args:
-        modes: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV) of the reader; several together share the writers' work.
+        modes: which input of b reads: "q" (W_b = W_QK), "k" (W_QK') or "v" (W_OV). Several modes at once are faster.
 
-    Memory: factors of at most `_HEADS` heads a side, and a block of Gram rows.
+    Memory: factors of at most `_HEADS` heads a and b, and a block of Gram rows.
 
     Raises:
-        InvalidInput: no such mode.
-        Unsupported: no layer has an OV circuit, or none has what the modes read.
+        InvalidInput: a mode does not exist.
+        Unsupported: no layer has an OV circuit, or none has the circuit of the modes.
     """
     check_basis(basis)
     lm = circuits.lm
@@ -167,7 +170,7 @@ def compositions(
 def _composing(
     lm: Decoder, modes: Sequence[str], basis: HeadBasis
 ) -> tuple[list[int], dict[tuple[int, ...], list[str]]]:
-    """Return the layers whose heads have an OV circuit, and the modes grouped by the layers that can read in them."""
+    """Return the layers whose heads have an OV circuit, and the modes grouped by the layers that have their circuit."""
     missing = missing_circuits(lm, basis)
     by_readers: dict[tuple[int, ...], list[str]] = {}
     for mode in modes:
@@ -179,7 +182,7 @@ def _composing(
 def _between(
     lm: Decoder, writing: Sequence[int], reading: Sequence[int], modes: Sequence[str], basis: HeadBasis
 ) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-    """Compute the compositions between layers that have the circuits, placed in a tensor for the whole model."""
+    """Return the compositions between layers that have the circuits, in tensors for the whole model."""
     number = {n: lm.structure.blocks[n].attention.n_heads for n in lm.attention_layers}
     heads = max(number.values())
     out = {mode: torch.full((lm.n_layers, heads, lm.n_layers, heads), nan, dtype=torch.float64) for mode in modes}
@@ -210,9 +213,9 @@ def _between(
 
 
 def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list[tuple[int, int]]:
-    """Return for each group of readers the last writer it must be compared with, since only later layers can read.
+    """Return, for each group of readers, where it ends and how many writers it is compared with (see `inner_products`).
 
-    A group holds several layers, because matrix products of few rows are slow.
+    Only readers of later layers can read a writer. A group has several layers, because small matrix products are slow.
     """
     together = max(1, _TOGETHER // heads)
     stretches = []
@@ -226,14 +229,14 @@ def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list
 def composition(
     circuits: HeadMatrices, mode: Mode, baseline: bool = False, basis: HeadBasis = "raw", *, seed: int = 0
 ) -> Float[Tensor, "layer head layer_reading head_reading"]:
-    """One mode of `compositions`: of every earlier head (first two axes) with every later one.
+    """Return one mode of `compositions`: every earlier head (first two axes) with every later head.
 
     Args:
         mode: "q", "k" or "v".
-        baseline: subtract the mean ratio of random Gaussian circuits of the same shapes, measured.
+        baseline: subtract the mean ratio that was measured for random Gaussian circuits of the same shapes.
 
     Raises:
-        Unsupported: no layer has an OV circuit, or none has what the mode reads.
+        Unsupported: no layer has an OV circuit, or none has the circuit of the mode.
     """
     ratios = compositions(circuits, basis, (mode,))[mode]
     return torch.where(ratios > 0, ratios - random_composition(circuits, seed), ratios) if baseline else ratios
@@ -243,8 +246,8 @@ def composition(
 def random_baseline(lm: Decoder, seed: int = 0) -> tuple[float, float]:
     """Return the mean and standard deviation of the ratio for independent Gaussian circuits of the same shapes.
 
-    They are measured on all pairs of 64 writers and readers, once for a model and a seed. They hold for Q, K and V
-    alike, since each is a product of two factors (d_model, d_head) on either side.
+    They are measured on all pairs of 64 writers and 64 readers, and cached for the model and seed. They are the same
+    for Q, K and V, whose circuits are all products of two factors (d_model, d_head).
     """
     seed = valid_seed(seed)
 
@@ -259,7 +262,7 @@ def random_baseline(lm: Decoder, seed: int = 0) -> tuple[float, float]:
 
 
 def random_composition(circuits: HeadMatrices, seed: int = 0) -> float:
-    """The composition that independent Gaussian circuits of these shapes have on average, measured."""
+    """Return the mean composition of independent Gaussian circuits of the model's shapes, measured."""
     return random_baseline(circuits.lm, seed)[0]
 
 
@@ -270,7 +273,7 @@ class ComposingHead:
     mode: str
     """"q", "k" or "v": which input of the later head reads the earlier head's output."""
     relation: str
-    """"reads" where this is the earlier head, "is read by" where it is the later one."""
+    """"reads" if this is the earlier head, whose output is read; "is read by" if it is the later head."""
     layer: int
     head: int
     composition: float
@@ -279,7 +282,7 @@ class ComposingHead:
 def partners(
     circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis = "raw", *, baseline: bool = False, seed: int = 0
 ) -> Records[ComposingHead]:
-    """List every earlier head that this one reads and every later one that reads it, strongest composition first."""
+    """List every earlier head that a head reads and every later one that reads it, strongest composition first."""
     lm, (layer, head) = circuits.lm, circuits.resolve_head(layer, head, basis)
     chance = random_composition(circuits, seed) if baseline else 0.0
     found = []
@@ -359,7 +362,8 @@ def composition_answer(
     circuits: HeadMatrices,
     *,
     kind: Annotated[
-        Literal["q", "k", "v", "all"], Option("Which input of the reader: queries, keys or values.")
+        Literal["q", "k", "v", "all"],
+        Option("Input of the later head that reads the earlier head: queries, keys, values, or all."),
     ] = "all",
     basis: CircuitBasis = None,
     top: Top = 20,
@@ -367,7 +371,7 @@ def composition_answer(
 ) -> Answer:
     """List the pairs of heads in which the later one reads most of what the earlier one writes.
 
-    Caution: The scores compare weights: two heads with a high one may never act together on text. `paths` measures
+    Caution: The scores compare weights. Two heads with a high score may never act together on text; `paths` measures
     whether they do.
     """
     chosen = circuits.known_basis(basis)

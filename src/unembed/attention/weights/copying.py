@@ -1,4 +1,4 @@
-"""Tell whether heads copy, from the eigenvalues of the full OV circuit, computed in (d_head, d_head).
+"""Measure whether heads copy, from the eigenvalues of the full OV circuit, computed from (d_head, d_head) matrices.
 
 Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
 """
@@ -31,13 +31,13 @@ from unembed.validation import positive_int, valid_seed
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spectra(Displayed):
-    """The eigenvalues of one circuit for each head, sorted by modulus; NaN where a layer has no such circuit."""
+    """The eigenvalues of a circuit for each head, largest modulus first; NaN where a layer has no such circuit."""
 
     eigenvalues: Complex[Tensor, "*head r"]
-    """NaN also behind the last eigenvalue of heads that have fewer than others."""
+    """Heads with fewer eigenvalues than others are padded with NaN."""
     provenance: Provenance
     axes: tuple[str, ...] = ("layer", "head")
-    """Names of the axes before the last; none for a single head."""
+    """Names of the axes before the last; empty for a single head."""
     missing: Mapping[int, str] = field(default_factory=dict[int, str])
     """Layers with attention whose heads have no such circuit, and why."""
 
@@ -69,14 +69,14 @@ class Spectra(Displayed):
 
 @torch.no_grad()
 def copying(circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = True) -> Spectra:
-    """Return eigenvalues of every head's full OV circuit, W_E W_V W_O W_U, from the small W_O (W_U W_E) W_V.
+    """Return the eigenvalues of every head's full OV circuit W_E W_V W_O W_U, which are those of W_O (W_U W_E) W_V.
 
     Returns:
         Eigenvalues (layer, head, d_head), complex128, with their scores and positive fractions; NaN in layers whose
             heads have no fixed OV circuit.
 
     Raises:
-        Unsupported: no layer has one.
+        Unsupported: no layer has a fixed OV circuit.
     """
     lm, product = circuits.lm, circuits.product("ov", basis, centre)
 
@@ -97,16 +97,16 @@ def copying_scores(
 ) -> Float[Tensor, "layer head"]:
     """Return sum(lambda).real / sum(|lambda|) of every head's full OV circuit.
 
-    +1 is a copying head, -1 the opposite.
+    Near +1, the head copies: attending to a token raises that token's logit. Near -1, it lowers it.
     """
     return copying(circuits, basis, centre=centre).score
 
 
 def _spectra(lm: Decoder, core: Callable[[int], Float[Tensor, "head r r"]], basis: HeadBasis) -> Spectra:
-    """Compute the eigenvalues of one matrix for each head, in the layers that have one.
+    """Return the eigenvalues of one matrix for each head, in the layers that have the circuit.
 
     Raises:
-        Unsupported: no layer has one; the reason is that of the first.
+        Unsupported: no layer has it; the reason is that of the first layer.
     """
     found: dict[int, Complex[Tensor, "head r"]] = {}
     refused: dict[int, Unsupported] = {}
@@ -128,10 +128,10 @@ def matching(
 ) -> Spectra:
     """Return the eigenvalues of every head's full QK circuit, W_E W_Q W_K' W_E'.
 
-    They are positive where a head attends to its own token.
+    Positive eigenvalues mean that a token attends to other occurrences of the same token.
 
     Args:
-        offset: how far back the source lies, which matters with rotary positions; of several, the mean circuit.
+        offset: number of tokens from source to destination, for rotary positions; several give the mean circuit.
 
     Raises:
         InvalidInput: an offset is negative or not an integer, or none is given.
@@ -149,10 +149,10 @@ def matching(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OwnToken(Displayed):
-    """How a full OV circuit treats each token's own logit, because positive eigenvalues alone do not prove copying."""
+    """How much a full OV circuit raises the logit of the token attended to, which eigenvalues alone do not prove."""
 
     mean_z: float
-    """Mean over tokens of how many standard deviations of its row the diagonal entry lies above the row's mean."""
+    """How far the diagonal entry lies above its row's mean, in the row's standard deviations; mean over tokens."""
     top_share: float
     """The share of tokens whose own logit is among the k largest of their row."""
     k: int
@@ -176,19 +176,19 @@ def own_token(
     n_tokens: int = 512,
     seed: int = 0,
 ) -> OwnToken:
-    """Measure how a head's full OV circuit treats each token's own logit; arguments as for `own_token_of`."""
+    """Measure how much a head's full OV circuit raises the logit of the token attended to; see `own_token_of`."""
     provenance = circuits.lm.provenance(basis=basis, seed=seed, notes={"layer": layer, "head": head})
     return own_token_of(circuits.ov_full(layer, head, basis), provenance, top, n_tokens, seed)
 
 
 @torch.no_grad()
 def own_token_of(full: LowRank, provenance: Provenance, k: int = 10, n_tokens: int = 512, seed: int = 0) -> OwnToken:
-    """Summarise the diagonal of a (d_vocab, d_vocab) circuit: z-scores over all tokens, ranks over a sample.
+    """Compare the diagonal of a (d_vocab, d_vocab) circuit with its rows: z-scores of all tokens, ranks of a sample.
 
     Args:
         full: the circuit over the whole vocabulary.
-        k: the number of top outputs that count.
-        n_tokens: tokens sampled for `top_share`; the whole vocabulary where it is smaller.
+        k: `top_share` counts tokens whose own logit is among this many largest of the row.
+        n_tokens: number of tokens sampled for `top_share`; the whole vocabulary if it is smaller.
 
     Memory: a block of rows.
     """

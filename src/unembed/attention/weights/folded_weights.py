@@ -1,12 +1,11 @@
 """Return what a head's matrices read from the stream and write to it, with or without the norms around them.
 
-Two bases exist. `raw` is the weights alone, as in the papers. `folded` multiplies everything linear between the
-matrices and the stream into them: the gain and centring of the norm before them, of a norm on the branch's output
-(Gemma 2, OLMo 2) and of QK-norm, the branch's multiplier, the scale of the embedding, the factors of the stream itself
-(see `stream_gains`) and the final norm. Only the scalar 1 / sigma of each norm at each position remains.
+There are two bases. `raw` is the weights alone, as in the papers. In `folded`, everything linear between the stream and
+a matrix is multiplied into the matrix: the gain and centring of the norm before them, of a norm on the branch's output
+(Gemma 2, OLMo 2) and of QK-norm, the multiplier of the branch's output, the scale of the embedding, factors on the
+stream itself (see `stream_gains`) and the final norm. Only the scalar 1 / sigma of each norm at each position remains.
 
-Products with the vocabulary are centred by default, which means that components without effect on any probability are
-subtracted:
+Products with W_E and W_U are centred by default: components that change no probability are subtracted.
 
 - The mean column of W_U shifts all logits by the same amount, which the softmax cannot see (`center_unembed` in
   TransformerLens). Where logits are soft-capped it has an effect, so it is not removed.
@@ -36,11 +35,11 @@ from unembed.stream.run import run
 from unembed.validation import as_int, as_tuple
 
 _BLOCK = 8192
-"""Tokens of the vocabulary in one product."""
+"""Number of vocabulary tokens in one matrix product."""
 
 
 def check_basis(basis: HeadBasis) -> None:
-    """Refuse a basis that does not exist for circuits.
+    """Check that a basis exists for circuits.
 
     Raises:
         InvalidInput: the basis is not in `HEAD_BASES`.
@@ -50,7 +49,7 @@ def check_basis(basis: HeadBasis) -> None:
 
 
 def require_heads(lm: Decoder, what: str) -> None:
-    """Refuse a model without attention heads.
+    """Check that a model has attention heads.
 
     Raises:
         Unsupported: the model has no layers, or none with attention.
@@ -67,7 +66,7 @@ def require_heads(lm: Decoder, what: str) -> None:
 
 
 def default_basis(lm: Decoder) -> HeadBasis:
-    """The basis of reports and commands: "folded", but "raw" where there are no norms or several streams."""
+    """The default basis of reports and commands: "folded"; "raw" for models without norms or with several streams."""
     return "raw" if lm.structure.final_norm is None or lm.structure.streams is not None else "folded"
 
 
@@ -79,7 +78,7 @@ def at_least_float32(t: Tensor) -> Tensor:
 def ignores_channel_mean(lm: Decoder) -> bool:
     """True if adding a constant to all channels of the stream changes nothing.
 
-    This holds if every reader is behind a LayerNorm.
+    This is so if all layers and the unembedding read the stream through LayerNorms.
     """
     norms = [lm.structure.final_norm]
     for block in lm.structure.blocks:
@@ -96,7 +95,7 @@ def ignores_logit_mean(lm: Decoder) -> bool:
 
 
 def without_channel_mean(lm: Decoder, rows: Float[Tensor, "*any d_model"]) -> Float[Tensor, "*any d_model"]:
-    """Subtract from stream vectors their mean over channels, if the model ignores it."""
+    """Subtract from stream vectors their mean over channels, if that changes nothing in the model."""
     if not ignores_channel_mean(lm):
         return rows
     rows = at_least_float32(rows)
@@ -113,10 +112,10 @@ def reading_weights(
         basis: "raw" gives a view of the weights unless heads share keys and values; "folded" gives new tensors, in
             float32 where the weights are in half precision.
         grouped: one matrix for each key-value head instead of each query head.
-        part: "content" or "rotary" of the queries and keys of latent attention; all of them when None.
+        part: "content" or "rotary" columns of the queries or keys of latent attention; all columns when None.
 
     Raises:
-        Unsupported: what is read is not a fixed matrix (see `composed_weights`).
+        Unsupported: no fixed matrix gives the queries, keys or values (see `composed_weights`).
     """
     site = lm.structure.blocks[layer].attention
     check_part(site, part)
@@ -137,7 +136,7 @@ def reading_weights(
 
 
 def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
-    """Return W_O of a layer; folded, it includes the branch's norm and multiplier and later factors of the stream."""
+    """Return W_O of a layer; folded, with the norm and multiplier on its output and later factors of the stream."""
     site = lm.structure.blocks[layer].attention
     matrix = lm.weights.W_O[layer]
     if basis == "folded":
@@ -153,14 +152,14 @@ def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[
 def embedding(
     lm: Decoder, basis: HeadBasis = "raw", ids: Tensor | None = None, *, centre: bool = False
 ) -> Float[Tensor, "token d_model"]:
-    """Return W_E, or some of its rows; folded, the rows are as they enter the stream.
+    """Return W_E, or some of its rows; in the folded basis, the vectors that enter the stream.
 
-    Where a norm follows the embedding, "folded" returns the norm's output with the division, which depends on the token
-    alone.
+    Where a norm follows the embedding, "folded" returns the norm's output, division included, since it depends on the
+    token alone.
 
     Args:
         ids: tokens; the whole vocabulary when None.
-        centre: subtract each row's mean over channels, where the model ignores it.
+        centre: subtract each row's mean over channels, if that changes nothing in the model.
     """
     ids = None if ids is None else _tokens(lm, ids)
     table = lm.weights.W_E if ids is None else lm.weights.W_E[ids]
@@ -182,7 +181,7 @@ def embedding(
 
 
 def _tokens(lm: Decoder, ids: Any) -> Int[Tensor, " token"]:
-    """Check token ids: one that is out of range would select another token, or crash the process on a GPU."""
+    """Check token ids; an id out of range would select another token, or crash the process on a GPU."""
     if not isinstance(ids, Tensor):
         ids = torch.tensor([as_int("token", i) for i in as_tuple("tokens", ids)], dtype=torch.long, device=lm.device)
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype is torch.bool:
@@ -196,9 +195,9 @@ def _tokens(lm: Decoder, ids: Any) -> Int[Tensor, " token"]:
 
 
 def _embedding_output(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"]:
-    """Return what single-token prompts put into the stream, minus positions.
+    """Return the vectors that enter the stream for single-token prompts, minus position embeddings.
 
-    It is used where a norm or projection follows W_E.
+    Used for models with a norm or projection after W_E.
     """
     positions = lm.structure.position_embedding is not None
     points = ("resid_pre", "position_embedding") if positions else ("resid_pre",)
@@ -217,7 +216,7 @@ def unembedding(
 
     Args:
         ids: tokens; the whole vocabulary when None.
-        centre: subtract the mean column of the whole vocabulary, where the softmax does not see it.
+        centre: subtract the mean column of the whole vocabulary, if that changes no probability.
     """
     table = lm.weights.W_U if ids is None else lm.weights.W_U[:, _tokens(lm, ids)]
     if basis == "folded":
@@ -256,9 +255,9 @@ def through_embedding(
     """Return W_E @ matrix, in float32 or wider.
 
     Args:
-        matrix: what reads the embedding.
+        matrix: the matrix that reads the embedding.
         ids: tokens; the whole vocabulary when None.
-        centre: leave out what no norm lets through.
+        centre: subtract each embedding's mean over channels, if that changes nothing in the model.
         sources: the tokens are sources of a QK circuit: with `centre`, also subtract the mean over the vocabulary.
 
     Memory: the result and one block of embeddings.
@@ -300,9 +299,9 @@ def through_unembedding(
     """Return matrix @ W_U, in float32 or wider.
 
     Args:
-        matrix: what is written.
+        matrix: vectors of the stream, one per row.
         ids: tokens; the whole vocabulary when None.
-        centre: subtract the mean over the whole vocabulary, where the softmax does not see it.
+        centre: subtract the mean over the whole vocabulary, if that changes no probability.
 
     Memory: the result and one block of W_U.
     """
@@ -325,7 +324,7 @@ def vocabulary_blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
 
 
 def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tuple[str, ...]:
-    """Return notes that a reader of this layer's circuit needs."""
+    """Return notes on what a layer's circuit includes and leaves out."""
     site = lm.structure.blocks[layer].attention
     notes = composed_notes(site, basis, circuit)
     if site.pre_norm is not None or site.branch_norm is not None:

@@ -32,7 +32,7 @@ class LowRank:
     are computed in float64; entries come in the dtype of the factors, or float32 where these are in half precision.
 
     Attributes:
-        left: (*batch, m, r), a view on the weights where they allow it.
+        left: (*batch, m, r), a view of the model's weights if possible.
         notes: facts that are part of what the matrix means, such as a norm's gain folded in, or a rotary offset.
 
     Raises:
@@ -117,9 +117,9 @@ class LowRank:
         return (self.left * self.right.mT).sum(dim=-1)
 
     def eigenvalues(self) -> Complex[Tensor, "*batch r"]:
-        """The eigenvalues that can differ from zero, complex128, largest modulus first.
+        """The r eigenvalues that can be non-zero, complex128, largest modulus first.
 
-        AB and BA have the same non-zero eigenvalues, so those of right @ left (r, r) are all there are; the remaining
+        AB and BA have the same non-zero eigenvalues, so these are the eigenvalues of right @ left (r, r). The remaining
         n - r are zero.
         """
         self._square("eigenvalues")
@@ -150,7 +150,7 @@ class LowRank:
         rows: Int[Tensor, " row"] | int | list[int] | slice,
         columns: Int[Tensor, " column"] | int | list[int] | slice,
     ) -> Float[Tensor, "*batch row column"]:
-        """The entries where chosen rows and columns meet."""
+        """The entries at the crossings of chosen rows and columns."""
         return _product(self.left[..., self._ids(rows, -2), :], self.right[..., self._ids(columns, -1)])
 
     def top(
@@ -163,7 +163,7 @@ class LowRank:
         """The k largest (or smallest) entries of the whole matrix, exactly, best first. One matrix, no batch.
 
         Args:
-            kinds: a number for each row and column; entries where the two are equal are left out.
+            kinds: a number for each row and for each column; entries where the two are equal are left out.
 
         Memory: a few blocks; see `low_rank_topk.top`.
         """

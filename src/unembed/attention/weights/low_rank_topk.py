@@ -1,8 +1,8 @@
-"""Find entries of a product of two thin factors block by block: the largest ones, and how many lie below a value.
+"""Find the largest entries of a product of two thin matrices, block by block, without forming the product.
 
-Nothing larger than a block is formed. Rows and columns are visited from the longest to the shortest, so that the k-th
-best value rises early; a block whose bound |left row| |right column| (Cauchy-Schwarz) stays below it is never formed.
-The bound is taken on balanced factors (each carries the root of the singular values), where it is tightest.
+Rows and columns are visited from the longest to the shortest, so that the k-th best value is soon large. A block is
+skipped if its bound |left row| |right column| (Cauchy-Schwarz) is below that value. The bound is tightest on balanced
+factors, each of which contains the square roots of the singular values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from unembed.validation import positive_int
 
 ROWS, COLUMNS = 256, 2048
-"""A block of 2 MiB in float32 stays in the processor's cache while it is compared."""
+"""Rows and columns of a block; its 2 MiB in float32 stay in the processor's cache."""
 
 
 class Entries(NamedTuple):
@@ -50,10 +50,10 @@ def top(
     """The k largest entries of left @ right (the smallest with `largest=False`), exact up to rounding.
 
     Args:
-        kinds: a number for each row and column; entries where the two are equal are left out. With the numbers of
-            tokens on both sides, that is the diagonal.
+        kinds: a number for each row and for each column; entries where the two are equal are left out. If the numbers
+            are token ids, this leaves out the diagonal.
 
-    Time: at most one multiplication by blocks and one comparison of each entry. Memory: the two factors and one block.
+    Time: each entry is computed and compared at most once. Memory: the two factors and one block.
     """
     k = min(positive_int("k", k), left.shape[0] * right.shape[1])
     left, right = balanced(left, right)
@@ -94,7 +94,7 @@ def top(
 def _merged(
     best: Tensor, places: Tensor, block: Tensor, corner: tuple[int, int], k: int, floor: float
 ) -> tuple[Tensor, Tensor]:
-    """Merge the k best entries known with those of a block that exceed the floor."""
+    """Return the k best of the known entries and of those in a block that exceed the floor."""
     flat = block.flatten()
     if floor == -torch.inf:
         found = flat.topk(min(k, flat.numel())).indices

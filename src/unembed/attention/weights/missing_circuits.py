@@ -1,4 +1,4 @@
-"""Find the attention layers without a fixed OV or QK circuit, with the reason; other layers have no attention heads."""
+"""Find the attention layers whose heads have no fixed OV or QK circuit, with the reason."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from unembed.names import HeadBasis
 
 @dataclass(frozen=True)
 class MissingCircuits:
-    """The reasons by layer; an attention layer in neither list has both circuits."""
+    """For each layer without an OV or QK circuit, the reason; other attention layers have both circuits."""
 
     ov: Mapping[int, str]
     qk: Mapping[int, str]
 
     def of(self, mode: str) -> Mapping[int, str]:
-        """Return the layers whose heads lack an input: "q" and "k" belong to the QK circuit, "v" to the OV circuit."""
+        """Return the layers without the circuit of an input: the QK circuit for "q" and "k", the OV circuit for "v"."""
         return self.ov if mode == "v" else self.qk
 
 
 def missing_circuits(lm: Decoder, basis: HeadBasis = "raw") -> MissingCircuits:
     """Find the attention layers whose heads have no OV or no QK circuit in a basis, and why.
 
-    Every matrix is read once for a model and a basis to see whether it exists. Memory: the matrices of one layer.
+    To find out, each matrix is computed once; the result is cached for the model and basis.
+
+    Memory: the matrices of one layer.
     """
     check_basis(basis)
 
@@ -44,7 +46,7 @@ def missing_circuits(lm: Decoder, basis: HeadBasis = "raw") -> MissingCircuits:
 
 
 def not_available(what: str, reasons: Mapping[int, str], lm: Decoder) -> list[str]:
-    """Write a sentence for each reason, with the layers where it is the reason."""
+    """Write one sentence for each reason, with the layers to which it applies."""
     sentences = []
     for why in dict.fromkeys(reasons.values()):
         layers = [str(layer) for layer, reason in reasons.items() if reason == why]

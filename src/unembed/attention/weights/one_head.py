@@ -1,4 +1,4 @@
-"""Describe one head by its weights: eigenvalues, own tokens, the largest entries of its circuits, and its partners."""
+"""Describe one head by its weights: eigenvalues, copying, the largest entries of its circuits, its partners."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def head_sections(
     provenance: Provenance,
     offset: int = 0,
 ) -> list[Section]:
-    """Show everything the weights tell about one head; a circuit that it lacks is left out, with the reason.
+    """Show all that the weights tell about one head; if it lacks a circuit, the text says why.
 
     Raises:
         OutOfRange: there is no such head.
-        Unsupported: it has neither circuit.
+        Unsupported: the head has neither an OV nor a QK circuit.
     """
     lm = circuits.lm
     layer, head = lm.layer_and_head(layer, head)
@@ -90,7 +90,7 @@ def head_sections(
 def _partners(
     circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis, seed: int, top: int, provenance: Provenance
 ) -> Exhibit:
-    """List the heads that this one reads or that read it most, compared with random circuits."""
+    """List the heads that compose most with this one: it reads their output, or they read its output."""
     best = partners(circuits, layer, head, basis, baseline=True, seed=seed)[:top]
     columns: dict[str, list[Any]] = {
         "relation": [p.relation for p in best],
@@ -104,7 +104,7 @@ def _partners(
 def full_circuit_exhibits(
     circuits: HeadMatrices, layer: int, head: int, top: int, basis: HeadBasis, provenance: Provenance, offset: int = 0
 ) -> list[Exhibit]:
-    """List the largest entries of a head's full OV and QK circuits, if they exist, between learned tokens."""
+    """List the largest entries of a head's full OV and QK circuits, if it has them, between learned tokens."""
     lm, exhibits = circuits.lm, []
 
     def listed(name: str, title: str, first: str, second: str, rows: Tensor, columns: Tensor, values: Tensor) -> None:
@@ -132,8 +132,8 @@ def shown_entries(lm: Decoder, full: LowRank, top: int, *, between_words: bool =
     """Return the largest entries of a matrix over the vocabulary, restricted to tokens that may be listed.
 
     Args:
-        between_words: leave out entries in which both tokens are one word, spaces and capitals aside. Most heads raise
-            the word they read, which one number says (`own_token`); what else a head does stands below these.
+        between_words: leave out entries whose two tokens are the same word apart from spaces and capitals. Most heads
+            raise the word that they read (see `own_token`), and these entries would hide what else they do.
     """
     shown = (~lm.unlisted).nonzero()[:, 0].to(full.left.device)
     every = len(shown) in (0, lm.d_vocab)

@@ -1,4 +1,4 @@
-"""The citation and wording that all analyses of circuits take from the paper they follow."""
+"""The citation and the wording that all analyses of attention circuits share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_IN_PAPER = "The paper has no such picture."
 COPYING_HEADS = "10 of 12 heads"
 """Heads of the one-layer model that copy, as published."""
 SAMPLE = "wikitext sample"
-"""What the provenance of a page names where no corpus was given."""
+"""The corpus that a page's provenance names if the user gave none."""
 
 
 def of_circuits(
@@ -24,7 +24,7 @@ def of_circuits(
     *,
     model: str = "attn-2l",
 ) -> Analysis:
-    """Declare an analysis of circuits; `unembed circuits` is put before the example."""
+    """Describe an analysis of circuits as a command; `example` is a command line without `unembed circuits`."""
     return Analysis(
         f"circuits {name}",
         function,

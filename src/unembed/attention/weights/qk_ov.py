@@ -1,4 +1,4 @@
-"""The QK and OV circuits of every head, computed from views of the weights; every analysis of heads starts here."""
+"""The QK and OV circuits of every head as low-rank products of the model's weights."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from unembed.validation import as_int
 
 
 class HeadMatrices:
-    """The QK and OV circuits of every head, in the stream and between tokens.
+    """The QK and OV circuits of every head, on the stream (d_model) and between tokens (d_vocab).
 
     Bases: "raw" is the weights alone, as in the papers; "folded" multiplies the linear part of the norms into the
-    matrices. Products with the vocabulary are centred unless `centre=False`; see `folded_weights`.
+    matrices. Products with W_E and W_U are centred unless `centre=False`; see `folded_weights`.
     """
 
     def __init__(self, lm: Decoder) -> None:
@@ -47,11 +47,11 @@ class HeadMatrices:
         self._products: dict[tuple[str, str, bool], Tensor] = {}
 
     def ov(self, layer: int, head: int, basis: HeadBasis = "raw") -> LowRank:
-        """Return W_OV = W_V W_O (d_model, d_model), which maps an attended source to what is written.
+        """Return W_OV = W_V W_O (d_model, d_model), which maps the vector of an attended source to what the head adds.
 
         Raises:
             OutOfRange: there is no such head.
-            Unsupported: in the folded basis, there is a gate per channel or a norm between W_V and W_O.
+            Unsupported: in the folded basis, a gate on every channel or a norm lies between W_V and W_O.
         """
         layer, head = self.resolve_head(layer, head, basis)
         require_ov(self.lm, layer, basis)
@@ -75,9 +75,8 @@ class HeadMatrices:
         run.
 
         Args:
-            offset: how many tokens the source lies before the destination; matters with rotary positions only. Of
-                several, the mean circuit.
-            part: "content" or "rotary", in latent attention: one term of the score. The folded basis needs it there.
+            offset: number of tokens from source to destination, for rotary positions; several give the mean circuit.
+            part: in latent attention, one term of the score: "content" or "rotary". Required in the folded basis.
 
         Returns:
             The circuit; rotated factors are float32 where the weights are in half precision.
@@ -85,7 +84,7 @@ class HeadMatrices:
         Raises:
             OutOfRange: there is no such head.
             InvalidInput: an offset is negative or not an integer, or none is given.
-            Unsupported: the model's scores are not understood, or both parts of latent attention in the folded basis.
+            Unsupported: how the model computes scores could not be determined, or a required `part` is missing.
         """
         layer, head = self.resolve_head(layer, head, basis)
         site = self.lm.structure.blocks[layer].attention
@@ -119,9 +118,9 @@ class HeadMatrices:
         Args:
             sources: rows; every token when None.
             outputs: columns; every token when None.
-            centre: logits above their mean over the vocabulary.
+            centre: subtract the mean logit over the vocabulary from each row.
 
-        Memory: d_vocab * d_head for either side.
+        Memory: d_vocab * d_head for each of the two factors.
         """
         return full_ov(self.lm, self.ov(layer, head, basis), basis, sources, outputs, centre)
 
@@ -144,9 +143,9 @@ class HeadMatrices:
             offset: as in `qk`.
             destinations: rows; every token when None.
             sources: columns; every token when None.
-            centre: scores above the destination's mean over all sources of the vocabulary.
+            centre: subtract the mean score over all source tokens from each row.
 
-        Memory: d_vocab * d_head for either side.
+        Memory: d_vocab * d_head for each of the two factors.
         """
         qk = self.qk(layer, head, offset, basis)
         left = through_embedding(self.lm, qk.left, basis, destinations, centre=centre)
@@ -167,7 +166,7 @@ class HeadMatrices:
         return self.lm.layer_and_head(layer, head)
 
     def known_basis(self, basis: HeadBasis | None) -> HeadBasis:
-        """Return the basis itself, or the default for None: "folded" where the model has norms.
+        """Return the basis after a check, or the default for None: "folded" if the model has norms.
 
         Raises:
             InvalidInput: there is no such basis.
@@ -179,20 +178,19 @@ class HeadMatrices:
 
     @torch.no_grad()
     def product(self, circuit: str, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "d_model d_model"]:
-        """Return W_U W_E ("ov") or W_E' W_E ("qk"), summed over blocks of the vocabulary; no other step has that width.
+        """Return W_U W_E (circuit "ov") or W_E' W_E ("qk"), summed over blocks of the vocabulary.
 
-        If centred, the mean over the vocabulary is subtracted from W_U (or from the source side's W_E'), and the mean
-        over channels from W_E where the model ignores it: sum_t (u_t - u) e_t' = W_U W_E - n u e'.
+        With `centre`, the mean over the vocabulary is subtracted from W_U (or from W_E' of the sources), and the mean
+        over channels from W_E if that changes nothing in the model: sum_t (u_t - u) e_t' = W_U W_E - n u e'.
 
-        Cached: make a new object when the weights change.
+        The result is cached; make a new object if the weights change.
 
         Memory: the result and one block.
         """
         check_basis(basis)
         require_heads(self.lm, "the circuits")
         if basis == "folded" and self.lm.structure.streams is not None:
-            # Where folded weights are refused, the error recommends raw ones. If no layer has raw circuits either,
-            # report that reason first.
+            # The error for folded weights recommends raw ones. If no layer has raw circuits either, raise that error.
             missing = missing_circuits(self.lm, "raw")
             if len(missing.ov if circuit == "ov" else missing.qk) == len(self.lm.attention_layers):
                 _ = self.lm.structure.blocks[self.lm.attention_layers[0]].attention.layout
@@ -226,7 +224,7 @@ class HeadMatrices:
 def full_ov(
     lm: Decoder, ov: LowRank, basis: HeadBasis, sources: Tensor | None, outputs: Tensor | None, centre: bool
 ) -> LowRank:
-    """Extend an OV circuit from the stream to tokens: W_E W_OV W_U."""
+    """Return the full OV circuit W_E W_OV W_U between tokens, given W_OV."""
     left = through_embedding(lm, ov.left, basis, sources, centre=centre)
     return LowRank(left, through_unembedding(lm, ov.right, basis, outputs, centre=centre), ov.notes)
 
@@ -234,7 +232,7 @@ def full_ov(
 def queries_and_keys(
     lm: Decoder, layer: int, basis: HeadBasis, offset: int | Sequence[int]
 ) -> tuple[Float[Tensor, "head d_model d_head"], Float[Tensor, "head d_model d_head"]]:
-    """Return W_Q and W_K of every query head of a layer, rotated by an offset if positions are rotary.
+    """Return W_Q and W_K of every query head of a layer, rotated by the offset in rotary models.
 
     Raises:
         Unsupported: the layer has no fixed QK circuit.
@@ -246,7 +244,7 @@ def queries_and_keys(
 
 
 def offsets_of(offset: int | Sequence[int]) -> list[int]:
-    """The offsets as a list, each an integer of at least 0."""
+    """Return the offsets as a list, after a check that each is an integer of at least 0."""
     offsets = [as_int("offset", o) for o in (offset if isinstance(offset, Iterable) else [offset])]
     if not offsets:
         raise InvalidInput("no offsets", why="a mean circuit needs at least one")

@@ -46,7 +46,7 @@ def rotated(lm: D, seed: int = 0) -> D:
     """Return a copy of the model with a randomly rotated stream; it computes the same outputs.
 
     Raises:
-        InvalidInput: as `rotate_stream`.
+        InvalidInput: the stream cannot be rotated, as for `rotate_stream`.
 
     Memory: a second model of the same size.
     """
@@ -60,16 +60,16 @@ def rotated(lm: D, seed: int = 0) -> D:
 def rotate_stream(lm: Decoder, seed: int = 0) -> int:
     """Rotate the stream's coordinates at random, in place, in every weight that reads or writes it.
 
-    Logits stay the same. Norm gains are first folded into what reads through them. `rotated` leaves the model unchanged
-    and rotates a copy.
+    Logits stay the same. Norm gains are first multiplied into the matrices after the norm. `rotated` rotates a copy and
+    leaves the model unchanged.
 
     Returns:
         The number of matrices that were rotated.
 
     Raises:
-        InvalidInput: the model has a norm on a branch's output, ties its unembedding to the embedding behind a gain,
-            or reads in part inside modules that are not understood; its stream has a privileged basis
-            then, or cannot be rotated in place.
+        InvalidInput: the stream has a privileged basis or cannot be rotated in place. Reasons are a norm on the output
+            of attention or FFN, an unembedding tied to the embedding after a norm with a gain, or modules that read the
+            stream in an unknown way.
     """
     structure = lm.structure
     _check_rotatable(lm)
@@ -158,7 +158,7 @@ def _check_rotatable(lm: Decoder) -> None:
 
 
 def _level(norm: Norm, R: Tensor) -> None:
-    """Set a norm's gain to 1 and its bias to the equivalent of the old one after the folded gain and the rotation."""
+    """Set a norm's gain to 1, and its bias to what keeps outputs the same after folding the gain and rotating."""
     gain, module = norm.gain.double(), norm.module
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if isinstance(bias, Tensor):

@@ -1,9 +1,9 @@
 """Fold factors that blocks apply to the stream itself into the weights that write to it and read from it.
 
-A block that rescales its input also rescales what every earlier part wrote. In the units of the stream's end, the
-stream is a plain sum again: what a part writes is multiplied by all later factors, and what a part reads is divided by
-them, so that a product of the two contains just the factors between them. A norm on the stream itself counts as its
-gain; its division is left out, like that of every norm.
+A block that rescales its input also rescales what every earlier layer wrote. Multiplying each layer's output by all
+later factors makes the last stream a plain sum again ("in the units of the stream's end"). Matrices that read the
+stream are divided by all later factors, so a product of output and input weights contains just the factors between the
+two. A norm on the stream itself counts as its gain; its division is left out, like that of every norm.
 
 Models with several streams mix them with weights that depend on the position, so no fixed matrix exists for them.
 """
@@ -22,11 +22,11 @@ from unembed.models.norms import Norm
 from unembed.stream.run import Run
 
 _ENTRY, _MIDDLE, _EXIT = range(3)
-"""The factors of a block in the order in which the stream passes them."""
+"""The places in a block where it multiplies the stream, in order."""
 
 
 def rescales_channels(lm: Decoder) -> bool:
-    """True where some block multiplies the channels of the stream by different factors."""
+    """Tell whether some block multiplies the channels of the stream by different factors."""
     blocks = lm.structure.blocks
     gains = (g for b in blocks for g in (b.entry_gain, b.middle_gain, b.exit_gain))
     # A norm in front of the first block changes only the embedding, so it is not counted here.
@@ -37,12 +37,12 @@ def rescales_channels(lm: Decoder) -> bool:
 def written_to_end(
     lm: Decoder, rows: Float[Tensor, "*any d_model"], layer: int, part: str, seen: Run | None = None
 ) -> Float[Tensor, "*any d_model"]:
-    """Multiply what is written by all later factors, which gives it in the units of the stream's end.
+    """Multiply vectors written to the stream by all later factors, which gives them in the units of the stream's end.
 
     Args:
-        part: "embedding" (what enters the layer), "attention" or "ffn".
-        seen: a run that captured resid_pre, and resid_mid where a norm is there: rows (batch, pos, d_model) are also
-            divided by the norms on the stream, as in it.
+        part: where the rows enter the stream: "embedding" (before the layer), "attention" or "ffn".
+        seen: a run that captured resid_pre, and resid_mid if a norm reads it. If given, rows (batch, pos, d_model) are
+            also divided by what the norms on the stream divided by in this run.
 
     Raises:
         Unsupported: the model has several streams.
@@ -63,13 +63,13 @@ def written_to_end(
 def read_at_end(
     lm: Decoder, matrix: Float[Tensor, "*any d_model column"], layer: int, part: str
 ) -> Float[Tensor, "*any d_model column"]:
-    """Divide what is read by all factors up to the stream's end, so that it fits vectors in the units of the end.
+    """Divide a matrix that reads the stream by all later factors, to fit vectors in the units of the stream's end.
 
     Args:
-        part: "attention" or "ffn".
+        part: what reads the stream: "attention" or "ffn".
 
     Raises:
-        Unsupported: the model has several streams, or what is read does not follow from the stream's end.
+        Unsupported: the model has several streams, or a later block removes a part of the stream that is read here.
     """
     _require_one_stream(lm)
     if not changes_stream(lm):
@@ -100,12 +100,12 @@ def _require_one_stream(lm: Decoder) -> None:
 
 
 def changes_stream(lm: Decoder) -> bool:
-    """True where some block rescales or normalises the stream itself."""
+    """Tell whether some block rescales or normalises the stream itself."""
     return lm.structure.has_gains or lm.structure.has_stream_norms
 
 
 def _factors(lm: Decoder, layer: int, first: int) -> Iterator[tuple[Norm | None, float | Tensor, tuple[str, int]]]:
-    """Yield the norms and gains on the stream from a point of a layer on, in order, and what each norm reads."""
+    """Yield, in order, the norms and gains on the stream from place `first` of a layer on, and what each norm reads."""
     for n in range(layer, lm.n_layers):
         block = lm.structure.blocks[n]
         yield from (
