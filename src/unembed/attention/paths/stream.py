@@ -115,7 +115,7 @@ def stream_answer(
     basis: CircuitBasis = None,
     verify: Annotated[
         bool,
-        Option("Measure on text whether the erasing memories (FFN neurons) and heads make the stream smaller."),
+        Option("Measure on text whether the erasing memories (FFN neurons) and heads shrink what they read."),
     ] = False,
     corpus: Corpus = None,
     top: Top = 20,

@@ -47,7 +47,7 @@ def head_answer(
     head: Head,
     *,
     offset: Annotated[
-        int, Option("Number of tokens from source to destination, for the QK circuit of rotary models.", low=0)
+        int, Option("Number of tokens from source to destination, for QK circuits with rotary positions.", low=0)
     ] = 0,
     basis: CircuitBasis = None,
     top: Top = 20,

@@ -311,7 +311,7 @@ def relations_answer(
     ] = None,
     *,
     within: Annotated[
-        int, Option("Number of tokens, of those that a head raises most, among which a target counts.", low=1)
+        int, Option("Number of tokens that a head raises most, among which the target must be to count.", low=1)
     ] = 10,
     basis: CircuitBasis = None,
     top: Top = 20,
