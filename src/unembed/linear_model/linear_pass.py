@@ -40,8 +40,8 @@ from unembed.stream.run import cache_argument, run
 def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"], qk: QKRule = "constant") -> dict[int, Tensor]:
     """Return, by layer, the attention patterns of the layers in which the linear pass must mix the values itself.
 
-    These are all layers of known attention with `qk="shared"`; otherwise those whose head layout is unknown or whose
-    values are clipped.
+    With `qk="shared"`, these are all layers of known attention. Otherwise they are those whose head layout is unknown,
+    whose values are clipped, or whose scores may depend on the values.
 
     Raises:
         Unsupported: with `qk="shared"`, the scores of a layer cannot be computed from its queries and keys.
