@@ -1,4 +1,4 @@
-"""Concepts of memories as a question for the command line and the explorer."""
+"""The analysis `concepts` of the command line and the explorer: concepts that memories (FFN neurons) promote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def concepts_answer(
     named: Annotated[
         list[SignedMemory] | None,
         Option(
-            "Memories, such as L5M278, or -L5M278 at its negative pole; by default a random sample.",
+            "Memories, such as L5M278, or -L5M278 for negative coefficients; by default a random sample.",
             parse=read_signed_memory,
             metavar="MEMORY",
             argument=True,
@@ -37,18 +37,19 @@ def concepts_answer(
     embedding: Annotated[
         bool | None,
         Option(
-            "Also count groups of tokens that are close in the embedding; default: up to 20,000 tokens.",
+            "Also count clusters of similar token embeddings as concepts; default: for up to 20,000 tokens.",
             off="--no-embedding",
         ),
     ] = None,
     seed: Seed = 0,
 ) -> Answer:
-    """Name the concepts that memories (FFN neurons) promote: classes shared by 4 or more of a value's top tokens.
+    """Name the concepts that memories (FFN neurons) promote: classes that 4 or more of their top tokens belong to.
 
-    Those of gated layers fire with either sign: they are read at both, unless one is named.
+    The top tokens are those that a memory's value vector promotes most. Memories of gated layers, whose coefficients
+    have either sign, are analysed at both signs, unless a name has a minus sign (-L5M278).
 
-    Caution: Classes are read from the tokens that a value promotes, not from what adding it does (`truth`); compare
-    with the random vectors in the table.
+    Caution: Top tokens are computed from the value vector alone, not from what adding it does (see `unembed truth`);
+    compare with the random vectors in the table.
     """
     found = value_concepts(
         lm,
@@ -71,7 +72,7 @@ def concepts_answer(
 
 
 def _with_none_found(table: Table, found: VectorConcepts) -> Table:
-    """Add a row to the table for each vector in which no concept was found."""
+    """Add a row "none found" to the table for each vector without a concept."""
     names, at = table.column_names, {name: i for i, name in enumerate(found.labels)}
     rows = [list(row.values()) for row in table.rows()]
     without = [name for name in found.labels if name not in set(table["vector"])]

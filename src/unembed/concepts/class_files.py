@@ -1,7 +1,7 @@
-"""Store the classes of a vocabulary in a file, because building them takes seconds.
+"""Store the classes of a vocabulary's tokens in a file, because computing them takes seconds.
 
-The classes of the shipped models are in the package; others are written to the cache folder when they are first used. A
-file's name is a hash of everything that determines its content.
+The files of the shipped models are in the package; others are written to the cache folder at their first use. A file's
+name is a hash of everything that its content depends on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUMBERS = ("sizes", "starts", "classes")
 
 
 def vocabulary_classes(tokens: Sequence[str]) -> Classes:
-    """Return the classes of a vocabulary, without those of the embedding, from a file or newly built.
+    """Return the classes of a vocabulary's tokens, without embedding clusters, from a file or newly computed.
 
     Args:
         tokens: the text of every token, with its leading space.
@@ -42,8 +42,8 @@ def embedding_clusters(
     """Return the cluster of every token's embedding, from a file or newly computed.
 
     Args:
-        W_E: the embedding, which with the version identifies the result.
-        cluster: computes the clusters.
+        W_E: the embedding; its hash is part of the file's name.
+        cluster: computes the clusters if there is no file.
     """
     key = _key("neighbours", str(W_E.shape), np.ascontiguousarray(W_E))
     return cached_arrays(key, lambda: {"clusters": cluster()}, SHIPPED)["clusters"].astype(np.int64)
@@ -62,5 +62,4 @@ def _packed(found: Classes) -> dict[str, np.ndarray]:
 
 
 def _small(numbers: np.ndarray) -> np.ndarray:
-    """Return the same numbers in 2 or 4 bytes each."""
     return numbers.astype(np.uint16 if numbers.max(initial=0) < 2**16 else np.int32)

@@ -1,10 +1,10 @@
-"""Find concepts in lists of top tokens: classes that have more of a list's tokens than chance explains.
+"""Find concepts in lists of top tokens: classes to which more of a list's tokens belong than chance explains.
 
-A list of n tokens drawn from a vocabulary of V contains k tokens of a class of size K with the hypergeometric
-probability; a concept is a class with at least four of the list's tokens (Geva et al. 2022, appendix A.2) whose tail
-probability, times the number of classes that could have been named, is below `MAX_EXPECTED`: this bounds the mean
-number of concepts in a list of random tokens. Classes are nested, so the bound is loose. Of classes with nearly the
-same tokens, the least probable one is reported.
+In a list of n tokens drawn at random from a vocabulary of V tokens, the number k of tokens from a class of size K has a
+hypergeometric distribution. A class is a concept of a list if at least four of the list's tokens belong to it (Geva et
+al. 2022, appendix A.2) and the tail probability of this number, times the number of classes, is below `MAX_EXPECTED`.
+This bounds the mean number of concepts in a list of random tokens. Classes are nested, so the bound is loose. If
+several classes share nearly the same tokens of the list, only the least probable one is reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DUPLICATE_OVERLAP = 0.6
 
 @dataclass(frozen=True)
 class Concept:
-    """A class that some of the tokens share."""
+    """A class to which several tokens of a list belong."""
 
     name: str
     kind: str
@@ -42,7 +42,7 @@ class Concept:
 
     @property
     def counted(self) -> bool:
-        """Tell whether its tokens count as part of a concept, as in the papers (stop words are counted separately)."""
+        """Whether the concept is of a kind that counts, as in the papers; stop words, for example, do not."""
         return self.kind in COUNTED
 
 
@@ -53,8 +53,8 @@ def find_concepts(
 
     Args:
         classes: the classes of the model's vocabulary.
-        ids: token ids, one list a row; the papers use the top 30 of a value vector.
-        max_expected: how many concepts chance may give in each list.
+        ids: token ids, one list in each row; the papers use the top 30 tokens of a value vector.
+        max_expected: upper bound on the mean number of concepts in a list of random tokens.
     """
     rows = torch.as_tensor(ids).cpu().numpy()
     return [_in_list(classes, row, max_expected) for row in rows]
@@ -105,7 +105,10 @@ def _same(a: set[int], b: set[int]) -> bool:
 
 @cache
 def log10_tail(population: int, marked: int, drawn: int, at_least: int) -> float:
-    """Return log10 of the probability that a draw without replacement has at least `at_least` marked items."""
+    """Return log10 of the probability that `drawn` items contain at least `at_least` of the `marked` ones.
+
+    They are drawn without replacement from `population` items.
+    """
     k = np.arange(at_least, min(marked, drawn) + 1)
     if not len(k):
         return -np.inf

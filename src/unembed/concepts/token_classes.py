@@ -1,13 +1,13 @@
-"""The classes that tokens of a vocabulary can share, with the evidence for each; concepts are chosen among them.
+"""The classes that a vocabulary's tokens can belong to, such as months; concepts are chosen from these classes.
 
-A class belongs to one kind:
+Each class is of one kind:
 
 - semantic: a WordNet class of meaning, forms of one word, numbers;
 - syntactic: part of speech, inflection, derivation, closed classes of words;
 - names: named things of WordNet by their class, given names;
 - stopwords: words of little meaning, and punctuation; the papers count them separately;
 - form: pieces of words, capitals; not counted, because human annotators would call them noise;
-- embedding: neighbours in the model's own embedding; not counted, because the tokens were read in that space.
+- embedding: clusters of similar token embeddings of the model; not counted, because they are no independent evidence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """All classes with at least `MIN_TOKENS` tokens of a vocabulary, and which token is in which."""
+    """All classes with at least `MIN_TOKENS` tokens of a vocabulary, and the classes of every token."""
 
     tokens: tuple[CleanToken, ...]
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ class Classes:
         return cls._of_pairs(tuple(cleaned), names, kinds, evidence, pairs.reshape(-1, 2))
 
     def with_neighbours(self, clusters: Int[np.ndarray, " token"]) -> Classes:
-        """Return these classes together with those of kind "embedding".
+        """Return these classes with clusters of token embeddings added as classes of kind "embedding".
 
         Args:
             clusters: the cluster of every token's embedding.
@@ -106,7 +106,7 @@ class Classes:
         evidence: tuple[str, ...],
         pairs: Int[np.ndarray, "pair 2"],
     ) -> Classes:
-        """Build classes from pairs of a token and a class that it is in, in any order."""
+        """Build classes from pairs of a token's id and the number of a class that it belongs to, in any order."""
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
         starts = np.searchsorted(pairs[:, 0], np.arange(len(tokens) + 1))
         sizes = np.bincount(pairs[:, 1], minlength=len(names))
@@ -141,8 +141,8 @@ def _word_classes(word: str, capitalised: bool) -> tuple[tuple[str, str, str], .
     for name, words in _CLOSED.items():
         if word in words:
             found[name, "syntactic", "list of a closed class"] = None
-            # "May" is also a month and "Will" a name, so WordNet still decides about them; other function words get no
-            # further class, since WordNet would read "He" as helium.
+            # Function words get no WordNet classes, because WordNet would list "He" as helium. Capitalised modal verbs
+            # are an exception: "May" is also a month, and "Will" a name.
             closed = closed or not (capitalised and name == "modal verbs")
     if word in STOP_WORDS:
         found["stop words", "stopwords", "list of stop words"] = None
@@ -158,7 +158,7 @@ def _word_classes(word: str, capitalised: bool) -> tuple[tuple[str, str, str], .
 
 
 def _meanings(word: str, capitalised: bool) -> Iterator[tuple[str, str, str]]:
-    """Yield the WordNet classes above the word's usual senses."""
+    """Yield the WordNet classes that contain the word in its common senses, as (name, kind, evidence)."""
     net = wordnet()
     senses = net.senses(word)
     total = sum(int(net.counts[s]) + 1 for s in senses)
@@ -181,7 +181,7 @@ def _meanings(word: str, capitalised: bool) -> Iterator[tuple[str, str, str]]:
 
 
 def _grammar(word: str) -> Iterator[tuple[str, str, str]]:
-    """Yield part of speech (from the most tagged senses), inflection and derivation."""
+    """Yield the word's classes by part of speech (the most frequent one), inflection and derivation."""
     net = wordnet()
     forms = net.base_forms(word)
     if not forms:

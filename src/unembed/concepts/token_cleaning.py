@@ -1,4 +1,4 @@
-"""Clean tokens of sub-word noise: find which of them are words, and which word each is."""
+"""Find which tokens of a vocabulary are whole words, numbers, punctuation or pieces of words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORTEST_UNSPACED = 4
 
 @dataclass(frozen=True)
 class CleanToken:
-    """A token as a person reads it."""
+    """A token without surrounding spaces, and what it is."""
 
     text: str
     """Without the spaces around it."""
@@ -28,11 +28,12 @@ class CleanToken:
 
 
 def clean(tokens: Sequence[str]) -> list[CleanToken]:
-    """Clean all tokens of a vocabulary.
+    """Return what each token of a vocabulary is.
 
-    A token is a word if it is all letters, and a space precedes it or its first letter is a capital. In lower case
-    without a space it is a piece ("ation"), unless the vocabulary also has it with a space and it has at least
-    `SHORTEST_UNSPACED` letters ("should"). If hardly any token has a space before it, tokens are whole words.
+    A token of letters only is a word if it begins with a space or a capital letter. In lower case without a space, it
+    is a piece of a word ("ation"), unless the vocabulary also has it with a space and it has at least
+    `SHORTEST_UNSPACED` letters ("should"). If fewer than one in twenty tokens of the vocabulary begin with a space, all
+    tokens of letters are words.
     """
     spaced = {token.strip().lower() for token in tokens if token[:1].isspace()}
     word_level = len(spaced) < len(tokens) / 20

@@ -1,4 +1,4 @@
-"""Find the concepts of a model's value vectors, or of any vectors of its stream, from their top tokens.
+"""Find concepts among the top tokens of value vectors, or of any vectors of the residual stream.
 
 Source: Geva et al. 2022, section 4 (10 random values of each layer, their 30 top tokens in the raw basis).
 """
@@ -35,11 +35,11 @@ _PER_CLUSTER = 20
 
 
 def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
-    """Return the classes of a model's vocabulary, computed once for each loaded model.
+    """Return the classes that the tokens of a model's vocabulary belong to; they are computed once and cached.
 
     Args:
-        embedding: whether to add clusters of the rows of W_E (average linkage, cosine, one cluster for 20 tokens on
-            average) as classes; when None, for vocabularies up to `LARGEST_CLUSTERED`.
+        embedding: whether to add clusters of token embeddings (rows of W_E; average linkage, cosine, 20 tokens in a
+            cluster on average) as classes; when None, for vocabularies of up to `LARGEST_CLUSTERED` tokens.
 
     Raises:
         InvalidInput: the model has no tokenizer.
@@ -59,7 +59,7 @@ def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VectorConcepts(Displayed):
-    """Vectors, their top tokens and the concepts in them."""
+    """The top tokens of some vectors, and the concepts found among them."""
 
     lm: Decoder
     labels: tuple[str, ...]
@@ -77,11 +77,11 @@ class VectorConcepts(Displayed):
         return coverage([list(found) for found in self.concepts], self.ids.shape[1], tuple(kinds))
 
     def number(self, kinds: Sequence[str] = COUNTED) -> Int[np.ndarray, " vector"]:
-        """Return how many concepts of these kinds each vector has."""
+        """Return the number of concepts of these kinds for each vector."""
         return np.array([sum(c.kind in kinds for c in found) for found in self.concepts])
 
     def to_table(self) -> Table:
-        """One row for each concept of each vector: kind, score, its tokens, evidence."""
+        """Return a table with one row for each concept of each vector: kind, score, its tokens, evidence."""
         names = ("vector", "layer", "concept", "kind", "score", "n_tokens", "class_size", "tokens", "evidence")
         rows = []
         for label, layer, found in zip(self.labels, self.layers, self.concepts, strict=True):
@@ -91,7 +91,7 @@ class VectorConcepts(Displayed):
         return Table.of_rows(f"Concepts in the top {self.ids.shape[1]} tokens", names, rows, self.provenance)
 
     def by_layer(self) -> Table:
-        """Return for each layer the mean share of tokens in a concept, in all and by kind, and concepts per vector."""
+        """Return a table by layer: mean share of top tokens in a concept, also by kind, and concepts per vector."""
         layers = sorted(set(self.layers), key=lambda layer: -1 if layer is None else layer)
         at = np.array(self.layers)
         columns: dict[str, list] = {"layer": layers, "vectors": [int((at == n).sum()) for n in layers]}
@@ -106,7 +106,7 @@ class VectorConcepts(Displayed):
 
     @property
     def provenance(self) -> Provenance:
-        """The provenance: model, basis, seed, number of top tokens and the kinds that count."""
+        """What the concepts were computed from: model, basis, seed, number of top tokens, kinds that count."""
         notes = {"top": int(self.ids.shape[1]), "counted": list(COUNTED), "show_unlearned": self.show_unlearned}
         return self.lm.provenance(basis=self.basis, seed=self.seed, notes=notes)
 
@@ -125,14 +125,16 @@ def vector_concepts(
     max_expected: float = MAX_EXPECTED,
     show_unlearned: bool = False,
 ) -> VectorConcepts:
-    """The concepts of any stream vectors.
+    """Find the concepts among the top tokens of any vectors of the residual stream.
 
     Args:
-        labels: a name for each; numbers when None.
-        layers: the layer of each; None where they belong to no layer.
-        basis: "raw", "final" through the final norm, or "jacobian" as parts of resid_post of their layers; when None,
-            "jacobian" where a lens is fitted and layers are given, else "raw".
-        seed: recorded in the provenance if the vectors were drawn.
+        labels: a name for each vector; numbers when None.
+        layers: the layer of each vector; None if they belong to no layer.
+        top: number of top tokens of each vector.
+        basis: "raw" (the product with W_U), "final" (through the final norm) or "jacobian" (carried from resid_post of
+            their layers by the model's fitted lens); when None, "jacobian" where a lens is fitted and layers are given,
+            else "raw".
+        seed: the seed with which the vectors were drawn, to record it in the provenance.
         embedding: see `model_classes`.
         max_expected: see `find_concepts`.
         show_unlearned: include tokens that the model never learned; by default they are left out.
@@ -153,7 +155,7 @@ def vector_concepts(
 def _carried(
     lm: Decoder, vectors: Float[Tensor, "vector d_model"], layers: Sequence[int] | None, basis: Basis
 ) -> tuple[Float[Tensor, "vector d_model"], Basis]:
-    """The vectors of some layers in a basis, and how they are read then."""
+    """Carry vectors to the final stream if the basis is "jacobian"; return them and the basis to read them in."""
     if basis != "jacobian":
         return vectors, basis
     if layers is None:
@@ -168,7 +170,7 @@ def _carried(
 def sample_memories(
     lm: Decoder, per_layer: int, seed: int, layers: Sequence[int] | None = None
 ) -> list[tuple[int, int]]:
-    """Draw memories without replacement, the same number from each layer (all of a layer that has fewer).
+    """Draw `per_layer` memories (FFN neurons) at random from each layer, without replacement, or all if it has fewer.
 
     Raises:
         InvalidInput: `per_layer` is less than 1.
@@ -197,19 +199,20 @@ def value_concepts(
     embedding: bool | None = None,
     show_unlearned: bool = False,
 ) -> VectorConcepts:
-    """The concepts of some memories' values; of a random sample of every layer if none are named.
+    """Find the concepts that memories (FFN neurons) promote, among the top tokens of their value vectors.
 
-    A memory of a gated layer fires with either sign, so it is read at both poles, unless the negative one is named.
+    In gated layers, coefficients have either sign, so by default both the value vector and its negation are analysed.
 
     Args:
-        memories: layer and index of each, or a name: "L5M278" for both poles, "-L5M278" for the negative one; drawn
-            when None.
-        per_layer: how many to draw from each layer.
-        layers: from which layers to draw; all when None.
-        poles: "named" to read every memory at one pole: the positive one, unless the name has a minus sign.
-        top: top tokens of each value.
+        memories: layer and index of each, or a name: "L5M278" for both signs, "-L5M278" for the negative sign only. A
+            random sample when None.
+        per_layer: number of memories to draw from each layer.
+        layers: the layers to draw from; all when None.
+        poles: "both" signs, or "named" for one sign of each memory: positive unless its name has a minus sign.
+        seed: the seed of the random sample.
+        top: number of top tokens of each value vector.
         basis: "raw" (the papers' E v), "final" or "jacobian"; when None, "jacobian" where a lens is fitted, else "raw".
-        embedding: whether neighbours in the embedding are classes too; see `model_classes`.
+        embedding: whether clusters of token embeddings are classes, too; see `model_classes`.
         show_unlearned: include tokens that the model never learned; by default they are left out.
 
     Raises:
@@ -248,7 +251,7 @@ def _named(given: object) -> SignedMemory:
 
 
 def _poles(lm: Decoder, memory: SignedMemory, poles: str) -> tuple[Pole, ...]:
-    """Return the poles at which a memory is read."""
+    """Return the signs of the coefficient at which a memory is analysed."""
     one_of("poles", poles, ("both", "named"))
     if poles == "named" or memory.pole == "negative" or not lm.is_signed(lm.layer(memory.layer)):
         return (memory.pole,)

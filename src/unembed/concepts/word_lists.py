@@ -1,4 +1,4 @@
-"""Closed classes of English words, and given names: small lists that WordNet lacks."""
+"""Lists that WordNet lacks: English function words by class, such as prepositions, and given names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of WordNet 3.0 that single tokens need: senses, hypernyms, how specific a class is, definitions.
+"""The part of WordNet 3.0 that is needed for single words: senses, hypernyms, information content, definitions.
 
 The files are a part of WordNet (see `tools/wordnet_build.py`), shipped under its own licence (`wordnet/LICENSE.txt`).
 """
@@ -43,7 +43,7 @@ _RULES = {
 
 @dataclass(frozen=True, eq=False)
 class WordNet:
-    """Synsets by number, and the words that have them."""
+    """WordNet's synsets (sets of synonyms), which are numbered, and the synsets of each word."""
 
     names: list[str]
     """`city.n.1`: first word, part of speech (n, v, a, r), number of the sense."""
@@ -60,9 +60,9 @@ class WordNet:
     irregular: dict[tuple[str, str], str]
 
     def base_forms(self, word: str) -> dict[str, str]:
-        """Return, for each part of speech, the base form that WordNet has for a lower-case word.
+        """Return the base form of a lower-case word for each part of speech that WordNet lists it as.
 
-        Source: WordNet's morphy: exceptions first, then the word itself, then endings.
+        As in WordNet's morphy, irregular forms are tried first, then the word itself, then the word without its ending.
         """
         found = {}
         for part, rules in _RULES.items():
@@ -82,7 +82,7 @@ class WordNet:
         return list(dict.fromkeys(out))
 
     def ancestors(self, synset: int) -> frozenset[int]:
-        """Return the synset and everything above it."""
+        """Return a synset and all its direct and indirect hypernyms."""
         found = {synset}
         todo = [synset]
         while todo:
@@ -94,14 +94,14 @@ class WordNet:
 
     @property
     def information(self) -> Float[np.ndarray, " synset"]:
-        """Return the information content of each synset in bits: -log2 of the share of tagged words below it.
+        """The information content of each synset in bits: -log2 of its share of WordNet's tagged words.
 
-        One is added to each sense's count, so that none has a probability of 0. Source: Resnik 1995.
+        One is added to the count of each sense, so that no share is 0. Source: Resnik 1995.
         """
         return _information(self)
 
     def definition(self, word: str) -> str | None:
-        """Return the definition of a word's most tagged sense; None if WordNet does not have the word."""
+        """Return the definition of a word's most frequent sense; None if WordNet does not have the word."""
         described = [s for s in self.senses(word.lower()) if self.glosses[s]]
         return self.glosses[max(described, key=lambda s: self.counts[s])] if described else None
 

@@ -1,6 +1,6 @@
-"""Text in the form that a model reads: documents, sentences or windows, prefixes, batches, and token positions.
+"""Corpora: documents are split into sentences or windows, tokenised, and grouped into batches for the model.
 
-Public names are imported on first use: an index is read without torch.
+Public names are imported at their first use, so that an index can be read without importing torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cut a corpus into batches of segments with similar lengths: little padding, and the same batches in every run."""
+"""Group a corpus's segments into batches of similar length: they have little padding and are the same in every run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PADDING = 0.02
 
 
 def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[Batch]:
-    """Yield segments in batches of at most `tokens` columns times rows.
+    """Yield segments in batches of at most `tokens` tokens, padding included; one long segment can have more.
 
-    Segments for `ahead` batches are read, sorted by length (by number where equal) and cut into batches; then the next
-    segments are read. Within each such group, batches are ordered from short to long.
+    Enough segments for `ahead` batches are read, sorted by length (equal lengths by number) and split into batches;
+    then the next segments are read. Within each such group, batches of short segments come first.
     """
     number, begin = 0, 0.0
     while stretch := _stretch(segments, tokens * ahead):
@@ -29,10 +29,10 @@ def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[B
 
 
 def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
-    """Yield groups of segments whose number times the longest length is at most `tokens`.
+    """Yield groups of segments that have at most `tokens` tokens, padding included.
 
-    A group that has reached a quarter of this size ends early if, with the next segment, more than a fiftieth of it
-    would be padding. On the sentences of WikiText, padding is then 0.4 %, at the cost of a sixth more batches.
+    A group of at least a quarter of this size ends early if the next segment would make more than 2 % of it padding. On
+    the sentences of WikiText, 0.4 % of all tokens are then padding, at the cost of a sixth more batches.
     """
     rows: list[Segment] = []
     real = 0

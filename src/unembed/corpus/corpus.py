@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a corpus is opened without torch
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents that can be read any number of times, with their segmentation. Open one with `open_corpus`."""
+    """A collection of documents, and how they are split into segments. Create one with `open_corpus`."""
 
     name: str
     files: tuple[Path, ...]
@@ -59,7 +59,7 @@ class Corpus:
         return detokenized(text) if self.detokenize else text
 
     def _named_texts(self) -> Iterator[tuple[str, str, float]]:
-        """Yield name, text, and the share of the corpus read so far."""
+        """Yield name and text of each document that is not empty, and the share of the corpus read so far."""
         for number, text in enumerate(self.texts):
             if text.strip():
                 yield f"text {number}", text, (number + 1) / len(self.texts)
@@ -74,14 +74,14 @@ class Corpus:
             before += size
 
     def segments(self, encoder: Encoder, documents: Iterator[Document] | None = None) -> Iterator[Segment]:
-        """Yield every segment in order, in the tokens of a model.
+        """Yield every segment in order, tokenised for a model.
 
-        Sentences are read one at a time. A sentence longer than the context is cut into overlapping windows, which all
-        have its sentence number, and every token is counted once.
+        With segmentation "sentences", each sentence is a segment. A sentence longer than the window is split into
+        overlapping windows with the same sentence number. Tokens in an overlap are counted once.
 
         Args:
-            documents: the documents of this corpus, where the caller iterates over them itself; `documents()` when
-                None.
+            encoder: the model, or another object with its tokenizer and context length.
+            documents: the documents to split; `documents()` when None.
         """
         from unembed.corpus.segmentation import sentence_segments, window_segments
 
@@ -89,11 +89,12 @@ class Corpus:
         return cut(self.documents() if documents is None else documents, encoder, self.window, self.overlap)
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
-        """Yield batches of about `tokens` tokens, of segments with similar lengths, the same in every run.
+        """Yield batches of segments with similar lengths; the batches are the same in every run.
 
         Args:
-            tokens: columns times rows of a batch, at most; one long segment can exceed it.
-            ahead: the number of batches whose segments are sorted by length together; more means less padding.
+            encoder: the model, or another object with its tokenizer and context length.
+            tokens: largest number of tokens in a batch, padding included; one long segment can have more.
+            ahead: number of batches whose segments are sorted by length together; a larger number means less padding.
         """
         from unembed.corpus.batches import bucketed
 
@@ -101,7 +102,7 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the first 16 digits of SHA-256 over content and segmentation; this reads the files once."""
+        """The first 16 hexadecimal digits of a SHA-256 hash of the content and segmentation; this reads all files."""
         digest = hashlib.sha256()
         cut = (self.segmentation, self.window, self.overlap, self.detokenize, self.max_documents, self.reading)
         digest.update(repr(cut if not self.moses else (*cut, "moses")).encode())
@@ -117,7 +118,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, object]:
-        """Return the facts of the corpus as JSON values, for manifests and provenance."""
+        """Return name, files, options and fingerprint of the corpus as JSON values, for manifests and provenance."""
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,
@@ -152,23 +153,23 @@ def open_corpus(
     moses: bool = False,
     max_documents: int | None = None,
 ) -> Corpus:
-    """Open a corpus. Only the names of its files are read.
+    """Open a corpus. The contents of its files are not read yet.
 
     Args:
         source: None or "shipped" for the shipped WikiText-103 validation text; a file (.txt, .jsonl, .parquet, else
             plain text), a folder, a pattern such as "data/*.jsonl"; "datasets:NAME:CONFIG:SPLIT" for a data set of the
             Hugging Face hub, streamed; or texts in memory, each a document. A `Corpus` passes through.
-        segmentation: "sentences", each read on its own, as in Geva et al. 2021, section 3; or "windows", documents in
-            overlapping stretches.
-        window: longest segment in tokens; the model's context, at most 1,024, when None.
-        overlap: tokens of an earlier window that the next one reads again as context; a quarter of the window when
+        segmentation: "sentences", so that the model reads each sentence separately, as in Geva et al. 2021, section 3;
+            or "windows", which splits documents into overlapping windows.
+        window: largest number of tokens in a segment; when None, the model's context length, but at most 1,024.
+        overlap: number of tokens that a window repeats from the one before it as context; a quarter of the window when
             None.
         column: the field of JSON lines or Parquet that contains the text.
-        errors: "strict", "replace" or "ignore", for bytes that are not UTF-8.
-        markup: "auto", "wikitext" or "plain".
-        detokenize: turn the spacing of WikiText (` @-@ `, ` , `) into ordinary writing; the papers did not.
-        moses: split words as Moses does (needs sacremoses), as the papers' released code did before WikiLM read them.
-        max_documents: stop after this many.
+        errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
+        markup: "wikitext" to split files at the titles of WikiText articles, "plain" not to, "auto" to detect it.
+        detokenize: convert the spacing of WikiText (` @-@ `, ` , `) to ordinary text; the papers did not.
+        moses: tokenise with Moses first (needs sacremoses), as the papers' released code did for WikiLM.
+        max_documents: largest number of documents to read; all when None.
 
     Raises:
         CorpusUnreadable: there is no such file.

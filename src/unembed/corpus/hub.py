@@ -17,13 +17,13 @@ _FINGERPRINT_ROWS = 64
 
 @dataclass(frozen=True)
 class HubData:
-    """One split of a data set, as `datasets:NAME[:CONFIG][:SPLIT]` names it.
+    """One split of a data set, which `datasets:NAME[:CONFIG][:SPLIT]` names.
 
     Attributes:
         name: the name of the data set on the hub, or a folder that `datasets` can load.
-        config: its configuration, None for the only one.
-        split: such as "train".
-        column: the column of the text.
+        config: the name of its configuration; None for the default.
+        split: the name of the split, such as "train".
+        column: the name of the column that contains the text.
     """
 
     name: str
@@ -33,10 +33,10 @@ class HubData:
 
     @classmethod
     def parse(cls, source: str, column: str) -> HubData:
-        """Parse a name with the prefix; the default split is "train".
+        """Parse a string such as "datasets:NAME:CONFIG:SPLIT"; the default split is "train".
 
         Raises:
-            CorpusUnreadable: it has no name, or too many parts.
+            CorpusUnreadable: the string has no name, or too many colons.
         """
         name, *rest = source.removeprefix(PREFIX).split(":")
         if not name or len(rest) > 2:
@@ -86,7 +86,7 @@ class HubData:
             yield f"{self.name}:{number}", text, (number + 1) / n if n else 0.0
 
     def fingerprint(self) -> bytes:
-        """Return SHA-256 over names, number of rows and the first 64 texts."""
+        """Return a SHA-256 hash of the names, the number of rows and the first 64 texts."""
         digest = hashlib.sha256(repr((self.name, self.config, self.split, self.column, self._n_rows)).encode())
         for _, text, _ in islice(self.documents(), _FINGERPRINT_ROWS):
             digest.update(text.encode(errors="surrogatepass") + b"\0")

@@ -1,4 +1,4 @@
-"""Read and write the markup of WikiText: title lines of articles, and the spaces and marks of its tokenisation."""
+"""WikiText's markup: find the titles of articles, and convert its tokenised text from and to ordinary text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _TITLE = re.compile(r"^ ?= (?!=)(.+?) = ?$")
 
 
 def title(line: str) -> str | None:
-    """Return the title of an article if the line is one (` = Homarus gammarus = `), else None."""
+    """Return the title if a line is the title of an article (` = Homarus gammarus = `), else None."""
     found = _TITLE.match(line.rstrip("\n"))
     return found.group(1) if found and not found.group(1).endswith(" =") else None
 
 
 def looks_like_wikitext(first_lines: Iterable[str]) -> bool:
-    """Tell whether the first line that is not blank is an article's title."""
+    """Return whether the first line that is not blank is the title of an article."""
     return title(next((line for line in first_lines if line.strip()), "")) is not None
 
 
@@ -49,9 +49,9 @@ _JOINS = [
 
 
 def detokenized(text: str) -> str:
-    """Return the text in ordinary writing: ` @-@ ` becomes `-`, ` , ` becomes `, `.
+    """Convert WikiText to ordinary text: ` @-@ ` becomes `-`, ` , ` becomes `, `.
 
-    `<unk>` stays, as the word is lost.
+    `<unk>` stays, because the word that it replaced is not known.
     """
     for pattern, put in _JOINS:
         text = pattern.sub(put, text)
@@ -64,8 +64,8 @@ _SPLITS = [
     (re.compile(r"(?<![\w>])'(?=[\w<])|(?<=[\w>])'(?!\w)"), " ' "),
     (re.compile(r"(?<=[\w>])('(?:s|re|ve|ll|d|m|t)\b)"), r" \1"),
     (re.compile(r"(?<!@)([,;:?!%()\[\]{}\"“”…]|\.\.+)(?!@)"), r" \1 "),
-    # A space is put before a full stop, except after an initial, a title or an abbreviation with inner stops, or before
-    # a lower-case letter.
+    # A full stop gets a space before it, except after an initial, a title or an abbreviation with several full stops,
+    # or before a lower-case letter.
     (
         re.compile(
             r"(?<![.@])(?<!\b[A-Z])(?<!\b(?:No|St|Dr|Mr|Co|Jr|Lt))(?<!\bMrs)(?<!\.[A-Z])\.(?! +[a-z])(?=[\W]|$)(?![.@])"
@@ -78,9 +78,9 @@ _SPLITS = [
 
 
 def tokenized(text: str) -> str:
-    """Return running text in WikiText's form: spaces around words and signs, ` @-@ ` in words, ` @.@ ` in numbers.
+    """Convert ordinary text to WikiText's tokenisation: spaces around punctuation, ` @-@ ` for `-`, ` @.@ ` for `.`.
 
-    The inverse of `detokenized`, except for some abbreviations.
+    This is the inverse of `detokenized`, except for some abbreviations.
     """
     for pattern, put in _SPLITS:
         text = pattern.sub(put, text)

@@ -1,7 +1,7 @@
 """Tokenise text as the papers' released code did with Moses, before looking words up in WikiLM's dictionary.
 
-WikiText is tokenised already, so Moses breaks 4 % of its words (`@-@`, `<unk>`, `'s`). It is used only to reproduce
-published figures. Otherwise words are split at spaces, as in the model's training.
+WikiText is tokenised already, so Moses splits 4 % of its words wrongly (`@-@`, `<unk>`, `'s`). It is used only to
+reproduce published figures. Otherwise words are split at spaces, as in WikiLM's training.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read documents from files: plain text, WikiText, JSON lines, Parquet.
 
-They are read one at a time, so that a file may be larger than memory.
+Documents are read one at a time, so a file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHIPPED = files("unembed.corpus") / "shipped" / "wikitext" / "valid.txt"
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read.
+    """Options for reading files.
 
     Attributes:
         column: the field of JSON lines or Parquet that contains the text.
@@ -79,7 +79,7 @@ def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str, float
 
 
 class _Lines:
-    """Yields lines with their line ends, decoded one by one so that an error can name the bad byte."""
+    """Yields the lines of a file, decoded one by one, so that an error message can name the byte that is not UTF-8."""
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._errors = path, reading.errors
@@ -87,7 +87,7 @@ class _Lines:
 
     @property
     def share(self) -> float:
-        """Return the share of the file's bytes read so far."""
+        """The share of the file's bytes read so far."""
         return self._at / self._size
 
     def __iter__(self) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _text(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
 
 
 def _paragraph_documents(name: str, lines: Iterator[str], at_most: int = 1 << 20) -> Iterator[tuple[str, str]]:
-    """Yield a plain file as one document; a very large one is cut at line ends so that it need not fit into memory."""
+    """Yield a plain text as one document, or, if it has over `at_most` characters, as several, split at line ends."""
     part_lines: list[str] = []
     size, part = 0, 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Cut documents into segments, each of which the model reads at once."""
+"""Split documents into segments: sentences or windows, which the model reads separately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 1024
 
 
 class _Axis:
-    """The position and number of the next segment."""
+    """Counters: the position in the corpus and the number of the next segment."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -27,7 +27,7 @@ class _Axis:
 def sentence_segments(
     documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
 ) -> Iterator[Segment]:
-    """Yield each sentence as a segment; a sentence longer than the context is cut into overlapping windows."""
+    """Yield each sentence as a segment; a sentence longer than the window is split into overlapping windows."""
     size, back = sizes(encoder, window, overlap)
     lead = leading(encoder)
     axis = _Axis()
@@ -42,7 +42,7 @@ def sentence_segments(
 def window_segments(
     documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
 ) -> Iterator[Segment]:
-    """Yield each document as overlapping windows, which `sentence` numbers."""
+    """Yield each document as overlapping windows; their attribute `sentence` is the number of the window."""
     size, back = sizes(encoder, window, overlap)
     lead = leading(encoder)
     axis = _Axis()
@@ -57,10 +57,10 @@ def window_segments(
 def _windows(
     tokens: Tensor, lead: int, size: int, back: int, document: int, sentence: int | None, axis: _Axis
 ) -> Iterator[Segment]:
-    """Yield one text as windows, each of which begins with the special tokens.
+    """Yield one text as windows, each with the special tokens at its start.
 
-    A later window is [special tokens, `back` tokens of context, new tokens]. Its start is chosen so that its text
-    tokens have their own positions; its special tokens are not counted again.
+    A window after the first is [special tokens, `back` tokens of context, new tokens]. Its `start` is such that every
+    text token has the same position as in other windows; only its new tokens are counted.
     """
     n = len(tokens)
     start, done, count = axis.position, 0, 0
@@ -87,7 +87,7 @@ def _between(span: tuple[float, float], done: int, of: int) -> float:
 
 
 def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[int, int]:
-    """Return the longest segment, and the number of tokens that two windows share.
+    """Return the largest number of tokens in a segment, and the overlap of two windows in tokens.
 
     Raises:
         InvalidInput: the window is longer than the model's context, or leaves no room for new tokens.
@@ -102,7 +102,7 @@ def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[in
 
 
 def leading(encoder: Encoder) -> list[int]:
-    """Return the special tokens that the tokenizer puts in front of any text."""
+    """Return the special tokens that the tokenizer puts before every text."""
     a, b = (tokens.tolist() for tokens in encoder.encode_all(["a", "of"]))
     lead: list[int] = []
     for x, y in zip(a[:-1], b[:-1], strict=False):

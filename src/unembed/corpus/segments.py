@@ -1,7 +1,7 @@
-"""The parts of a corpus: documents, segments (what the model reads at once) and batches of segments.
+"""The parts of a corpus: documents, segments (sentences or windows, each one input of the model), and batches.
 
-Every counted token has one `position`: the number of counted tokens of the corpus before it. Positions increase in
-corpus order, so a trigger is identified by one number.
+A token that several windows contain is counted once. The `position` of a token is the number of counted tokens before
+it in the corpus, so one number identifies a token of the corpus.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 
 @runtime_checkable
 class Encoder(Protocol):
-    """What a corpus needs from a model: its tokenizer and the length of its context."""
+    """What a corpus needs of a model: tokenisation, and the context length."""
 
     @property
     def n_ctx(self) -> int | None:
-        """The length of the longest prompt; None if there is no limit."""
+        """The context length in tokens; None if there is no limit."""
         ...
 
     def encode_all(self, texts: Sequence[str]) -> list[Tensor]:
@@ -47,13 +47,14 @@ class Segment:
     """One input of the model: a sentence, or a window of a document.
 
     Attributes:
-        number: counted through the corpus.
-        sentence: number of the sentence or window inside the document.
-        start: position of column 0; column c is at `start + c`.
-        skip: leading columns that are only context; an earlier window counted them.
-        lead: leading columns that are special tokens of the tokenizer.
-        next_token: the token after the last one, -1 where the corpus has none or the segment is a sentence.
-        share: the share of the corpus read when the segment ends, 0 to 1.
+        number: number of the segment in the corpus, from 0.
+        document: number of the document.
+        sentence: number of the sentence or window in the document.
+        start: position in the corpus of the first token; token c of the segment is at `start + c`.
+        skip: number of tokens at the start that are context only, because an earlier window counted them.
+        lead: number of tokens at the start that are special tokens of the tokenizer.
+        next_token: the token that follows the segment in its text; -1 if there is none or the segment is a sentence.
+        share: the share of the corpus that ends with this segment, 0 to 1.
     """
 
     number: int
@@ -67,24 +68,26 @@ class Segment:
     share: float = 0.0
 
     def __len__(self) -> int:
-        """The number of columns."""
+        """The number of tokens."""
         return len(self.tokens)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Segments of similar length, padded on the right. Small integer tensors; all on the CPU until `to`.
+    """Segments of similar length, padded on the right. All tensors are on the CPU.
 
     Attributes:
-        number: counted through the corpus; the same for every run of the same corpus, model and batch size.
-        tokens: ids, padding filled with 0.
-        lengths: columns that are real.
-        sentences: sentence numbers inside the document.
-        starts: position of column 0.
-        skips: leading columns that are not counted.
-        leads: leading columns that are special tokens.
-        after: the token after the last, -1 for none.
-        share: the share of the corpus read after the batch, 0 to 1.
+        number: number of the batch in the corpus; the same in every run with the same corpus, model and batch size.
+        tokens: token ids; padding is 0.
+        lengths: number of tokens of each segment, without padding.
+        segments: number of each segment in the corpus.
+        documents: document number of each segment.
+        sentences: number of each sentence or window in its document.
+        starts: position in the corpus of each segment's first token.
+        skips: number of tokens at the start of each segment that are not counted.
+        leads: number of tokens at the start of each segment that are special tokens.
+        after: the token that follows each segment in its text; -1 if there is none.
+        share: the share of the corpus that ends with this batch, 0 to 1.
     """
 
     number: int
@@ -122,12 +125,12 @@ class Batch:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(batch, pos)."""
+        """The number of segments, and the length of the longest."""
         return self.tokens.shape[0], self.tokens.shape[1]
 
     @cached_property
     def columns(self) -> Int[Tensor, " pos"]:
-        """0, 1, 2, ..."""
+        """The column numbers 0, 1, 2, ... of `tokens`."""
         return torch.arange(self.tokens.shape[1])
 
     @cached_property
@@ -137,22 +140,22 @@ class Batch:
 
     @cached_property
     def counted(self) -> Bool[Tensor, "batch pos"]:
-        """True for the columns that statistics count: real tokens that no earlier window counted."""
+        """True for the tokens that statistics count: no padding, and not counted by an earlier window."""
         return self.mask & (self.columns >= self.skips[:, None])
 
     @cached_property
     def positions(self) -> Int[Tensor, "batch pos"]:
-        """The position of each column."""
+        """The position of each token in the corpus."""
         return self.starts[:, None] + self.columns
 
     @cached_property
     def prefix_lengths(self) -> Int[Tensor, "batch pos"]:
-        """The number of text tokens in the prefix that ends at each column."""
+        """The number of text tokens from the start of the segment up to each token; special tokens are not counted."""
         return (self.columns + 1 - self.leads[:, None]).clamp_min(0)
 
     @cached_property
     def next_tokens(self) -> Int[Tensor, "batch pos"]:
-        """The token after each column, -1 if there is none."""
+        """The token that follows each token; -1 if there is none."""
         following = torch.full_like(self.tokens, -1)
         following[:, :-1] = self.tokens[:, 1:]
         following[~self.mask] = -1
@@ -161,5 +164,5 @@ class Batch:
 
     @cached_property
     def n_counted(self) -> int:
-        """The number of positions that statistics count."""
+        """The number of tokens that statistics count."""
         return int(self.counted.sum())

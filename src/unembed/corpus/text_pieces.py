@@ -1,4 +1,4 @@
-"""Return the text of a corpus in pieces that can be joined again, for code that cuts other windows."""
+"""The text of a corpus in pieces that can be joined again, so that it can be split into other windows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from unembed.corpus.sentences import sentences
 
 @dataclass(frozen=True)
 class TextPieces:
-    """Pieces of a corpus in order.
+    """The text of a corpus in pieces, in order.
 
     Attributes:
-        corpus: its name, for display.
+        corpus: the name of the corpus, for display.
         documents: the document number of each piece.
-        text: the text of a piece.
-        joint: the text between two pieces of one document.
+        text: returns the text of the piece with a given number.
+        joint: the text to insert between two pieces of one document.
     """
 
     corpus: str

@@ -1,7 +1,7 @@
-"""A corpus tokenised once: its token stream, and the segments that the model reads.
+"""A tokenised corpus: all its tokens in one array (the token stream), and the segments that the model reads.
 
-The stream holds every counted token once, in corpus order, so a token's position is its index in the stream. A segment
-is a sentence or a window; a later window also reads the end of the one before it as context.
+Every token that counts is in the stream once, in the order of the corpus, so its position is its index. A segment is a
+sentence or a window; a window also contains the end of the one before it, as context.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class TokenStream:
     """The token stream of a corpus and its segments; the arrays may be memory maps.
 
     Attributes:
-        token: the id at each position.
-        start: the position at which the counted tokens of each segment start, then the length of the stream.
-        first: the position of the first text token that each segment reads; before `start` in a later window.
-        origin: the position at which the document of each segment starts.
+        token: the token id at each position.
+        start: the position of each segment's first counted token; the last element is the length of the stream.
+        first: the position of each segment's first text token, which is before `start` if the segment has context.
+        origin: the position at which each segment's document starts.
         document: the document number of each segment.
-        sentence: the number of the sentence or window in its document.
-        after: the token after the last one of each segment; -1 where there is none.
+        sentence: the number of each sentence or window in its document.
+        after: the token that follows each segment in its text; -1 if there is none.
     """
 
     token: Int[np.ndarray, " stream"]
@@ -48,7 +48,9 @@ class TokenStream:
 
     @classmethod
     def of(cls, segments: Iterable[Segment]) -> TokenStream:
-        """Build the stream of all segments of a corpus in memory: 4 bytes a token, 36 bytes a segment.
+        """Build the token stream of some segments in memory.
+
+        Memory: 4 bytes for each token and 36 bytes for each segment.
 
         Raises:
             CorpusUnreadable: there is no token.
@@ -69,27 +71,27 @@ class TokenStream:
 
     @property
     def n_special(self) -> int:
-        """The number of special tokens that the tokenizer puts in front of each segment."""
+        """The number of special tokens at the start of each segment."""
         return int(self.first[0]) - int(self.start[0])  # the first segment reads no context
 
     @property
     def lengths(self) -> Int[np.ndarray, " segments"]:
-        """The number of tokens that the model reads in each segment, with special tokens and context."""
+        """The number of tokens of each segment, with special tokens and context."""
         return np.asarray(self.start[1:]) - self._column_zero
 
     @property
     def _column_zero(self) -> Int[np.ndarray, " segments"]:
-        """The position of each segment's column 0, found by counting special tokens back from its first text token."""
+        """The position of each segment's first token: that of its first text token, minus the special tokens."""
         return np.asarray(self.first) - self.n_special
 
     @cached_property
     def _text_segment(self) -> Int[np.ndarray, " segments"]:
-        """The segment at which the text of each segment begins: itself, or the first window of the text."""
+        """For each segment, the number of the first window of its text: its own number unless it has context."""
         reads_context = np.asarray(self.start[:-1]) > self._column_zero
         return np.maximum.accumulate(np.where(reads_context, 0, np.arange(self.n_segments)))
 
     def segment(self, positions: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        """Return the segment that counts each position."""
+        """Return the number of the segment that counts each position."""
         return np.asarray(np.searchsorted(self.start, positions, side="right") - 1)
 
     def tokens_at(self, positions: Int[np.ndarray, " position"]) -> Int[np.ndarray, " position"]:
@@ -105,32 +107,32 @@ class TokenStream:
         return np.where(positions < 0, -1, np.where(is_last, np.asarray(self.after)[segment], following))
 
     def prefix(self, position: int, *, special: bool = True) -> Int[np.ndarray, " pos"]:
-        """Return every token that the model has read up to a position, with or without special tokens in front."""
+        """Return the tokens of a segment up to a position, inclusive, with or without special tokens at its start."""
         segment = int(self.segment(np.array(position)))
         tokens = self._columns(segment, position + 1)
         return tokens if special else tokens[self.n_special :]
 
     def prefix_lengths(self, positions: Int[np.ndarray, " position"]) -> Int[np.ndarray, " position"]:
-        """Return the number of text tokens in the prefix that ends at each position."""
+        """Return the number of text tokens from the start of the segment to each position, inclusive."""
         return positions + 1 - np.asarray(self.first)[self.segment(positions)]
 
     def prefix_positions(self) -> Int[np.ndarray, " prefix"]:
-        """Return the last position of every prefix with at least one text token, each once, in corpus order."""
+        """Return every position at which a prefix of at least one text token ends: all but those of special tokens."""
         begin = np.maximum(self.start[:-1], self.first)
         return np.concatenate([np.arange(a, b) for a, b in zip(begin, self.start[1:], strict=True)])
 
     def segments(self) -> Iterator[Segment]:
-        """Yield the segments that the corpus was cut into, as `Corpus.segments` does."""
+        """Yield all segments, as `Corpus.segments` does."""
         return (self._segment(number, int(self.start[number + 1])) for number in range(self.n_segments))
 
     def segments_up_to(self, positions: Int[np.ndarray, " position"]) -> Iterator[Segment]:
-        """Yield the segments that count these positions, each once, cut off after the last such position."""
+        """Yield each segment that counts one of these positions, cut off after the last of these positions in it."""
         segment = self.segment(positions)
         for number in np.unique(segment).tolist():
             yield self._segment(number, int(positions[segment == number].max()) + 1)
 
     def _columns(self, segment: int, end: int) -> Int[np.ndarray, " pos"]:
-        """Return the tokens of a segment that the model reads up to a position (exclusive)."""
+        """Return the tokens of a segment up to position `end` (exclusive), with special tokens and context."""
         start, first, n = int(self.start[segment]), int(self.first[segment]), self.n_special
         if start <= first - n:
             return np.asarray(self.token[start:end])
@@ -159,10 +161,12 @@ class TokenStream:
 
 @dataclass(frozen=True, eq=False)
 class TokenizedCorpus:
-    """A token stream with the name of its corpus; a sweep accepts it wherever it accepts a `Corpus`.
+    """A token stream with the name of its corpus; it can replace a `Corpus` in a sweep.
 
     Attributes:
-        fingerprint: the fingerprint of the corpus; see `Corpus.fingerprint`.
+        name: the name of the corpus.
+        fingerprint: see `Corpus.fingerprint`.
+        stream: the tokens and segments.
     """
 
     name: str
@@ -170,14 +174,14 @@ class TokenizedCorpus:
     stream: TokenStream
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
-        """Yield the batches that `Corpus.batches` gives, from stored tokens; `encoder` is not used."""
+        """Yield the same batches as `Corpus.batches`, but from the stored tokens; `encoder` is not used."""
         from unembed.corpus.batches import bucketed
 
         return bucketed(self.stream.segments(), tokens, ahead)
 
 
 class SegmentTable:
-    """Arrays over segments, filled one segment at a time."""
+    """Builds the arrays of a `TokenStream` that have an element for each segment, one segment at a time."""
 
     def __init__(self) -> None:
         self._columns = {name: array(code) for name, code in SEGMENT_COLUMNS.items()}
@@ -186,7 +190,7 @@ class SegmentTable:
         """Counted tokens so far."""
 
     def append(self, segment: Segment) -> Int[np.ndarray, " counted"]:
-        """Add a segment, and return the tokens that it counts."""
+        """Add a segment, and return its counted tokens."""
         start = segment.start + segment.skip
         if segment.document != self._document:
             self._document, self._origin = segment.document, start

@@ -1,4 +1,4 @@
-"""Windows of one length from a text, one in a batch: what is fitted on contexts of the same length reads these."""
+"""Windows of equal length from a text, for fitting on contexts of one length; each window is a batch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from unembed.corpus.windows import windows_of
 
 @dataclass(frozen=True, eq=False)
 class WholeWindows:
-    """Some windows of a text, without the shorter ones at the ends of documents; a sweep takes it like a corpus.
+    """Windows of equal length from a text; it can replace a `Corpus` in a sweep.
+
+    Shorter windows at the ends of documents are left out.
 
     Attributes:
+        name: the name of the text.
         text: the fingerprint of the text.
-        first: the number of windows before these.
+        first: number of windows of the text before these.
+        segments: the windows.
     """
 
     name: str
@@ -27,7 +31,7 @@ class WholeWindows:
 
     @classmethod
     def of(cls, encoder: Encoder, corpus: CorpusSource, length: int, first: int, count: int) -> WholeWindows:
-        """Cut `count` windows of `length` tokens, fewer where the text ends, after leaving out the first ones."""
+        """Take up to `count` windows of `length` tokens from a corpus, after its first `first` windows."""
         text = windows_of(corpus, length, overlap=0)
         whole = (segment for segment in text.segments(encoder) if len(segment) == length)
         found = tuple(islice(whole, first, first + count))
@@ -35,7 +39,7 @@ class WholeWindows:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the text, and which of its windows these are."""
+        """The fingerprint of the text, and the numbers of the windows."""
         return f"{self.text}, windows {self.first} to {self.first + len(self.segments)}"
 
     def part(self, start: int, end: int | None = None) -> WholeWindows:
@@ -43,6 +47,6 @@ class WholeWindows:
         return WholeWindows(self.name, self.text, self.first + start, self.segments[start:end])
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
-        """Yield each window as a batch; the arguments are those of `Corpus.batches` and change nothing."""
+        """Yield each window as a batch; the arguments are those of `Corpus.batches` and have no effect."""
         for number, segment in enumerate(self.segments):
             yield Batch.of(number, [segment], (number + 1) / len(self.segments))

@@ -1,8 +1,8 @@
 """Dictionaries of features: sparse autoencoders, transcoders and cross-layer transcoders as keys and values.
 
-A feature has a key (its column of the encoder) and a value (its row of the decoder). This package owns the reading of
-dictionary files, their application to a model at a capture point, edits and attributions by feature with the
-reconstruction's error in a separate row, and the training of a small dictionary.
+A feature has a key (its column of the encoder) and a value vector (its row of the decoder). This package reads
+dictionary files, applies dictionaries to a model's activations, edits features, splits logits by feature (with the
+reconstruction error as a separate row), and trains small dictionaries.
 """
 
 from unembed.dictionaries.attachment import AttachedDictionary as AttachedDictionary

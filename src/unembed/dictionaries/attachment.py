@@ -1,7 +1,7 @@
-"""Attach a dictionary to a model: features of a prompt, what they promote, edits, triggers and attribution.
+"""Apply a dictionary to a model: features of a prompt, tokens that they promote, edits, texts, and attribution.
 
-The model's own activation is never replaced by its reconstruction. The difference is the dictionary's error, which
-stays in every run and has its own row in every attribution.
+The model's activation is never replaced by the dictionary's reconstruction. The difference between them, the
+reconstruction error, stays in every run and is a separate row of every attribution.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ def attach(
     *,
     folder: str | None = None,
 ) -> AttachedDictionary:
-    """Attach a dictionary at a layer and point of a model.
+    """Attach a dictionary to a layer and capture point of a model.
 
     Args:
-        dictionary: a dictionary, one for each layer of a cross-layer transcoder, or what `open_dictionary` opens.
-        layer: the layer that it reads; its own when None.
-        point: the capture point that it reads; its own when None.
+        dictionary: a dictionary, a list of them (one for each layer of a cross-layer transcoder), or a source for
+            `open_dictionary`.
+        layer: the layer whose activation is encoded; when None, the one that the dictionary's files name.
+        point: the capture point of this activation, such as "resid_post"; when None, the one that the files name.
         folder: a folder inside a hub repository.
 
     Raises:
-        InvalidInput: the dictionary is damaged, names no layer and none is given, or has not the width of the point.
+        InvalidInput: the dictionary is damaged, no layer is named, or its width is not that of the activation.
         PointMissing: the layer has no such point.
     """
     lm = require_decoder(lm)
@@ -89,12 +90,12 @@ def attach(
 
 
 def feature_edit(layer: int, index: int, value: float, action: Literal["set", "scale", "add"] = "set") -> Edit:
-    """Return a change of one feature: `value` is a new activation ("set"), a factor ("scale") or a summand ("add")."""
+    """Return an edit of one feature: "set" it to `value`, "scale" it by `value`, or "add" `value` to it."""
     return Edit("feature", action, layer, index, value)
 
 
 class AttachedDictionary:
-    """A dictionary's features at one point of a model. A feature is (layer, index), written L5F1234."""
+    """A dictionary attached to a model. A feature is identified by (layer, index), and named L5F1234."""
 
     def __init__(self, lm: Decoder, parts: Sequence[tuple[int, Dictionary]]) -> None:
         self.lm, self.parts = lm, tuple(parts)
@@ -108,14 +109,14 @@ class AttachedDictionary:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The layers whose activations are read."""
+        """The layers whose activations are encoded."""
         return tuple(self._by_layer)
 
     def part(self, layer: int) -> Dictionary:
-        """Return the dictionary that reads a layer.
+        """Return the dictionary that encodes the activation of a layer.
 
         Raises:
-            OutOfRange: none does.
+            OutOfRange: no dictionary does.
         """
         layer = self.lm.layer(layer)
         if layer not in self._by_layer:
@@ -134,12 +135,12 @@ class AttachedDictionary:
         return self.lm.layer(layer), number
 
     def points(self) -> tuple[str, ...]:
-        """Return the capture points that the dictionary reads and writes."""
+        """Return the capture points whose activations the dictionary encodes and reconstructs."""
         return tuple(dict.fromkeys(p for _, part in self.parts for p in (part.reads, part.writes)))
 
     @torch.no_grad()
     def features(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos feature"]:
-        """Return the activations of all features of a layer (by default, the first that is read)."""
+        """Return the activations of all features of a layer; by default, of the first layer that is encoded."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         part = self.part(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, part.reads, layers=[layer], logits=False)
@@ -147,14 +148,14 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def error(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos d_model"]:
-        """Return the activation of a layer that is written to (by default, the first), minus its reconstruction."""
+        """Return the reconstruction error of a layer (by default, the first): activation minus reconstruction."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, self.points(), logits=False)
         own = seen.at(self.part(layer).writes, layer)
         return own - self._reconstruction(seen, layer).to(own)
 
     def _reconstruction(self, seen: Run, layer: int) -> Tensor:
-        """Return all that the features of this layer and earlier ones write to it."""
+        """Return the reconstruction of a layer's activation: the sum over features of this layer and earlier ones."""
         total = None
         for at, part in self.parts:
             if 0 <= layer - at < len(part.W_dec):
@@ -167,9 +168,9 @@ class AttachedDictionary:
     def readings(
         self, layer: int | None = None, top: int = 10, *, bottom: bool = False, show_unlearned: bool = False
     ) -> tuple[Int[Tensor, "feature k"], Float[Tensor, "feature k"]]:
-        """Return ids and scores of the tokens that each feature's value promotes most (raw basis).
+        """Return ids and scores of the tokens that each feature promotes most (or, with `bottom`, suppresses most).
 
-        With `bottom`, they are the tokens that it promotes least.
+        A score is the product of the feature's decoder row with a column of W_U (the basis "raw").
         """
         part = self.part(self.layers[0] if layer is None else layer)
         vectors = part.W_dec[0].to(self.lm.dtype)
@@ -179,7 +180,7 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def promoting(self, token: str | int, top: int = 10) -> Table:
-        """Find the features whose values score highest for a token (raw basis)."""
+        """Find the features that promote a token most: the largest products of decoder row and column of W_U."""
         direction = self.lm.weights.W_U[:, self.lm.single_token(token)]
         scores = [(part.W_dec[0].to(direction) @ direction).float().cpu() for _, part in self.parts]
         best = torch.cat(scores).topk(min(positive_int("top", top), sum(len(s) for s in scores)))
@@ -188,20 +189,20 @@ class AttachedDictionary:
         return Table(f"Features that promote {token!r}", columns, self.lm.provenance(basis="raw"))
 
     def concepts(self, features: Sequence[tuple[int, int]]) -> VectorConcepts:
-        """Name features by what the top tokens of each value share beyond chance; see `vector_concepts`."""
+        """Find concepts that the top tokens of each feature's decoder row share; see `vector_concepts`."""
         chosen = [self.feature(*f) for f in features]
         vectors = torch.stack([self.part(n).W_dec[0][i] for n, i in chosen])
         return vector_concepts(self.lm, vectors, [f"L{n}F{i}" for n, i in chosen], [n for n, _ in chosen])
 
     def clusters(self, n_clusters: int, layer: int | None = None) -> Int[Tensor, " feature"]:
-        """Cluster the features of a layer by the cosine of their values, with exact average linkage."""
+        """Cluster the features of a layer by the cosine of their decoder rows, with exact average linkage."""
         part = self.part(self.layers[0] if layer is None else layer)
         return cluster(part.W_dec[0].detach().float().cpu(), n_clusters)
 
     def triggers(
         self, corpus: Corpus | Sequence[str], layer: int | None = None, top: int = 10, *, tokens_per_batch: int = 2048
     ) -> FeatureTriggers:
-        """Find the prefixes of a corpus on which each feature of a layer is largest, exactly, in one sweep."""
+        """Find the texts of a corpus on which each feature of a layer has its largest activations, exactly."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         part = self.part(layer)
         opened = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
@@ -212,12 +213,13 @@ class AttachedDictionary:
 
     @contextmanager
     def edited(self, edits: Edits) -> Iterator[None]:
-        """A context in which every pass of the model runs with changed features; each activation's error stays.
+        """A context manager: within it, every forward pass of the model runs with these features changed.
 
-        The activation that a feature writes to becomes its own value plus (new feature - feature) times the value.
+        The change of a feature times its decoder row is added to the model's activation, so the reconstruction error
+        stays as it is.
 
         Args:
-            edits: the edits of features, such as `Edit("feature", "set", layer, index, 0.0)`.
+            edits: edits of features, such as `Edit("feature", "set", layer, index, 0.0)`.
         """
         changes: dict[int, list[Edit]] = {}
         for edit in as_edits(edits):
@@ -266,7 +268,11 @@ class AttachedDictionary:
 
 
 def _on(lm: Decoder, part: Dictionary, layer: int) -> Dictionary:
-    """The dictionary for this model's norms: before the gain where it was trained there, centred where LayerNorm is."""
+    """Adapt a dictionary to this model's norms.
+
+    If it was trained on the norm's output before gain and bias, these are folded into its encoder. It centres
+    activations only if the model's norms do.
+    """
     if part.centred and not (lm.structure.final_norm is not None and lm.structure.final_norm.centred):
         part = replace(part, centred=False)  # TransformerLens centres only models whose norms do
     site = lm.structure.blocks[layer].feed_forward
@@ -278,7 +284,7 @@ def _on(lm: Decoder, part: Dictionary, layer: int) -> Dictionary:
 
 @dataclass(frozen=True, eq=False)
 class FeatureTriggers:
-    """The largest activations of every feature over a corpus."""
+    """The largest activations of every feature over a corpus, and where they occur."""
 
     lm: Decoder
     layer: int
@@ -289,7 +295,7 @@ class FeatureTriggers:
     stream: TokenStream
 
     def of(self, index: int, context: int = 12) -> list[tuple[float, str]]:
-        """Return activation and text of a feature's triggers, largest first; each text ends with the trigger token."""
+        """Return a feature's largest activations, each with the text up to the token where it occurs."""
         found = []
         for value, at in zip(self.values[index].tolist(), self.positions[index].tolist(), strict=True):
             if at >= 0:

@@ -1,8 +1,8 @@
-"""Split a logit by the features of a dictionary, with the error of the reconstruction as a separate row.
+"""Split a logit by the features of a dictionary, with the reconstruction error as a separate row.
 
-The reconstructed activation is exactly the sum of each feature's activation times its vector, the bias, and the error;
-each part reaches the logit by the same linear path. Where the dictionary reconstructs the residual stream, these rows
-stand for everything that earlier layers wrote to it.
+The model's activation is exactly the sum of each feature's activation times its decoder row, the bias, and the
+reconstruction error. Each of these terms contributes to the logit linearly. If the activation is the residual stream,
+these rows replace those of all earlier components.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def feature_attribution(
     position: int = -1,
     against: str | int | None = None,
 ) -> Attribution:
-    """Split the logit of a token at a position (or its difference to another) by feature.
+    """Split the logit of a token at a position (or its difference from another token's logit) by feature.
 
     Args:
-        parts: each layer that is read, and its dictionary.
+        parts: pairs of a layer and the dictionary that encodes its activation.
         token: the token whose logit is split.
-        position: where it is predicted; -1 is the last.
-        against: the token whose logit is subtracted, if any.
+        position: the position whose next-token logit is split; -1 is the last.
+        against: a token whose logit is subtracted, if any.
 
     Returns:
-        Rows of kind "feature" for features that are on, "dictionary bias" and "dictionary error" for each layer that is
-        reconstructed, and the components that the dictionary does not replace.
+        Rows of kind "feature" for features that are not 0, "dictionary bias" and "dictionary error" for each layer that
+        is reconstructed, and a row for each component that the dictionary does not replace.
 
     Raises:
         SumNotProved: the rows miss the logit by more than the tolerance of the model's dtype.
@@ -80,7 +80,7 @@ def feature_attribution(
 
 
 def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tensor:
-    """Return the direction for contributions at a point of a layer."""
+    """Return the direction whose product with a vector at this capture point is its contribution to the logit."""
     if point == "resid_post":
         return pulled.end[layer]
     if point == "resid_pre":
@@ -94,7 +94,7 @@ def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tenso
 
 
 def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
-    """Mark the rows of the attribution by component that the dictionary does not replace."""
+    """Return a mask of the component attribution's rows that the dictionary does not replace."""
     kinds = [whole.kinds[int(kind)] for kind in whole.kind]
     layers = whole.layer.tolist()
     if writes in _STREAM:
@@ -108,7 +108,7 @@ def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
 def _error(
     parts: Sequence[tuple[int, Dictionary]], seen: Run, layer: int, column: int, features: dict[int, Tensor]
 ) -> Tensor:
-    """Return a layer's output minus its reconstruction."""
+    """Return the reconstruction error of a layer's activation at one position."""
     own = seen.at(parts[0][1].writes, layer)[0, column]
     for n, part in parts:
         if 0 <= layer - n < len(part.W_dec):
@@ -117,7 +117,7 @@ def _error(
 
 
 def _joined(lm: Decoder, whole: Attribution, others: Tensor, rows: list[tuple[str, int, int, float]]) -> Attribution:
-    """Join the unchanged rows and the new ones, and check their sum against the logit."""
+    """Combine the rows of components and of features, and check that they add up to the logit."""
     kinds = [*whole.kinds, *dict.fromkeys(kind for kind, *_ in rows)]
     new = [torch.tensor(c) for c in zip(*((kinds.index(k), n, i) for k, n, i, _ in rows), strict=True)]
     values = torch.tensor([c for *_, c in rows], dtype=whole.contribution.dtype)

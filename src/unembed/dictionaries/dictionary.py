@@ -1,4 +1,4 @@
-"""One dictionary: how its features are computed from an activation, and what they write.
+"""One dictionary: its features as a function of an activation, and the reconstruction from its features.
 
 | activation | feature |
 |---|---|
@@ -26,7 +26,7 @@ ACTIVATIONS = ("relu", "jumprelu", "topk", "gated")
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """Keys and values of features. If the features of one layer write to several, each has its own decoder."""
+    """A sparse autoencoder or transcoder: encoder, activation function, and a decoder for each layer it writes to."""
 
     W_enc: Float[Tensor, "d_in feature"]
     b_enc: Float[Tensor, " feature"]
@@ -77,16 +77,16 @@ class Dictionary:
 
     @property
     def n_features(self) -> int:
-        """The number of features."""
+        """Number of features."""
         return self.W_enc.shape[1]
 
     @property
     def is_transcoder(self) -> bool:
-        """Tell whether it predicts an activation other than the one it reads."""
+        """Whether it is a transcoder: it reconstructs another activation than the one that it encodes."""
         return self.reads != self.writes
 
     def encode(self, x: Float[Tensor, "*pos d_in"]) -> Float[Tensor, "*pos feature"]:
-        """Return the features of activations, in the dictionary's dtype."""
+        """Compute the features of an activation, in the dictionary's dtype."""
         x = x.to(self.W_enc)
         x = x - x.mean(dim=-1, keepdim=True) if self.centred else x
         x = x if self.b_in is None else x - self.b_in
@@ -105,12 +105,12 @@ class Dictionary:
         return (product * self.r_mag.exp() + self.b_mag).relu() * (pre > 0)
 
     def decode(self, features: Float[Tensor, "*pos feature"], offset: int = 0) -> Float[Tensor, "*pos d_out"]:
-        """Return what features write `offset` layers after the one that is read; the bias belongs to offset 0."""
+        """Return the features' contribution to the reconstruction `offset` layers later (plus b_dec if it is 0)."""
         written = features @ self.W_dec[offset]
         return written + self.b_dec if offset == 0 else written
 
     def for_norm(self, gain: Float[Tensor, " d_in"], bias: Float[Tensor, " d_in"] | None) -> Dictionary:
-        """The same features, computed from the norm's output after its gain and bias: x becomes (x - bias) / gain.
+        """Return the same dictionary for a norm's output after gain and bias, by encoding (x - bias) / gain.
 
         Raises:
             InvalidInput: a channel's gain is zero, so that what was before it cannot be computed.

@@ -46,15 +46,15 @@ _IN_PATH = {"res": "resid_post", "mlp": "mlp_out", "transcoder": "mlp_in"}
 
 
 def open_dictionary(source: str | Path, folder: str | None = None) -> Dictionary | tuple[Dictionary, ...]:
-    """Open a dictionary, or one for each layer of a cross-layer transcoder.
+    """Open a dictionary; for a cross-layer transcoder, return a tuple with one for each layer.
 
     Args:
-        source: a folder, or an id of the Hugging Face hub.
-        folder: a folder inside it, such as "layer_5/width_16k/average_l0_68".
+        source: a folder, or the id of a repository on the Hugging Face hub.
+        folder: a folder inside the source, such as "layer_5/width_16k/average_l0_68".
 
     Raises:
-        ModelUnavailable: there is no such folder, and the hub does not have it or cannot be reached.
-        InvalidInput: the folder holds no dictionary of a known layout.
+        ModelUnavailable: there is no such folder, and the hub has no such repository or cannot be reached.
+        InvalidInput: the folder has no dictionary in a known layout.
         Unsupported: the dictionary computes its features in a way that is not supported.
     """
     try:
@@ -101,7 +101,7 @@ def _downloaded(source: str, folder: str | None) -> Path:
 
 
 def _fields(path: Path, name: str) -> Mapping[str, Any]:
-    """The fields of a configuration file."""
+    """Read a configuration file, which must be a JSON object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as fault:
@@ -112,7 +112,7 @@ def _fields(path: Path, name: str) -> Mapping[str, Any]:
 
 
 class _Arrays(dict[str, Tensor]):
-    """The tensors of a file by name; one that is missing is refused by its name."""
+    """The tensors of a file by name; looking up a missing one raises InvalidInput with its name."""
 
     def __init__(self, tensors: Mapping[str, Tensor], file: str, name: str) -> None:
         super().__init__(tensors)
@@ -123,10 +123,10 @@ class _Arrays(dict[str, Tensor]):
 
 
 def _arrays(path: Path, name: str) -> _Arrays:
-    """The tensors of a file.
+    """Read the tensors of a file.
 
     Raises:
-        InvalidInput: the file is missing, damaged, or holds something else.
+        InvalidInput: the file is missing, damaged, or contains something else.
     """
     try:
         if path.suffix == ".safetensors":

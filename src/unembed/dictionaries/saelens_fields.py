@@ -1,4 +1,4 @@
-"""The fields of SAELens' `cfg.json` that change numbers: honoured, or refused by their name."""
+"""Check the fields of SAELens' `cfg.json` that affect features: supported ones are read, others are an error."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _CHANGING = (
 
 @dataclass(frozen=True)
 class Fields:
-    """What of a configuration determines the features.
+    """The fields of a configuration that affect the features.
 
     Attributes:
         activation: one of `unembed.dictionaries.dictionary.ACTIVATIONS`.
-        k: the number k of topk.
-        reads: the hook that the encoder reads; empty where none is named.
-        writes: the hook that is reconstructed, where it is another one.
-        layer: where no hook names it.
-        subtracts_bias: the encoder's input is taken minus b_dec.
-        centred: activations were centred, because the weights that write to the stream were.
+        k: the k of topk; None for other activations.
+        reads: the name of the hook whose activation is encoded; empty if the configuration names none.
+        writes: the name of the hook that is reconstructed; empty if it is the same.
+        layer: the layer, if a field names it.
+        subtracts_bias: whether b_dec is subtracted from the encoder's input.
+        centred: whether the mean over channels is subtracted from activations.
     """
 
     activation: str
@@ -52,7 +52,7 @@ class Fields:
 
 
 def checked_fields(config: Mapping[str, Any], weights: Mapping[str, Tensor], name: str) -> Fields:
-    """The fields of a `cfg.json`, in the forms of all versions of SAELens.
+    """Read the fields of a `cfg.json`, as any version of SAELens writes it.
 
     Raises:
         Unsupported: a field changes the features in a way that is not supported; the message names it.
@@ -102,7 +102,7 @@ def _text(fields: Mapping[str, Any], key: str, name: str) -> str:
 
 
 def _activation(config: Mapping[str, Any], name: str) -> tuple[str, int | None]:
-    """How features follow from what the encoder gives, and the k of topk."""
+    """Return the activation function's name, and the k of topk (None for others)."""
     architecture = config.get("architecture", "standard")
     activation = _ACTIVATIONS.get(architecture) if isinstance(architecture, str) else None
     if activation is None:

@@ -1,7 +1,7 @@
-"""Train a small TopK sparse autoencoder on the activations of one point (Gao et al. 2024, without its kernels).
+"""Train a small TopK sparse autoencoder on the activations of one capture point (Gao et al. 2024).
 
-Minutes on a processor for the shipped models. Dead features are revived by an auxiliary loss: those that have not been
-on for a while reconstruct the error (section 2.3 there).
+This takes minutes on a CPU for the shipped models. Features that have been 0 for many steps are revived by an auxiliary
+loss: they are trained to reconstruct the error (section 2.3 of the paper).
 """
 
 from __future__ import annotations
@@ -44,17 +44,20 @@ def train_dictionary(
     out: str | Path | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> Dictionary:
-    """Train a TopK dictionary on a point's activations over a corpus, which is read again if it is short.
+    """Train a TopK dictionary on the activations of a capture point; a short corpus is read several times.
 
     Args:
         corpus: texts, or what `open_corpus` opens.
-        layer: the layer whose activations are read.
-        k: how many are on at a position.
-        batch: positions in one update.
-        rate: the learning rate of Adam, falling to 0 over the last fifth.
-        seed: the seed of the first weights and the order.
-        out: a folder to write it to, in the layout of SAELens.
-        progress: called every 100 steps with the step and the share of variance that is left unexplained.
+        layer: the layer of the activations.
+        point: the capture point of the activations.
+        features: number of features.
+        k: number of features that are not 0 at each position.
+        steps: number of updates.
+        batch: number of positions in one update.
+        rate: the learning rate of Adam, which falls linearly to 0 over the last fifth of the steps.
+        seed: the seed of the initial weights and of the order of positions.
+        out: a folder to save the dictionary in, in the layout of SAELens.
+        progress: called every 100 steps with a dict: step, unexplained (share of the variance), dead (features).
 
     Raises:
         InvalidInput: k is larger than the number of features, or the corpus is empty.
@@ -116,8 +119,8 @@ def train_dictionary(
                 progress({"step": step + 1, "unexplained": round(unexplained, 4), "dead": int(dead.sum())})
             x = next(batches)
     found = {name: t.detach() for name, t in parameters.items()}
-    # Training scales the activations, so the biases are scaled back here: the saved features are in the units of the
-    # activations.
+    # Training divides activations by `scale`, so the biases are multiplied by it: the saved dictionary applies to the
+    # model's activations directly.
     dictionary = Dictionary(
         found["W_enc"],
         found["b_enc"] * scale,
@@ -141,7 +144,7 @@ def train_dictionary(
 def _activations(
     lm: Decoder, corpus: Corpus, layer: int, point: Point, size: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "position d_model"]]:
-    """Yield endless batches of activations, shuffled within a buffer of eight batches."""
+    """Yield batches of activations without end, shuffled in a buffer of eight batches."""
     buffer: list[Tensor] = []
     n = 0
     while True:

@@ -18,9 +18,9 @@ from unembed.validation import positive_int
 
 
 class TopFeatures(Reducer):
-    """The top positions of every feature of one layer, exactly; features of 0 are not triggers.
+    """A reducer that finds, for every feature of one layer, the corpus positions with its largest activations.
 
-    Memory: 12 bytes a slot, and the features of one batch.
+    Activations of 0 are ignored. Memory: 12 bytes for each position that is stored, and the features of one batch.
     """
 
     def __init__(self, dictionary: Dictionary, layer: int, top: int = 10) -> None:
@@ -35,7 +35,7 @@ class TopFeatures(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """Return the encoder's input as the only need."""
+        """The activations to capture: the encoder's input."""
         return [(self._dictionary.reads, self.layer)]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
@@ -45,11 +45,11 @@ class TopFeatures(Reducer):
             self._lists.offer(self._dictionary.encode(columns.of(tensor)), 1, columns)
 
     def merge(self, other: TopFeatures) -> None:
-        """Merge two parts."""
+        """Add the results of a reducer that read another part of the corpus."""
         self._lists.merge(other._lists)
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """Return activations and positions, (feature, t) each."""
+        """Return the largest activations and their positions, both (feature, t)."""
         return self._lists.result()
 
     def state(self) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""Early exit: stop at the layer where the prediction has settled, decided by sub-updates, classifiers or confidence.
+"""Early exit: stop a token's computation after the layer where the prediction no longer changes.
 
     rule = unembed.early_exit.fit(lm, corpus, method="sub_updates")
     rule.evaluate(corpus); rule.generate("Once upon a time"); rule.save("rule.npz")
 
-Contains the examples, the rules, their thresholds, and generation that skips layers. Source: Geva et al. 2022, section
-6.2.
+A rule decides by the FFN's sub-updates, by classifiers or by confidence. Source: Geva et al. 2022, section 6.2.
 """
 
 from __future__ import annotations

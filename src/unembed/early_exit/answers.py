@@ -1,4 +1,4 @@
-"""Early exit as questions for the command line and the explorer: fit a rule, evaluate it, generate with it."""
+"""The commands `unembed early-exit fit`, `evaluate` and `generate`, also for the explorer."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from unembed.models.decoder import Decoder
 from unembed.options import OUT, AnySeed, Clusters, Corpus, NewTokens, Option, Progress, Prompt
 from unembed.results import Table, check_writable
 
-Examples = Annotated[int, Option("Number of examples, one from each sentence.", "n", low=20)]
-Rule = Annotated[Path, Option("A rule that `fit` saved.")]
+Examples = Annotated[int, Option("Number of examples (text prefixes), one from each sentence.", "n", low=20)]
+Rule = Annotated[Path, Option("File of an exit rule that `unembed early-exit fit` saved.")]
 _LAB = Screen("labs/early-exit")
 
 
 def read_threshold(text: str) -> str | float:
-    """Read a number, or the name of a way to choose thresholds.
+    """Read a threshold: a number, "precision" or "f1".
 
     Raises:
-        InvalidInput: it is neither.
+        InvalidInput: the text is another word.
     """
     return _number_or_word(text, "precision", "f1")
 
 
 def read_decision(text: str) -> str | float:
-    """Read the cost of a decision in blocks, or the word "measured".
+    """Read the time of a decision as a fraction of a block's time, or the word "measured".
 
     Raises:
-        InvalidInput: it is neither.
+        InvalidInput: the text is neither.
     """
     return _number_or_word(text, "measured")
 
@@ -52,43 +52,47 @@ def fit_answer(
     out: Annotated[Path, OUT],
     method: Annotated[
         Literal["sub_updates", "representation", "update", "both", "margin", "entropy", "agreement"],
-        Option("The method; each is described above."),
+        Option("Method of deciding when to exit, as described above."),
     ] = "sub_updates",
     corpus: Corpus = None,
     examples: Examples = 5000,
     disagreement: Annotated[
-        float | None, Option("Largest expected share of changed tokens, by risk control, such as 0.05.")
+        float | None,
+        Option("Choose one threshold so that the expected share of changed tokens is at most this, such as 0.05."),
     ] = None,
     threshold: Annotated[
         str | float | None,
         Option(
-            "A number; or precision or f1, which choose one for each layer. Default: depends on the method.",
+            "Threshold of the exit score: a number, or precision or f1, which choose one for each layer. Default: "
+            "depends on the method.",
             parse=read_threshold,
         ),
     ] = None,
     decision: Annotated[
         str | float | None,
         Option(
-            "Cost of an exit decision in blocks, such as 0.1, or: measured. The rule decides only where an exit "
-            "saves more.",
+            "Cost of one decision, as a share of a block's time, such as 0.1, or measured to measure it. The rule then "
+            "decides only after layers where exits save more than that.",
             parse=read_decision,
         ),
     ] = None,
     clusters: Clusters = None,
     similarity: Annotated[
         Literal["ordered", "set"],
-        Option("For sub_updates: ordered as in the released code, or set as in the paper."),
+        Option("For sub_updates: compare clusters in order, as in the released code, or as sets, as in the paper."),
     ] = "ordered",
     seed: AnySeed = None,
     progress: Progress = None,
 ) -> Answer:
-    """Fit a rule on random prefixes of sentences, choose its thresholds on others, and save it.
+    """Fit a rule that decides after which layer a token's computation can stop (early exit), and save it.
 
-    Methods: sub_updates decides by the dominant sub-updates, in 200 clusters of values unless --clusters says
-    otherwise; representation, update and both by a classifier on the stream; margin, entropy and agreement by the
-    model's confidence.
+    The rule is fitted on random prefixes of sentences, and its thresholds are chosen on others. Methods: sub_updates
+    compares the largest sub-updates of memories (FFN neurons), in 200 clusters of value vectors by default;
+    representation, update and both use a classifier on the stream, the FFN's update, or their sum; margin, entropy and
+    agreement use the logit lens after each layer.
 
-    Caution: The rule holds for text like that it was fitted on; `early-exit evaluate` measures it on other examples.
+    Caution: The rule is valid for text like that on which it was fitted; `unembed early-exit evaluate` measures it on
+    other examples.
     """
     check_writable(out)
     own: dict[str, Any] = {"clusters": clusters or 200, "similarity": similarity} if method == "sub_updates" else {}
@@ -109,14 +113,14 @@ def evaluate_answer(
     corpus: Corpus = None,
     examples: Examples = 1000,
     tradeoff: Annotated[
-        bool, Option("List all thresholds, each with its disagreement and the layers that it saves.")
+        bool, Option("List many thresholds, each with the share of changed tokens and the number of layers saved.")
     ] = False,
     seed: AnySeed = None,
     progress: Progress = None,
 ) -> Answer:
-    """Evaluate a rule's accuracy and saved layers on other examples.
+    """Measure how many layers an early-exit rule saves, and how many tokens it changes, on new examples.
 
-    Caution: Saved layers are not saved time: the rule itself costs something.
+    Caution: Saved layers are not saved time, because the rule's decisions take time, too.
     """
     fitted = load(rule, lm)
     found = draw_examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_of_examples(progress))
@@ -127,9 +131,10 @@ def evaluate_answer(
 def generate_answer(
     lm: Decoder, rule: Rule, prompt: Prompt, *, new_tokens: NewTokens = 20, seed: AnySeed = None
 ) -> Answer:
-    """Continue a prompt with early exit; greedy without --seed.
+    """Continue a prompt with early exit; decoding is greedy unless --seed is given.
 
-    Caution: After an early exit the text continues from what the exit predicted, so it can drift from the model's own.
+    Caution: If an early exit changes a token, the text continues from that token, so it can differ more and more from
+    the full model's text.
     """
     found = load(rule, lm).generate(prompt, max_new_tokens=new_tokens, seed=seed)
     columns = {

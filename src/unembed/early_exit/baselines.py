@@ -29,7 +29,7 @@ QUICK_SWEEP = (1e-3, 1e-2, 1e-1)
 
 
 class Classifier:
-    """Logistic regression for each layer: the probability that the example settles at exactly this layer."""
+    """A logistic regression for each layer: the probability that the prediction's saturation layer is this layer."""
 
     def __init__(self, name: str, weights: Float[np.ndarray, "layer d"], biases: Float[np.ndarray, " layer"]) -> None:
         """Store weights for unscaled features, with one row for each layer but the last."""
@@ -48,9 +48,16 @@ class Classifier:
     ) -> Classifier:
         """Fit one classifier for each layer.
 
-        The paper's sweep is `PAPER_SWEEP`, penalties l1 and l2, 8 folds, classes weighted by frequency, and
-        standardised features. The default is a part of it that takes seconds. This solver supports l1, which the
-        released code's solver did not.
+        The paper's settings are `PAPER_SWEEP`, penalties l1 and l2, and 8 folds. The default is a part of them that
+        takes seconds. Classes are weighted by frequency and features standardised, as in the paper. The solver supports
+        l1, which the released code's did not.
+
+        Args:
+            found: the examples to fit to.
+            name: "representation", "update" or "both".
+            sweep: values of scikit-learn's C to choose from.
+            penalties: penalties to choose from.
+            folds: number of folds of the cross-validation.
 
         Raises:
             ExtraMissing: scikit-learn is not installed.
@@ -73,7 +80,7 @@ class Classifier:
             mean, scale = x.mean(0), x.std(0)
             scale[scale == 0] = 1.0
             if min(int(y.sum()), int((~y).sum())) < folds:
-                # There are too few examples of one kind to learn from, so the probability is 0 or 1 throughout.
+                # One class has too few examples to learn from, so the probability is constant, 0 or 1.
                 weights.append(np.zeros(x.shape[1]))
                 biases.append(-np.inf if y.sum() < folds else np.inf)
                 continue
@@ -102,11 +109,11 @@ class Classifier:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Return the tensors of a layer that it reads."""
+        """Names of the activations of a layer that the classifier reads."""
         return {"representation": ("before",), "update": ("update",)}.get(self.name, ("before", "update"))
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Tell whether the probability for the current token is above a threshold."""
+        """Return whether the probability for the current token is above a threshold."""
         own = self._rows[layer].to(seen[self.points[0]].device)
         z = sum(float(seen[point].double() @ own) for point in self.points) + float(self._biases[layer])
         return bool(_sigmoid(z) > threshold)
@@ -122,13 +129,12 @@ class Classifier:
 
 
 def _features(found: Examples, name: str) -> Float[Tensor, "example layer d_model"]:
-    # "both" here is the sum of the two features. The released code has a mistake at this point: its third variant
-    # reuses the first feature set.
+    # "both" is the sum of the two features, as in the paper. The released code uses "representation" again by mistake.
     return {"representation": found.before, "update": found.update}.get(name, found.before + found.update)
 
 
 def _sigmoid(z: Any) -> Any:
-    # During generation z is one number, for which NumPy's overhead would exceed the cost of the product.
+    # During generation z is a single float, for which `math.exp` is faster than NumPy.
     if isinstance(z, float):
         return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
     with np.errstate(over="ignore"):
@@ -136,15 +142,16 @@ def _sigmoid(z: Any) -> Any:
 
 
 class Confidence:
-    """Scores that need no training, computed from the reading after the layer itself."""
+    """Scores that need no training, computed from the logit lens after each layer."""
 
     points = ("resid_post",)
 
     def __init__(self, name: str) -> None:
         """Choose a score by name.
 
-        It is the margin of the top two tokens, the negative entropy, or the number of layers in a row with this top
-        token.
+        Args:
+            name: "margin" (probability of the top token minus that of the second), "entropy" (the negative entropy) or
+                "agreement" (for how many layers in a row the top token has been the same).
         """
         self.name = name
         self._last: tuple[int, int] = (-1, 0)
@@ -162,7 +169,7 @@ class Confidence:
         return runs[:, :-1].double().numpy()
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Tell whether the current token scores above a threshold; each score needs a product with the vocabulary."""
+        """Return whether the score of the current token is above a threshold; this computes all logits."""
         logits = logits_of(lm, seen["resid_post"])
         if self.name == "margin":
             best = (logits.topk(2).values.float() - logits.float().logsumexp(-1)).exp()

@@ -32,16 +32,20 @@ def compare(
     """Compare greedy generation with early exit to full generation: time, layers, and quality of the text.
 
     Args:
-        prompts: texts to continue, each in both ways, one after the other.
-        max_new_tokens: tokens to add, exactly.
+        prompts: texts to continue, each with early exit and in full.
+        max_new_tokens: number of tokens to add to each.
         clock: returns the time in seconds.
 
     Returns:
-        One row, with shares in per cent. Seconds in total, and seconds of the body: the blocks of the passes over one
-        token, with decisions and filling of the cache but without the head and `transformers`' own loop. `time_saved`
-        and `body_saved` are the shares of these that early exit saves, `layers_saved` that of the layers;
-        `time_per_layers_saved` and `body_per_layers_saved` are their ratios. Agreement: share of new tokens that the
-        full model would have chosen after the same text. Perplexity of both continuations under the full model.
+        One row, with shares in per cent:
+
+        - full_seconds, early_seconds: total time;
+        - full_body_seconds, early_body_seconds: time in the blocks during single-token forward passes, with exit
+          decisions and filling of the cache, without the unembedding and `transformers`' generation loop;
+        - layers_saved, time_saved, body_saved: shares of layers and times that early exit saves;
+        - time_per_layers_saved, body_per_layers_saved: the saved share of time divided by the saved share of layers;
+        - agreement: share of new tokens that the full model would have chosen after the same text;
+        - perplexity_full, perplexity_early: perplexities of the continuations under the full model.
     """
     lm = require_exit(rule).lm
     tally = _Tally(rule)
@@ -64,18 +68,18 @@ def compare(
 def compare_reading(
     rule: ExitRule, texts: Sequence[str], *, tokens: int = 64, clock: Callable[[], float] = time.perf_counter
 ) -> Table:
-    """Compare reading a given text one token at a time, with early exit and in full.
+    """Compare single-token forward passes over given texts, with early exit and in full.
 
-    This keeps the text fixed. In generation, a rule may exit more or less often on the text that it writes itself.
+    The text is the same for both. In generation, a rule may exit more or less often on the text that it writes itself.
 
     Args:
-        texts: each is read in both ways, one after the other; texts of one token are left out.
-        tokens: the largest number read of each text, from its start.
+        texts: the texts; those of a single token are left out.
+        tokens: largest number of tokens of each text to read.
         clock: returns the time in seconds.
 
     Returns:
-        One row with the columns of `compare`. Seconds are those of the model's passes, head included; there is no loop.
-        Agreement: share of tokens after which the most probable next one is the full model's. Perplexity of the texts.
+        One row with the columns of `compare`. Seconds are those of the forward passes, including the unembedding;
+        agreement is the share of positions with the same top token as in the full model; perplexities are of the texts.
 
     Raises:
         InvalidInput: no text has two tokens.
@@ -111,7 +115,7 @@ class _Spent:
 
 @dataclass(frozen=True)
 class _Written(_Spent):
-    """The tokens of a continued prompt, and where the new ones start."""
+    """The tokens of a prompt and its continuation, and the index of the first new token."""
 
     ids: Tensor
     start: int
@@ -119,7 +123,7 @@ class _Written(_Spent):
 
 @dataclass(frozen=True)
 class _Read(_Spent):
-    """The logits of a given text, from one pass for each token."""
+    """The logits of a given text, from single-token forward passes."""
 
     logits: Float[Tensor, "pos d_vocab"]
     """After every token but the first."""
@@ -127,7 +131,7 @@ class _Read(_Spent):
 
 @dataclass
 class _Tally:
-    """Times, layers and quality of both ways, summed over texts."""
+    """Times, layers and quality of full and early-exit passes, summed over texts."""
 
     rule: ExitRule
     exits: list[int] = field(default_factory=list)
@@ -137,7 +141,7 @@ class _Tally:
     """Time spent on each text, its surprise in nats, and over how many tokens."""
 
     def add(self, way: str, spent: _Spent, loss: float, tokens: int) -> None:
-        """Add one text, read or written in full or with early exit."""
+        """Add the time and loss of one text; `way` is "full" or "early"."""
         self.found[way].append((spent, loss, tokens))
 
     def columns(self) -> dict[str, list[Any]]:
@@ -166,7 +170,6 @@ class _Tally:
 
 
 def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]) -> _Written:
-    """Continue the prompt greedily, and measure the time."""
     with body_clock(lm, clock) as body:
         began = clock()
         ids, start = generate_ids(lm, [prompt], max_new_tokens=new_tokens, min_new_tokens=new_tokens)
@@ -174,7 +177,7 @@ def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]
 
 
 def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) -> _Read:
-    """Read a text's tokens one by one, over the cache that the first token begins."""
+    """Run a text's tokens one by one with a KV cache; the first token's pass is not timed."""
     cache = lm.hf(ids[:, :1], use_cache=True).past_key_values
     logits = []
     with body_clock(lm, clock) as body:
@@ -186,7 +189,7 @@ def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) ->
 
 @contextmanager
 def body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]:
-    """A context that measures the seconds from the first block to the last of every pass of one token."""
+    """A context manager that times every single-token forward pass, from its first block to the end of its last."""
     spent: list[float] = []
     began = 0.0
 

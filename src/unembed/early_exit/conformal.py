@@ -1,4 +1,4 @@
-"""Conformal risk control over generated text: a threshold with a bound on disagreement with the full model."""
+"""Choose a threshold by conformal risk control on generated text: it bounds the disagreement with the full model."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def generation_threshold(
     *,
     max_new_tokens: int = 40,
 ) -> float:
-    """Find the lowest threshold that keeps the expected disagreement of generations within a bound.
+    """Find the lowest threshold at which the expected disagreement of generated text is at most `disagreement`.
 
-    A bound measured on prefixes of a corpus does not hold for text that is generated with early exit. Here each prompt
-    is continued under each threshold, from the highest down. Its loss is the share of new tokens that the full model
-    would not have chosen after the same text. Conformal risk control then runs over the prompts.
+    A bound measured on prefixes of a corpus is not valid for text that is generated with early exit. Here each prompt
+    is continued at each threshold, from the highest to the lowest. Its loss is the share of new tokens that the full
+    model would not have chosen after the same text. Conformal risk control is then applied to the losses.
 
     Args:
         rule: the rule whose score is used; its thresholds are ignored.
         prompts: texts like those to be continued; at least 1 / disagreement of them.
-        disagreement: largest expected share.
-        thresholds: to try; they are taken from the highest down.
+        disagreement: largest expected share of tokens that the full model would not have chosen.
+        thresholds: the thresholds to try.
+        max_new_tokens: number of tokens to generate for each prompt.
 
     Returns:
-        A threshold; infinity (never exit early) where even the highest one exceeds the bound.
+        The threshold; infinity (never exit early) if even the highest one exceeds the bound.
 
     Source: Angelopoulos et al. 2022, Theorem 1.
     """
@@ -54,7 +55,7 @@ def generation_threshold(
 
 
 def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
-    """Return, from column `start` on, whether the full model would choose each token, and their surprisal in nats."""
+    """Return whether the full model would choose each token from `start` on, and their total surprisal in nats."""
     with lm.lock:  # the hooks of another thread would take this pass for theirs
         logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")

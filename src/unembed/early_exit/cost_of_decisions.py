@@ -1,4 +1,4 @@
-"""Measure the cost of an exit decision in this model, and find the layers where it saves more than it costs."""
+"""Measure the time that an exit decision takes, and find the layers where exits save more time than decisions take."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unembed.models.decoder import Decoder
 
 @dataclass(frozen=True, eq=False)
 class _IgnoredScore:
-    """A score that is computed and then ignored."""
+    """A score that is computed but never causes an exit, to time its computation."""
 
     score: Score
 
@@ -46,7 +46,7 @@ class _IgnoredScore:
 
 @dataclass(frozen=True, eq=False)
 class _NeverExits:
-    """An exit rule that never exits: it decides after every layer, or after none."""
+    """A rule that never exits; where its threshold is not infinite, it still computes the score."""
 
     lm: Decoder
     score: Score
@@ -65,13 +65,13 @@ def decision_cost(
     rounds: int = 7,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Measure the cost of one decision as a fraction of a block's time, over passes of one token without early exit.
+    """Measure the time of one exit decision as a fraction of a block's time, in single-token forward passes.
 
     Args:
-        prompt: a text, or its tokens; the passes read these.
-        tokens: passes in one round.
-        rounds: rounds of passes with and without decisions, alternating. Their medians are compared: in the fastest
-            round, a decision's data are still in the processor's caches, which is not so between blocks.
+        prompt: a text, or its tokens, to run the model on.
+        tokens: number of forward passes in one round.
+        rounds: number of rounds with decisions, and of rounds without, which alternate. Their median times are
+            compared, not the smallest, because in the fastest round a decision's data may still be in the CPU cache.
         clock: returns the time in seconds.
     """
     lm = require_exit(rule).lm
@@ -96,14 +96,14 @@ def decision_cost(
 def profitable_thresholds(
     scores: Float[np.ndarray, "example layer"], thresholds: Float[np.ndarray, " layer"], decision: float
 ) -> Float[np.ndarray, " layer"]:
-    """Return the thresholds, set to infinity at layers where deciding costs more than exits there save.
+    """Set thresholds to infinity at layers where decisions cost more than exits there save.
 
     Layers are removed one by one, each time the one whose removal saves most, until no removal saves anything.
 
     Args:
-        scores: the scores of examples that the score was not fitted to.
-        thresholds: one for each layer; at infinity no decision is made there.
-        decision: the cost of one decision, in blocks.
+        scores: scores of examples that were not used for fitting.
+        thresholds: the threshold of each layer; with infinity, no decision is made at the layer.
+        decision: the time of one decision, as a fraction of a block's time.
     """
 
     def saving(chosen: np.ndarray) -> float:

@@ -1,7 +1,8 @@
-"""Collect training examples for early exit: one prefix of each sentence, observed after every layer.
+"""Collect training examples for early exit: one random prefix of each sentence.
 
-An example is a position of a text. After each layer's FFN, its stream is read through the model's own final norm and
-readout. The saturation layer is the first from which the final prediction stays first, whatever the cause.
+An example has the activations of the prefix's last position after every layer, and the predictions of the logit lens
+(the model's final norm and unembedding) there. Its saturation layer is the first layer from which the top token is
+always the model's final prediction.
 
 Source: Geva et al. 2022, section 6.2 (one random prefix of each of 10,000 sentences).
 """
@@ -34,7 +35,7 @@ DOMINANT = 10
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Positions of a text, observed after every layer. Tensors are on the CPU."""
+    """Activations and logit-lens predictions of text positions after every layer. All tensors are on the CPU."""
 
     dominant: Int[Tensor, "example layer k"]
     """Memories with the largest |m| |v|, largest first."""
@@ -54,12 +55,12 @@ class Examples:
 
     @property
     def n_layers(self) -> int:
-        """The number of layers of the model."""
+        """Number of layers of the model."""
         return self.top.shape[1]
 
     @property
     def saturation(self) -> Int[Tensor, " example"]:
-        """Return the first layer from which the final prediction stays first."""
+        """The first layer from which the top token is always the final prediction."""
         return saturation_layer(torch.where(self.top == self.top[:, -1:], 1, 2).T)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
@@ -74,8 +75,7 @@ def confidence(
     p = log_p.exp()
     best = log_p.topk(2, dim=-1)
     values = best.values.exp()
-    # A token of probability zero adds nothing to the entropy, but its log is minus infinity if a logits processor
-    # excluded it.
+    # A token that a logits processor excluded has probability 0 and log-probability -inf; it must add 0 to the entropy.
     entropy = -(p * log_p.clamp_min(-1e4)).sum(-1)
     return best.indices[..., 0], values[..., 0] - values[..., 1], entropy
 
@@ -90,18 +90,16 @@ def examples(
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Examples:
-    """Draw one random prefix from each of n random sentences, and observe it after every layer.
+    """Draw one random prefix from each of n random sentences, and record its last position after every layer.
+
+    A prefix ends at a random token of the sentence, except the last one, as in the released code for GPT-2.
 
     Args:
         corpus: what `unembed.corpus.open_corpus` takes.
-        n: the largest number of sentences; fewer if the corpus has fewer.
-        seed: for the choice of sentences and positions.
-        tokens_per_batch: tokens run at a time.
-        progress: called with examples done and examples in total.
-
-    Returns:
-        Positions drawn evenly from a sentence's first token to the one before its last, as for GPT2 in the released
-        code.
+        n: number of sentences; all if the corpus has fewer.
+        seed: the seed of the choice of sentences and positions.
+        tokens_per_batch: number of tokens in a batch, with padding.
+        progress: called with the number of examples done and their total.
 
     Raises:
         InvalidInput: no sentence has two tokens.
@@ -143,7 +141,7 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
 
 @torch.no_grad()
 def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
-    """Observe the last position of each prefix after every layer, in one pass."""
+    """Record the last position of each prefix after every layer, in one forward pass."""
     lm.feed_forward(0)  # refuses a model without layers
     ids, mask = padded(lm, prefixes)
     rows, last = torch.arange(len(prefixes), device=lm.device), mask.sum(dim=1) - 1
@@ -182,12 +180,12 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
 
 
 def before_point(lm: Decoder, layer: int) -> str:
-    """Return the capture point to which the FFN's update is added."""
+    """Return the capture point of the stream to which a layer's FFN adds its output."""
     return "resid_pre" if lm.structure.blocks[layer].parallel else "resid_mid"
 
 
 def saturation_table(lm: Decoder, found: Examples) -> Table:
-    """The share of predictions that saturate at each layer, in per cent. Source: Geva et al. 2022, Tables 9 and 10."""
+    """Return a table of the examples, in per cent, by saturation layer. Source: Geva et al. 2022, Tables 9 and 10."""
     counts = torch.bincount(found.saturation, minlength=found.n_layers).tolist()
     columns = {
         "layer": list(range(found.n_layers)),

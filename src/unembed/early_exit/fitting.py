@@ -1,4 +1,4 @@
-"""Fit an exit rule: the score on one part of the examples, its thresholds on another."""
+"""Fit an exit rule: its score is fitted on one part of the examples, and its thresholds are chosen on another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ SEED = 38
 
 
 def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
-    """Return a rule that needs no training, by confidence alone; it exits only after `at` has set a threshold.
+    """Return a rule that uses the confidence of the logit lens and needs no training.
+
+    Its thresholds are infinite, so it never exits; use its method `at` to get a rule with another threshold.
 
     Args:
         method: "margin", "entropy" or "agreement".
@@ -65,17 +67,19 @@ def fit(
     Args:
         corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
         method: "sub_updates"; "representation", "update" or "both" (classifiers); "margin", "entropy" or "agreement".
-        n: how many examples to draw from a corpus.
-        seed: for the draw and the split.
-        calibration_share: share of the examples reserved for choosing thresholds.
-        threshold: a number; "precision" (0.75, as released) or "f1" (as in the paper), by layer. By default zero for
-            sub_updates (the rule as it is), "precision" for classifiers, and for the others risk control at 5 per cent.
-        disagreement: instead choose one threshold by risk control, so that the expected share of tokens that differ
+        n: number of examples to draw from a corpus.
+        seed: the seed of the random choice of examples and of their split.
+        calibration_share: share of the examples that are used for choosing thresholds, not for fitting.
+        threshold: one number for all layers; or "precision" (0.75, as in the released code) or "f1" (as in the paper),
+            which choose one for each layer. Default: 0 for sub_updates, as in the paper; "precision" for classifiers;
+            for confidence, one threshold by risk control with a disagreement of 0.05.
+        disagreement: choose one threshold by risk control instead, so that the expected share of tokens that differ
             from the full model's is at most this.
-        decision: the cost of one decision, in blocks; then decisions are made only at layers where they save more than
-            that (`ExitRule.at_profitable_layers`). "measured": measure it now, on a line of text.
-        progress: called with examples done and examples in total.
-        options: for the score: `clusters`, `similarity`; `sweep`, `penalties`, `folds`.
+        decision: the time of one decision, as a fraction of a block's time, or "measured" to measure it. Decisions are
+            then made only after layers where exits save more than that (`ExitRule.at_profitable_layers`).
+        progress: called with the number of examples done and their total.
+        options: options of the score: `clusters` and `similarity` for sub_updates; `sweep`, `penalties` and `folds` for
+            classifiers.
 
     Raises:
         InvalidInput: an unknown method or threshold, or too few examples.
@@ -129,7 +133,7 @@ def split(found: Examples, seed: int, shares: Sequence[float]) -> list[Examples]
 
 
 def fit_score(lm: Decoder, train: Examples, method: str, options: dict[str, Any]) -> Score:
-    """Fit the score of a method to these examples; confidence scores need no fit."""
+    """Fit the score of a method to examples; confidence scores need no fitting."""
     if method == "sub_updates":
         return SubUpdates.fit(lm, train, **options)
     return Classifier.fit(train, method, **options) if method in FEATURES else Confidence(method)

@@ -42,18 +42,20 @@ class Generated(Displayed):
 
     @property
     def saved_layers(self) -> float:
-        """Return how many blocks were skipped, on average over tokens."""
+        """The number of blocks that were skipped, on average over tokens."""
         return sum(self.n_layers - 1 - n for n in self.layers) / max(len(self.layers), 1)
 
 
 def generate(
     rule: Exit, prompt: str, *, max_new_tokens: int = 20, seed: int | None = None, **options: Any
 ) -> Generated:
-    """Continue a prompt; each new token exits early where the rule allows it.
+    """Continue a prompt with early exit.
 
     Args:
-        seed: sample from this seed; greedy without it.
-        options: for transformers' `generate`; no beams.
+        rule: decides after which layer a token exits.
+        max_new_tokens: largest number of tokens to add.
+        seed: the seed of sampling; decoding is greedy when None.
+        options: further arguments of transformers' `generate`; beam search is not supported.
 
     Raises:
         InvalidInput: beams, or a prompt that does not fit.

@@ -1,14 +1,14 @@
 """Forward passes with early exit: once a token exits, the remaining blocks are not computed for it.
 
-A pass over several tokens (the prompt) is computed in full. For a single token the rule decides after each block; on
-exit the stream passes unchanged to the model's own final norm and readout.
+A forward pass over several tokens (the prompt) is computed in full. In a single-token pass, the rule decides after each
+block; on exit, the stream goes unchanged to the model's final norm and unembedding.
 
-Policy for the cache: in a skipped block the exited stream passes through the block's own norm and projections, and
-the resulting key and value are stored for later tokens to attend to; the rest of the block, its FFN included, is not
-computed ("state copying", Elbayad et al. 2020; Schuster et al. 2022, section 3). A layer's cache is
-not read until a later token reaches that layer, so the skipped positions are pending until then and pass through the
-layer's attention as further rows of that token's pass: for one token the cost is reading weights and calling kernels,
-which the rows share.
+Later tokens attend to the keys and values of a skipped block, too. They are computed from the stream at the exit, with
+the block's norm and projections; the rest of the block, such as its FFN, is not computed ("state copying", Elbayad et
+al. 2020; Schuster et al. 2022, section 3). They are needed only when a later token reaches this block. Until then, the
+skipped positions are pending. Then they are computed as additional rows in the later token's pass through attention,
+which costs little: the time of a single-token pass is that of reading weights and launching kernels, which is the same
+for several rows.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from unembed.stream.hooks import Callback, attach_hooks, forward_replaced
 
 @contextmanager
 def skip_layers(rule: Exit) -> Iterator[list[int]]:
-    """A context in which every forward pass of `lm.hf` over one new token exits early if the rule allows it.
+    """A context manager: within it, single-token forward passes of `lm.hf` exit early where the rule decides so.
 
-    Only batches of one row with a KV cache are supported; the cache is complete again at the end. The context yields a
-    list that receives, for each token, the last block computed.
+    Only batches of one row with a KV cache are supported. At the end of the context, the cache has the keys and values
+    of all positions. The context manager yields a list to which the last computed block of each token is appended.
     """
     lm = require_exit(rule).lm
     state = _Pass(rule)
-    # The numbers of the layers whose attention is known to write to the cache passed to it.
+    # Layers for which it has been checked that their attention writes to the cache.
     stores_to_cache: set[int] = lm.once((__name__, "stores to cache"), set[int])
     taps: dict[tuple[str, int], Callback] = {}
 
@@ -66,12 +66,12 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
 
 
 def _rows_can_join(lm: Decoder) -> bool:
-    """Tell whether attention accepts a mask that masks nothing, which joined rows need."""
+    """Return whether the model's attention accepts an explicit mask, which passes with pending rows need."""
     return getattr(lm.hf.config, "_attn_implementation", None) in ("eager", "sdpa")
 
 
 class _Block:
-    """One block, with the inputs of positions that skipped it and whose keys and values are not stored yet."""
+    """A block, and the inputs of positions that skipped it and whose keys and values are not in the cache yet."""
 
     def __init__(self, block: Block, layer: int, stores_to_cache: set[int]) -> None:
         self.real, self.layer, self.stores_to_cache = block.module.forward, layer, stores_to_cache
@@ -83,11 +83,11 @@ class _Block:
         return args[0] if args else kwargs[self.names[0]]
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return all arguments by name; the first is the stream."""
+        """Return all arguments of the block's forward by name."""
         return {**dict(zip(self.names, args, strict=False)), **kwargs} if args else kwargs
 
     def add_pending(self, inputs: dict[str, Any], cache_name: str) -> None:
-        """Record a position's inputs without the cache, so that the cache can be freed."""
+        """Store a position's inputs, but not the cache, so that the cache can be freed."""
         self.pending.append({name: v for name, v in inputs.items() if name != cache_name})
 
     def fill(self, cache: Any, cache_name: str) -> None:
@@ -120,10 +120,9 @@ class _Block:
 
 
 def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..., Any]:
-    """Return attention's forward with pending positions as rows before the current token's own.
+    """Return a forward for attention that also computes pending positions, as rows before the current token.
 
-    Only the keys and values of these rows are used. The outputs of their queries are discarded, so the mask need not
-    exclude anything.
+    Only the keys and values of these rows are used. Their outputs are discarded, so they need no causal mask.
     """
     real = module.forward
     names = list(inspect.signature(real).parameters)
@@ -153,23 +152,23 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
 
 
 def _is_position(name: str) -> bool:
-    """Tell whether an argument has a row for each position that is computed."""
+    """Return whether an argument of this name has a row for each position."""
     return name in ("position_ids", "cache_position") or name.startswith("position_embeddings")
 
 
 class _Stored(Exception):
-    """Raised once the keys and values of skipped positions are in the cache, because the rest is not needed."""
+    """Raised to stop a block's forward pass when its keys and values are in the cache."""
 
 
 def _concatenated(parts: list[Any]) -> Any:
-    """Join the inputs of several positions into the input of one pass."""
+    """Concatenate the inputs of several positions, which may be tensors or tuples of tensors, along positions."""
     if isinstance(parts[0], Tensor):
         return torch.cat(parts, dim=min(1, parts[0].dim() - 1))
     return type(parts[0])(_concatenated(list(p)) for p in zip(*parts, strict=True)) if parts[0] is not None else None
 
 
 class _Pass:
-    """The state of the current token's pass, and its cache."""
+    """The state of the current forward pass, and the KV cache."""
 
     def __init__(self, rule: Exit) -> None:
         self.lm: Decoder = rule.lm
@@ -218,17 +217,21 @@ class _Pass:
         self.is_prompt = hidden.shape[1] > 1 or before == 0
 
     def skip(self, block: _Block, inputs: dict[str, Any]) -> None:
-        """Let the token skip a block; the first time, store its key and value at once to check the block."""
+        """Skip a block: its key and value stay pending.
+
+        They are computed at once if the cache layer must be complete, and for the first token that skips the block, to
+        check that the block writes to the cache.
+        """
         block.add_pending(inputs, self.cache_name)
         if block.layer not in block.stores_to_cache or block.layer in self._at_once:
             block.fill(self.cache, self.cache_name)
 
     def may_join(self, block: _Block) -> bool:
-        """Tell whether pending rows can join; a sliding-window cache depends on how many rows come at once."""
+        """Return whether pending rows can be computed with the token's row, which a sliding-window cache forbids."""
         return self._joins and not getattr(self.cache.layers[block.layer], "is_sliding", True)
 
     def decide(self, layer: int, hidden: Tensor) -> None:
-        """Decide after a block whether the token exits."""
+        """Decide after a block whether the token exits, and record the block if it is the last one computed."""
         if layer == self.lm.n_layers - 1:
             self.exits.append(layer)
             return
@@ -240,7 +243,7 @@ class _Pass:
 
     @torch.no_grad()
     def complete(self) -> None:
-        """Store the pending positions, if the cache still exists."""
+        """Write the keys and values of all pending positions to the cache, if it still exists."""
         cache = self.cache
         for block in self.blocks:
             if cache is not None:
@@ -253,7 +256,7 @@ def _cache_name(inputs: dict[str, Any]) -> str | None:
 
 
 def _complete_layers(cache: Any, n_layers: int) -> set[int]:
-    """Return layers that must stay complete, since masks use the length of the first layer of each kind."""
+    """Return cache layers that must never have pending positions: masks use the length of the first of each type."""
     layers = getattr(cache, "layers", None)
     if layers is None:
         return set(range(n_layers))
@@ -264,7 +267,7 @@ def _complete_layers(cache: Any, n_layers: int) -> set[int]:
 
 
 def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
-    """Return the block's forward, which returns its input once the token has exited."""
+    """Return a forward for the block that decides after it, and that returns its input if the token has exited."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if block.layer == 0:

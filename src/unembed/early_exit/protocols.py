@@ -24,15 +24,15 @@ class Score(Protocol):
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Return the tensors of a layer that the score reads."""
+        """Names of the activations of a layer that the score reads."""
         ...
 
     def scores(self, found: Examples) -> np.ndarray:
-        """Return scores (example, layer), without the last layer."""
+        """Return the scores of examples at every layer but the last, (example, layer)."""
         ...
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Tell whether the current token scores above a threshold, which can be cheaper than computing the score."""
+        """Return whether the current token's score is above a threshold; this can be faster than computing it."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Exit(Protocol):
 
     @property
     def thresholds(self) -> np.ndarray:
-        """The threshold of each layer but the last."""
+        """The thresholds, one for each layer but the last; with infinity, no decision is made."""
         ...
 
     def at(self, threshold: float) -> Exit:

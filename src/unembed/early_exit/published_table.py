@@ -1,4 +1,4 @@
-"""Table 6 of the paper: every rule over five splits of the same examples, with the published numbers."""
+"""Reproduce Table 6 of Geva et al. 2022: all early-exit methods on five splits of the examples."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ def table_6(
     examples. "oracle" exits at the saturation layer.
 
     Args:
+        found: the examples.
         seeds: the seeds of the splits.
-        methods: rows.
-        clusters: the clusters of the values, for the sub-updates rule.
+        methods: the methods, one for each row of the table.
+        clusters: number of clusters of value vectors, for the sub-updates rule.
         level: bound on the expected disagreement of the confidence rules.
-        progress: called with fits done and fits in total.
+        progress: called with the number of fits done and their total.
         sweep: options `sweep`, `penalties` and `folds` of the classifiers.
 
     Raises:

@@ -1,4 +1,4 @@
-"""An exit rule: a score, a threshold for each layer, and the model; it is saved in one file."""
+"""An exit rule: a score and a threshold for each layer of a model; it can be saved to a file."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class ExitRule:
         return replace(self, thresholds=flat, calibration=f"one threshold, {threshold:g}")
 
     def with_risk_control(self, found: Examples, disagreement: float) -> ExitRule:
-        """Return the rule with the lowest threshold that changes at most a share `disagreement` of tokens, as expected.
+        """Return the rule with the lowest threshold at which the expected share of changed tokens is within a bound.
 
         Args:
-            found: examples that the score was not fitted to.
+            found: examples that were not used for fitting.
             disagreement: largest expected share of tokens that differ from the full model's.
 
         Raises:
@@ -79,13 +79,14 @@ class ExitRule:
     def with_generation_risk_control(
         self, prompts: Sequence[str], found: Examples, disagreement: float, *, steps: int = 10, max_new_tokens: int = 40
     ) -> ExitRule:
-        """Return the rule with a threshold that risk control chooses from the rule's own generations.
+        """Return the rule with a threshold that is chosen by risk control on text generated with the rule.
 
         Args:
             prompts: texts like those to be continued; at least 1 / disagreement of them.
-            found: examples, whose scores give the thresholds to try.
+            found: examples; quantiles of their scores are the thresholds to try.
             disagreement: largest expected share of new tokens that the full model would not have chosen.
-            steps: thresholds to try.
+            steps: number of thresholds to try.
+            max_new_tokens: number of tokens to generate for each prompt.
 
         Raises:
             InvalidInput: too few prompts for this bound.
@@ -104,11 +105,11 @@ class ExitRule:
         return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
     def at_profitable_layers(self, found: Examples, decision: float) -> ExitRule:
-        """Return the rule so that it decides only at layers where exits save more than decisions cost.
+        """Return a rule that decides only after layers where exits save more time than decisions take.
 
         Args:
-            found: examples that the score was not fitted to.
-            decision: the cost of one decision, in blocks, as `decision_cost` measures it.
+            found: examples that were not used for fitting.
+            decision: the time of one decision, as a fraction of a block's time; `decision_cost` measures it.
 
         Raises:
             InvalidInput: the cost is negative.
@@ -128,12 +129,13 @@ class ExitRule:
 
         Args:
             corpus: `Examples`, or what `unembed.corpus.open_corpus` takes.
-            n: how many examples to draw from a corpus.
+            n: number of examples to draw from a corpus.
+            seed: the seed of the random choice of examples.
 
         Returns:
-            One row: accuracy (per cent whose top token at the exit layer is the model's own), saved layers over all
-            examples (as released) and over the correct ones (as in the paper), and the number that exit at each
-            layer.
+            One row: accuracy (per cent of examples whose top token at the exit layer is the full model's), mean saved
+            layers over all examples (as in the released code) and over the correct ones (as in the paper), and the
+            number of examples that exit at each layer.
         """
         found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed)
         row = accuracy_and_savings(found, self.exit_layers(found))
@@ -148,11 +150,11 @@ class ExitRule:
         return Table(f"Early exit of {self.lm.name}", columns, about)
 
     def tradeoff(self, found: Examples, steps: int = 20) -> Table:
-        """Tabulate disagreement and layers saved, for thresholds from "never exit" to "always exit".
+        """Return a table of disagreement and saved layers for thresholds from "never exit" to "always exit".
 
         Args:
-            found: examples that the rule was not fitted to.
-            steps: rows, at most.
+            found: examples that were not used for fitting.
+            steps: largest number of rows.
         """
         scores = self.score.scores(found)
         thresholds = threshold_choice.candidate_thresholds(scores, positive_int("steps", steps, 3) - 2)
@@ -174,7 +176,7 @@ class ExitRule:
         return generate(self, prompt, **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the rule to one file, which `load` reads for the same model."""
+        """Save the rule to a file that `load` can read with the same model."""
         about = {
             "schema": SCHEMA,
             "version": __version__,
@@ -225,7 +227,7 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
 
 
 def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:
-    """Return accuracy and saved layers of examples that exit after these layers."""
+    """Return accuracy and saved layers of examples, given the layer after which each exits."""
     last = found.n_layers - 1
     right = threshold_choice.agrees(found.top.numpy(), layer)
     saved = last - layer

@@ -1,13 +1,13 @@
 """The paper's rule: exit if the dominant sub-updates resemble those of examples that saturated at this layer.
 
-Every value belongs to one of 200 clusters, and a layer's update is represented by the clusters of its ten dominant
-sub-updates. S is the set of training examples that saturate at this layer, and N_x the set that saturate at a later
-layer x. A token exits if its list is more similar to S than to every N_x, by both the largest and the mean similarity
-(strictly). Source: Geva et al. 2022, section 6.2.
+Every value vector belongs to one of 200 clusters. A layer's update is represented by the list of the clusters of its
+ten dominant sub-updates. S is the set of training examples that saturate at this layer, and N_x the set of those that
+saturate at a later layer x. A token exits if its list is more similar to S than to every N_x, both by the largest and
+by the mean similarity. Source: Geva et al. 2022, section 6.2.
 
-Similarity is the number of positions at which two lists agree ("ordered", the released code) or the number of clusters
-they share ("set", the paper's text). The paper leaves two cases open: here, no token exits if S is empty, and an empty
-N_x is ignored.
+The similarity of two lists is the number of positions at which they agree ("ordered", the released code) or the number
+of clusters that both contain ("set", the paper's text). The paper leaves two cases open: here, no token exits if S is
+empty, and an empty N_x is ignored.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CLUSTERS = 200
 
 
 class _Layer:
-    """The training examples of one layer that saturate there or later, indexed by cluster.
+    """An index from clusters to the training examples that saturate at a layer or later.
 
-    `bounds[c]` and `bounds[c + 1]` enclose the examples (numbered by the layer at which they saturate) of group c.
+    Examples are sorted by saturation layer. Those whose list contains key c are `lists[bounds[c]:bounds[c + 1]]`.
     """
 
     def __init__(self, keys: np.ndarray, saturation: np.ndarray, n_keys: int, layer: int) -> None:
-        """Index the examples that saturate at `layer` or later; `keys` are (example, position), -1 for none."""
+        """Index the examples that saturate at `layer` or later; `keys` is (example, position), padded with -1."""
         order = np.argsort(saturation, kind="stable")
         order = order[saturation[order] >= layer]
         keys, groups = keys[order], saturation[order]
@@ -51,14 +51,17 @@ class _Layer:
         by_key = np.argsort(flat, kind="stable")
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
-        # The means need only these counts: how often each key occurs among the examples of each group.
+        # The number of times that each key occurs in each group of examples is all that mean similarities need.
         occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row is for positions without a key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
         np.add.at(occurs, (flat, group_of[examples]), 1)
         self.occurs = occurs
 
     def score(self, keys: np.ndarray) -> float:
-        """Return the smaller of S's two leads over the closest N_x; the token exits if it is positive."""
+        """Return how much more similar the list is to S than to the most similar N_x; the token exits if positive.
+
+        It is the smaller of two differences: of the largest and of the mean similarities.
+        """
         if not self.has_own:
             return -np.inf
         if len(self.starts) == 1:
@@ -70,10 +73,10 @@ class _Layer:
         return float(min(largest[0] - largest[1:].max(), mean[0] - mean[1:].max()))
 
     def is_above(self, threshold: float, keys: Int[np.ndarray, " position"]) -> bool:
-        """Tell whether the score is above a threshold.
+        """Return whether the score is above a threshold.
 
-        The lead by mean similarity is an upper bound of the score and needs no pass over the examples; it rejects most
-        tokens.
+        The difference of mean similarities is an upper bound of the score and fast to compute, so it is tried first; it
+        rejects most tokens.
         """
         if self.has_own and len(self.starts) > 1:
             own, *others = (self.occurs.take(keys, axis=0).sum(axis=0) / self.sizes).tolist()
@@ -83,7 +86,7 @@ class _Layer:
 
 
 class SubUpdates:
-    """The rule fitted to examples, as a score for each layer: it is above zero where the paper's rule exits."""
+    """The paper's rule as a score for each layer: it is above 0 where the paper's rule exits."""
 
     name = "sub_updates"
     points = ("coefficients",)
@@ -98,9 +101,9 @@ class SubUpdates:
         """Index the training examples.
 
         Args:
-            labels: the cluster of every value.
-            train: dominant memories of the training examples.
-            saturation: the layer at which each saturates.
+            labels: the cluster of every value vector.
+            train: the dominant memories (FFN neurons) of each training example in each layer.
+            saturation: the saturation layer of each training example.
             similarity: "ordered" or "set".
         """
         one_of("similarity", similarity, ("ordered", "set"))
@@ -115,12 +118,12 @@ class SubUpdates:
     def fit(
         cls, lm: Decoder, found: Examples, *, clusters: int = CLUSTERS, similarity: Similarity = "ordered"
     ) -> SubUpdates:
-        """Cluster the values of all layers and index the examples."""
+        """Cluster the value vectors of all layers, and index the examples."""
         labels = value_clusters(lm, clusters)
         return cls(labels, found.dominant.numpy(), found.saturation.numpy(), similarity)
 
     def _keys(self, layer: int, dominant: np.ndarray) -> np.ndarray:
-        """Return the features that are compared: (position, cluster) pairs, or each cluster once."""
+        """Return what is compared, as numbers: (position, cluster) pairs, or each cluster once, padded with -1."""
         clusters = self.labels[layer].take(dominant)
         if self.similarity == "ordered":
             return clusters + self._offsets
@@ -138,12 +141,12 @@ class SubUpdates:
         return np.array(columns, dtype=float).T
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Tell whether the current token scores above a threshold."""
+        """Return whether the score of the current token is above a threshold."""
         m = seen["coefficients"]
         if layer not in self._norms:
             self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])
         dominant = (m.abs() * self._norms[layer]).topk(min(DOMINANT, m.shape[-1])).indices
-        # The arrays have about ten numbers, for which NumPy takes a third of torch's time.
+        # NumPy is three times as fast as torch here, because the arrays have only about ten elements.
         return self._layers[layer].is_above(threshold, self._keys(layer, dominant.numpy(force=True)))
 
     def state(self) -> dict[str, Any]:
@@ -163,7 +166,7 @@ class SubUpdates:
 
 
 def value_clusters(lm: Decoder, n_clusters: int = CLUSTERS) -> Int[np.ndarray, "layer d_mlp"]:
-    """Return the cluster of every value, by layer and index; -1 after the last value of a smaller layer.
+    """Return the cluster of every value vector, by layer and index; layers with fewer of them are padded with -1.
 
     The sign of a gated memory's value is a convention; here each such value points along its gate.
 

@@ -1,9 +1,9 @@
-"""Choose thresholds in the paper's two ways, or by conformal risk control, which bounds disagreement.
+"""Choose exit thresholds by precision or F1, as in the paper, or by conformal risk control.
 
-Conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1): over examples exchangeable with the
-calibration set, the expected share of tokens that differ from the full model's is at most the level. The theorem needs
-a loss that does not rise with the threshold. A token's disagreement may rise, so the largest value at any higher
-threshold is used.
+Conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1) bounds disagreement: for examples
+exchangeable with the calibration set, the expected share of tokens that differ from the full model's is at most a given
+level. The theorem needs a loss that does not rise with the threshold. Disagreement may rise, so the loss used is the
+largest disagreement at this threshold or any higher one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def exit_layers(
 
 
 def agrees(top: Int[np.ndarray, "example layers"], layer: Int[np.ndarray, " example"]) -> Bool[np.ndarray, " example"]:
-    """Tell whether the top token at the exit layer is the model's own prediction."""
+    """Return for each example whether the top token at its exit layer is the model's prediction."""
     return top[np.arange(len(top)), layer] == top[:, -1]
 
 
@@ -44,7 +44,7 @@ def candidate_thresholds(
 def risk_controlled_threshold(
     scores: Float[np.ndarray, "example layer"], top: Int[np.ndarray, "example layers"], level: float
 ) -> float:
-    """Return the lowest threshold whose expected disagreement is bounded by `level`.
+    """Return the lowest threshold at which the expected disagreement is at most `level`.
 
     Raises:
         InvalidInput: the level is not between 0 and 1.
@@ -61,11 +61,12 @@ def risk_controlled_threshold(
 def lowest_threshold(
     thresholds: Sequence[float], disagreement: Callable[[float], Float[np.ndarray, " n"]], level: float
 ) -> float:
-    """Return the lowest threshold whose expected disagreement is bounded by `level`; infinity where none has it.
+    """Return the lowest threshold at which the expected disagreement is at most `level`; infinity if there is none.
 
     Args:
-        thresholds: to try, highest first.
-        disagreement: the loss, 0 to 1, of each example or prompt at a threshold.
+        thresholds: the thresholds to try, highest first.
+        disagreement: returns the loss, 0 to 1, of each example or prompt at a threshold.
+        level: the bound.
     """
     worst, chosen = 0.0, math.inf
     for threshold in thresholds:
@@ -79,10 +80,10 @@ def lowest_threshold(
 def by_precision(
     scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"], precision: float = 0.75
 ) -> Float[np.ndarray, " layer"]:
-    """Return each layer's threshold for a share `precision` of examples that saturate there.
+    """Return for each layer the lowest threshold at which exits have this precision, as in the released code.
 
-    It lies just below the lowest score with that precision, and is infinite if none reaches it, as in the released
-    code.
+    The precision is the share of examples with a score above the threshold that saturate at this layer. If no threshold
+    reaches it, return infinity.
     """
     return np.array([_precision(s, saturation == n, precision) for n, s in enumerate(scores.T)])
 
@@ -96,7 +97,7 @@ def _precision(scores: np.ndarray, own: np.ndarray, precision: float) -> float:
 def by_f1(
     scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"]
 ) -> Float[np.ndarray, " layer"]:
-    """Return each layer's threshold with the largest F1 for saturating there, as in the paper's text."""
+    """Return for each layer the threshold with the largest F1 for saturation at this layer, as in the paper's text."""
     found = []
     for layer, column in enumerate(scores.T):
         own = saturation == layer
@@ -108,7 +109,7 @@ def by_f1(
 
 
 def _curve(scores: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return each distinct score, lowest first, and how many own and how many examples score at least as high."""
+    """Return the distinct scores in rising order, and the numbers of `own` and of all examples at or above each."""
     order = np.argsort(scores, kind="stable")
     thresholds, first = np.unique(scores[order], return_index=True)
     above = np.cumsum(own[order][::-1])[::-1]

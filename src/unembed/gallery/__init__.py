@@ -1,8 +1,9 @@
 """The gallery of memories (FFN neurons): those that do something a person can name, and what that is.
 
-Five ingredients of evidence, each with a size and a p-value: coherence and concept of the promoted tokens, pattern of
-the triggers, agreement of promoted tokens with what follows the triggers, and the effect of removing the memory there.
-`Index.memories` gives the text and the triggers; without an index only the concept can be judged.
+Five measures are evidence, each with a size and a p-value (they are called ingredients): coherence of the promoted
+tokens, a concept that they share, a pattern in the texts on which the memory fires most (its triggers), agreement of
+the promoted tokens with the tokens that follow these texts, and the effect of removing the memory there. An index has
+the texts; without one, only the concept can be measured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Candidates for the gallery: memories with the tokens they promote, where they fire, and the evidence so far.
+"""Candidates for the gallery: memories (FFN neurons) with the tokens they promote and the evidence found so far.
 
-Evidence is found in two steps, because most memories do nothing that a person can name: a layer's memories are judged
-only as far as their score needs, and only the best are judged in full. No score depends on how the work is divided into
-steps.
+Most memories do nothing that a person can name, so evidence is computed in two steps: for all memories only as much as
+their score needs, and in full for the best ones. The scores are the same as if all were computed in full.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SHOWN_TOKENS = 10
 
 @dataclass(frozen=True, eq=False)
 class TriggerText:
-    """The keys' triggers as an index stores them: a text, and the positions at which each key fires most."""
+    """A text, and the positions at which each memory (FFN neuron) fires most in it, as an index stores them."""
 
     text: Int[np.ndarray, " pos"]
     """Token ids of the corpus."""
@@ -50,7 +49,7 @@ class TriggerText:
 
 @dataclass
 class Candidate:
-    """A memory at one pole."""
+    """A memory (FFN neuron) at one sign of its coefficient, which is called its pole."""
 
     layer: int
     index: int
@@ -108,19 +107,19 @@ class Candidate:
 
 
 def poles_of(lm: Decoder, known: TriggerText | None, layer: int) -> tuple[str, ...]:
-    """Return the poles of a layer's memories: those with known triggers, or both if coefficients have a sign."""
+    """Return the signs at which a layer's memories are ranked: those in the index, or both in a gated layer."""
     if known is not None:
         return tuple(known.positions)
     return ("positive", "negative") if lm.is_signed(layer) else ("positive",)
 
 
 def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlearned: bool) -> list[Candidate]:
-    """Return all memories of a layer, at the positive pole and then at the negative one if there is one."""
+    """Return all memories of a layer as candidates, first at positive and then, in gated layers, at negative signs."""
     poles = poles_of(lm, known, layer)
     n = lm.weights.n_memories[layer]
     found = []
     for pole in poles:
-        # The index holds raw readings.
+        # The index is used only without a fitted lens, because its tokens may be in the basis "raw".
         if known is not None and known.promoted is not None and not show_unlearned and lens_of(lm) is None:
             ids = np.asarray(known.promoted[pole][known.starts[layer] : known.starts[layer + 1], :TOP_TOKENS])
         else:
@@ -134,7 +133,7 @@ def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlea
 def add_concepts(
     lm: Decoder, candidates: list[Candidate], classes: Classes, layer: int, show_unlearned: bool, seed: int
 ) -> None:
-    """Add to each candidate of a layer its concept, tested against random vectors similar to the layer's values."""
+    """Find each candidate's concept; its p-value is from random vectors like the layer's value vectors."""
     concepts = _concepts(classes, np.array([one.promoted for one in candidates]))
     poles = dict.fromkeys(one.pole for one in candidates)
     random = {pole: _random_scores(lm, classes, layer, pole, show_unlearned, seed) for pole in poles}
@@ -152,9 +151,10 @@ def _concepts(classes: Classes, ids: Int[np.ndarray, "list k"]) -> list[Concept 
 def _random_scores(
     lm: Decoder, classes: Classes, layer: int, pole: str, show_unlearned: bool, seed: int
 ) -> Float[np.ndarray, " random"]:
-    """Score the concepts of random vectors with the mean and deviation of the layer's values; 0 without a concept.
+    """Return the concept scores of random vectors with the mean and deviation of the layer's value vectors.
 
-    The unembedding is far from isotropic, so the top tokens of a random vector share more than random tokens do.
+    They are the control for concepts: the unembedding is far from isotropic, so the top tokens of a random vector have
+    more in common than random tokens. The score is 0 for a vector without a concept.
     """
     generator = torch.Generator().manual_seed(seed * 10_007 + layer)
     vectors = vectors_like(written_values(lm, layer), RANDOM_VECTORS, generator)
@@ -166,9 +166,10 @@ def _random_scores(
 
 
 def _concept_evidence(concept: Concept | None, n_tokens: int, random: Float[np.ndarray, " random"]) -> Evidence:
-    """Return the evidence of a concept.
+    """Return size and p-value of a concept.
 
-    p: the larger of the hypergeometric one and the share of random vectors with a concept at least as improbable.
+    The p-value is the larger of two: the hypergeometric one, and the share of random vectors whose concept has at least
+    this score.
     """
     if concept is None:
         return Evidence(0.0, 1.0)

@@ -1,10 +1,10 @@
-"""Count context vectors of tokens in a text, and measure how coherent lists of tokens are under them.
+"""Measure how coherent a list of tokens is: how similar the contexts are in which its tokens occur in a text.
 
-Two tokens are similar here if they occur in the same contexts of a text: the same tokens one or two positions before
-and after them. The model's weights are not used, so this evidence is independent of the space in which the lists were
-read. The vectors hold the positive pointwise mutual information of token and context, reduced to `DIM` directions
-(latent semantic analysis). Source: Levy and Goldberg 2014 for the weighting; the frequency-matched control is ours:
-without it, lists of function words look like a theme.
+The contexts of a token are the tokens one or two positions before and after it. A token's context vector has the
+positive pointwise mutual information of the token and each context, reduced to `DIM` directions (latent semantic
+analysis; Levy and Goldberg 2014 for the weighting). The model's weights are not used, so this evidence is independent
+of the space in which the lists were computed. A list is compared with random lists of equally frequent tokens (our
+addition), since otherwise lists of function words would seem coherent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BETWEEN = 8
 
 @dataclass(frozen=True, eq=False)
 class ContextVectors:
-    """Unit vectors of the tokens that are frequent enough, and the number of occurrences of every token."""
+    """The context vectors of frequent tokens, scaled to length 1, and the number of occurrences of every token."""
 
     vectors: Float[np.ndarray, "token dim"]
     """Zero for tokens without a vector."""
@@ -41,7 +41,7 @@ class ContextVectors:
 
     @property
     def known(self) -> Bool[np.ndarray, " token"]:
-        """Tell which tokens have a vector."""
+        """Which tokens have a vector."""
         return np.asarray(self.vectors.any(axis=1))
 
     @classmethod
@@ -52,8 +52,8 @@ class ContextVectors:
 
         Args:
             text: token ids; documents follow each other without a gap.
-            eligible: the tokens that may have a vector, such as whole words.
-            dim: directions that are retained.
+            eligible: a mask of the tokens that may have a vector, such as whole words.
+            dim: number of dimensions of the vectors.
 
         Memory: (tokens with a vector) * dim floats, and the sparse counts: at most four for each token of the text.
         """
@@ -78,7 +78,7 @@ class ContextVectors:
 def _block(
     text: np.ndarray, offset: int, row_of: np.ndarray, column_of: np.ndarray, n_rows: int, n_columns: int
 ) -> sparse.csr_matrix:
-    """Count pairs (token, context at this offset)."""
+    """Count how often each token has each context at this offset, as a sparse matrix."""
     here, there = (text[:-offset], text[offset:]) if offset > 0 else (text[-offset:], text[:offset])
     rows, columns = row_of[here], column_of[there]
     inside = (rows >= 0) & (columns >= 0)
@@ -122,14 +122,16 @@ def coherence(
 ) -> Coherence:
     """Measure the coherence of lists of tokens.
 
-    In a random list every token is replaced by one with nearly the same number of occurrences: one of the 50 (in small
-    vocabularies a twentieth of all) on either side of it by frequency.
+    In a random list, every token is replaced by one of nearly the same frequency: one of the 50 tokens (in small
+    vocabularies, of the twentieth of all tokens) before or after it in the order of frequency.
 
     Args:
+        contexts: the context vectors.
         lists: token ids; negative ones are ignored.
-        draws: random lists for each list.
-        only_below: a list whose p-value is certain to be above this is compared no further; its p-value is 1, and its
-            similarity NaN. The numbers of the others do not depend on it.
+        draws: number of random lists for each list.
+        seed: the seed of the random lists.
+        only_below: stop comparing a list when its p-value is certain to be above this; its p-value is then 1 and its
+            similarity NaN. Results for other lists do not change.
 
     Memory: 4,096 * k * dim floats.
     """
@@ -140,7 +142,7 @@ def coherence(
     similarity, expected, p = np.full(len(lists), np.nan), np.full(len(lists), np.nan), np.ones(len(lists))
     if not judged.any():
         return Coherence(similarity, expected, p)
-    # The table has one extra row of zeros, which stands for tokens without a vector.
+    # The table has an extra row of zeros for tokens without a vector.
     table = np.concatenate([contexts.vectors, np.zeros_like(contexts.vectors[:1])])
     ids = np.where(has_vector, lists, len(contexts.vectors))[judged]
     observed = _similarity(table, ids, n[judged])
@@ -169,7 +171,7 @@ def coherence(
 def _similarity(
     table: Float[np.ndarray, "rows dim"], ids: Int[np.ndarray, "list k"], n: Int[np.ndarray, " list"]
 ) -> Float[np.ndarray, " list"]:
-    """Return the mean cosine of all pairs: (|sum of the unit vectors|^2 - n) / (n (n - 1))."""
+    """Return the mean cosine of all pairs in each list: (|sum of its n unit vectors|^2 - n) / (n (n - 1))."""
     if not len(ids):
         return np.zeros(0)
     squared = [

@@ -1,7 +1,7 @@
-"""Read descriptions of memories (FFN neurons) from an atlas or a saved gallery: the words shown next to `L5M278`.
+"""Load one-line descriptions of memories (FFN neurons) from an atlas or a saved gallery, to print after `L5M278`.
 
-An embedded model ships with its own gallery. For any other model `Index.memories` saves one with the index. Where an
-atlas lies in the folder of the index, its descriptions come before those of the gallery, because they were tested.
+A shipped model has a gallery in the package. For any other model, `Index.memories` saves one with the index. If there
+is an atlas in the index's folder, its descriptions replace those of the gallery, because they were tested.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ ATLAS, MEMORIES = "atlas", "memories.parquet"
 
 
 class MemoryDescriptions:
-    """One line for each memory with a theme or a line of an atlas; none for the others."""
+    """The one-line descriptions of memories (FFN neurons), by layer, index and sign of the coefficient."""
 
     def __init__(
         self, gallery: Gallery | None = None, of_atlas: Mapping[tuple[int, int, str], str] = MappingProxyType({})
     ) -> None:
-        """Take the descriptions of an atlas, and those of the gallery's memories whose promoted tokens have a theme."""
+        """Use the descriptions of an atlas; for other memories, those of the gallery if their tokens have a theme."""
         rows = () if gallery is None else gallery.rows
         own = {(row.layer, row.index, row.pole): row.description for row in rows if has_theme(row)}
         self._of = {**own, **of_atlas}
 
     def __len__(self) -> int:
-        """Return how many memories and poles have a description."""
+        """Return the number of descriptions."""
         return len(self._of)
 
     def __iter__(self) -> Iterator[tuple[int, int, str, str]]:
@@ -44,14 +44,14 @@ class MemoryDescriptions:
         return ((*key, text) for key, text in self._of.items())
 
     def of(self, layer: int, index: int, *, negative: bool = False) -> str | None:
-        """Return the description of a memory; with `negative`, of its negative pole (gated layers)."""
+        """Return the description of a memory at positive or, with `negative`, at negative coefficients."""
         return self._of.get((layer, index, "negative" if negative else "positive"))
 
 
 def has_theme(row: MemoryEvidence) -> bool:
-    """Tell whether the promoted tokens have a theme: they are significantly coherent or share a concept.
+    """Return whether the promoted tokens have a theme: they are significantly coherent or share a concept.
 
-    Where it was measured that adding the value does not raise them, they have none.
+    It is False if a measurement found that adding the value vector does not raise these tokens.
     """
     if not row.is_borne_out:
         return False
@@ -60,7 +60,7 @@ def has_theme(row: MemoryEvidence) -> bool:
 
 
 def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> MemoryDescriptions:
-    """Return what memories do in words, as saved with an index or shipped with the model; empty where nothing was.
+    """Return the descriptions of a model's memories that are saved with an index or shipped with the model, if any.
 
     Args:
         index_folder: the folder of an index of this model.
@@ -72,7 +72,7 @@ def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> Memory
 
 
 def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | None:
-    """Return the gallery saved with an index of the model or with an embedded model; None if there is none.
+    """Return the gallery saved with an index of the model or shipped with the model; None if there is none.
 
     Arguments and errors are those of `memory_descriptions`.
     """
@@ -84,11 +84,11 @@ def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | N
 def saved_descriptions(
     model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None
 ) -> MemoryDescriptions:
-    """Return the descriptions that are saved for a model, which need not be open.
+    """Return the descriptions that are saved for a model, which need not be loaded.
 
     Args:
-        model: a provenance with its name and dtype.
-        sampled: computes its `sampled_fingerprint`; called only to check the gallery of an embedded model.
+        model: a provenance with the model's name and dtype.
+        sampled: returns the model's `sampled_fingerprint`; called only to check a shipped gallery.
         index_folder: the folder of an index of this model.
 
     Raises:
@@ -98,7 +98,7 @@ def saved_descriptions(
 
 
 def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None) -> Gallery | None:
-    """Return the gallery that is saved for a model, which need not be open; arguments as in `saved_descriptions`."""
+    """Return the gallery saved for a model, which need not be loaded; arguments as in `saved_descriptions`."""
     if index_folder is not None and (index_folder / FILE).exists():
         return _gallery(index_folder / FILE)
     name = model.model
@@ -111,7 +111,7 @@ def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: P
 
 
 def _of_atlas(index_folder: Path | None) -> Mapping[tuple[int, int, str], str]:
-    """Return the descriptions of the atlas in an index's folder; none where there is no atlas."""
+    """Return the descriptions of the atlas in an index's folder; an empty mapping if there is no atlas."""
     path = None if index_folder is None else index_folder / ATLAS / MEMORIES
     if path is None or not path.exists():
         return MappingProxyType({})
@@ -127,7 +127,7 @@ def _lines_of(path: Path, _modified: int, _size: int) -> Mapping[tuple[int, int,
 
 
 def _gallery(path: Path) -> Gallery:
-    """Read a saved gallery and keep it in memory; it is read again when the file has changed."""
+    """Load a saved gallery; it is cached until the file changes."""
     about = path.stat()
     return _gallery_of(path, about.st_mtime_ns, about.st_size)
 

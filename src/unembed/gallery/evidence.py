@@ -1,10 +1,10 @@
 """The evidence for one memory, the score that combines it, and the description that follows from it by rule.
 
-Each ingredient has a size, 0 (as expected by chance) to 1, and a p-value. The score of a memory is the mean size of
-the five ingredients. An ingredient with a p-value above `SIGNIFICANT`, or one that could not be measured, counts as 0.
-So does the pattern of the triggers where promoted tokens do not follow them (agreement not significant): alone, it
-describes the key, not the value. A high score therefore needs a value with a theme, triggers with a pattern, and
-agreement of the two.
+The evidence has five measures, called ingredients: coherence, concept, triggers (a pattern in the texts on which the
+memory fires most), agreement, effect. Each has a size, from 0 (as expected by chance) to 1, and a p-value. The score of
+a memory is the mean of the five sizes. A measure counts as 0 if its p-value is above `SIGNIFICANT` or if it could not
+be measured. The pattern also counts as 0 if promoted tokens do not follow the texts (agreement not significant),
+because alone it describes only where the memory fires.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMED_SHARE = 0.15
 
 @dataclass(frozen=True)
 class Evidence:
-    """One ingredient."""
+    """One of the five measures: its size and its p-value."""
 
     size: float
     """0 to 1; for the effect in units of probability."""
@@ -40,7 +40,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Truth:
-    """Correlation of a value's scores with what adding it does to the logits, as `reading_truth` measures it."""
+    """Correlation of a value vector's token scores with what adding it does to the logits; see `reading_truth`."""
 
     correlation: float
     control: float
@@ -51,8 +51,7 @@ class Truth:
 class MemoryEvidence:
     """A memory (FFN neuron) with all the evidence that it does something a person can name.
 
-    An ingredient is None where it could not be measured: too few tokens, no index, or not among those whose effect was
-    measured.
+    A measure is None if it could not be computed (too few tokens, or no index) or, for the effect, was not computed.
     """
 
     layer: int
@@ -79,7 +78,7 @@ class MemoryEvidence:
     """How far the top tokens are those that adding the value raises; None where that was not measured."""
 
     def with_truth(self, truth: Truth) -> MemoryEvidence:
-        """Return the row with a measured truth, which its description states where it does not bear it out."""
+        """Return the row with the result of `reading_truth`; if it fails, the description is replaced by that."""
         found = replace(self, truth=truth)
         if found.is_borne_out:
             return found
@@ -90,17 +89,17 @@ class MemoryEvidence:
 
     @property
     def is_borne_out(self) -> bool:
-        """Tell whether the description may be shown as one: its effect, where it was measured, bears it out."""
+        """Whether adding the value vector raises the promoted tokens; also True if that was not measured."""
         return self.truth is None or self.truth.correlation >= self.truth.control
 
     @property
     def name(self) -> str:
-        """Its name, such as L5M278 or L5E2M14, with a minus sign in front for a negative pole."""
+        """The memory's name, such as L5M278 or L5E2M14, with a minus sign for negative coefficients."""
         return ("-" if self.pole == "negative" else "") + memory_name(self.layer, self.index, self.experts)
 
     @property
     def score(self) -> float:
-        """The mean size of the five ingredients, as `score` counts them."""
+        """The score: the mean of the five sizes, where some count as 0 (see the function `score`)."""
         return score(self.evidence)
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,7 +121,7 @@ class MemoryEvidence:
 
 
 def score(evidence: dict[str, Evidence | None]) -> float:
-    """Return the mean size of the five ingredients, 0 to 1, each counted as described above."""
+    """Return the mean of the five sizes, 0 to 1, where some count as 0 as this module's docstring describes."""
     counted = {name: 0.0 if one is None else one.counted for name, one in evidence.items()}
     if not counted["agreement"]:
         counted["triggers"] = 0.0
@@ -130,7 +129,7 @@ def score(evidence: dict[str, Evidence | None]) -> float:
 
 
 def describe_pattern(pattern: TriggerPattern | None) -> str | None:
-    """Write the shared pattern of the triggers in words: "after 'on' + number"."""
+    """Write the pattern of the texts on which a memory fires most in words, such as "after 'on' + number"."""
     if pattern is None:
         return None
     if pattern.word is not None:
@@ -153,10 +152,10 @@ def describe(
     top_tokens: tuple[str, ...],
     evidence: dict[str, Evidence | None],
 ) -> str:
-    """Write one line from the evidence alone: the trigger pattern (see `describe_pattern`), then what is promoted.
+    """Write a one-line description: the pattern of the texts on which the memory fires most, then what it promotes.
 
-    The pattern is named if it is significant. The concept is named if it is significant and large enough; its tokens
-    follow as examples. Without a concept the first tokens are quoted, and nothing is claimed about them.
+    The pattern is included if it is significant. The concept is named, with example tokens, if it is significant and
+    large enough. Otherwise the first promoted tokens are quoted, and nothing is claimed about them.
     """
     triggers, named = evidence["triggers"], evidence["concept"]
     where = pattern if triggers is not None and triggers.counted > 0 else None

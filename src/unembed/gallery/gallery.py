@@ -1,4 +1,4 @@
-"""The gallery: memories (FFN neurons), best first, with their evidence; saved as JSON and read without torch."""
+"""The gallery: a ranked list of memories (FFN neurons) with their evidence, which can be saved as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Order = Literal["score", "different first"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gallery(Displayed):
-    """Memories by score or, after `varied`, with different ones first; each has its evidence and a description."""
+    """A ranked list of memories (FFN neurons), each with its evidence and a description; see `Index.memories`."""
 
     rows: tuple[MemoryEvidence, ...]
     provenance: Provenance
@@ -43,7 +43,7 @@ class Gallery(Displayed):
         return self.rows[rank]
 
     def to_table(self) -> Table:
-        """Return one row for each memory: place from 1, score, description, top tokens, and each ingredient."""
+        """Return a table with one row for each memory: rank, score, description, top tokens, and each measure."""
         columns: dict[str, list[Any]] = {
             "rank": list(range(1, len(self.rows) + 1)),
             "memory": [row.name for row in self.rows],
@@ -81,10 +81,10 @@ class Gallery(Displayed):
         return replace(self, rows=self.rows[:n])
 
     def different(self) -> Gallery:
-        """Return the memories that are not like any memory above them, in order.
+        """Return the memories that are not similar to any memory above them, in order.
 
-        Two are alike that have the same concept, the same pattern of triggers, or `ALIKE` of their listed top tokens in
-        common.
+        Two memories are similar if they have the same concept, fire on texts with the same pattern, or share at least
+        `ALIKE` of their listed top tokens.
         """
         chosen: list[MemoryEvidence] = []
         for row in self.rows:
@@ -93,14 +93,14 @@ class Gallery(Displayed):
         return replace(self, rows=tuple(chosen))
 
     def varied(self) -> Gallery:
-        """Return the `different` memories, followed by the others."""
+        """Return the same memories in another order: first those that `different` returns, then the others."""
         different = self.different().rows
         names = {row.name for row in different}
         others = tuple(row for row in self.rows if row.name not in names)
         return replace(self, rows=different + others, order="different first")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, atomically.
+        """Write the gallery as JSON. The file is complete or, after an error, unchanged.
 
         Raises:
             UnembedError: the disk is full, or the path cannot be written to.

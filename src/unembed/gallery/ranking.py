@@ -1,4 +1,4 @@
-"""Rank memories by the evidence that they do something a person can name."""
+"""Rank memories (FFN neurons) by the evidence that they do something a person can name."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ def rank_memories(
     progress: Progress | None = None,
     saved: SavedProgress | None = None,
 ) -> Gallery:
-    """Rank memories by evidence.
+    """Rank memories (FFN neurons) by the evidence that they do something a person can name.
 
     Args:
-        known: triggers and text of an index; without it only concepts are judged, for which the weights suffice.
-        top: how many memories; a gated memory may come once for each pole.
-        layers: only these; all when None.
+        known: the text of an index, and where memories fire most in it; when None, only concepts are measured.
+        top: number of memories to return; in gated layers a memory may be returned once for each sign.
+        layers: the layers to rank; all when None.
         show_unlearned: whether tokens that the model never learned may be among the promoted ones.
+        provenance: the provenance of the index, to copy corpus and notes from.
         seed: the seed of the random lists that coherence is compared with.
-        progress: called with the name of a step, how much of it is done, and how much there is.
-        saved: where the steps of an interrupted ranking are found, and those of this one stored.
+        progress: called with the name of a step, the amount done, and the total.
+        saved: stores finished steps, so that an interrupted ranking can continue.
 
-    The effect is measured for the 2 * `top` memories that are best by the other four ingredients. Of those returned,
-    `reading_truth` measures whether adding the value raises what it lists; a description that this does not bear out is
-    replaced by a sentence that says so.
+    The effect is measured for the 2 * `top` memories that are best by the other four measures. For those returned,
+    `reading_truth` measures whether adding the value vector raises the promoted tokens; if not, the description is
+    replaced by a sentence that states this.
 
     Raises:
         InvalidInput: the model has no tokenizer, or `top` is less than 1.
@@ -69,7 +70,7 @@ def rank_memories(
     text: list[TextEvidence] = []
 
     def of_text() -> TextEvidence:
-        """Return the evidence of the text, which is built only if a step that was not saved needs it."""
+        """Return the object that measures evidence in the text; it is created at the first use."""
         assert known is not None
         if not text:
             text.append(TextEvidence(lm, known, classes, seed))
@@ -105,7 +106,7 @@ def rank_memories(
 
 
 def _with_truth(lm: Decoder, rows: Sequence[MemoryEvidence], seed: int, report: Progress) -> list[MemoryEvidence]:
-    """Measure of each memory whether adding its value raises what it lists; unchanged where that cannot be measured."""
+    """Measure whether adding each value vector raises the promoted tokens; rows are unchanged if that is impossible."""
     places = [SignedMemory(row.layer, row.index, "negative" if row.pole == "negative" else "positive") for row in rows]
     try:
         found = reading_truth(lm, places, seed=seed, progress=report)
@@ -116,14 +117,14 @@ def _with_truth(lm: Decoder, rows: Sequence[MemoryEvidence], seed: int, report: 
 
 
 def _best(candidates: Sequence[Candidate], n: int) -> list[Candidate]:
-    """Return the candidates with the highest scores; ties are broken by positive pole, then by lower layer."""
+    """Return the `n` candidates with the highest scores; of equal ones, first positive signs, then lower layers."""
     return sorted(candidates, key=lambda one: (-one.score, one.pole != "positive", one.layer, one.index))[:n]
 
 
 def _with_effects(
     best: Sequence[Candidate], of_text: Callable[[], TextEvidence], saved: SavedProgress, report: Progress
 ) -> list[Candidate]:
-    """Judge the best candidates in full."""
+    """Compute the evidence of the best candidates in full, including the effects of removing them."""
     found: list[Candidate] = []
 
     def measured(group: Sequence[Candidate]) -> Sequence[Candidate]:

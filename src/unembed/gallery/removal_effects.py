@@ -1,8 +1,9 @@
-"""Measure a memory's effect on its own triggers: the probability of the tokens it promotes, with and without it.
+"""Measure how removing a memory (FFN neuron) changes the probability of the tokens it promotes, where it fires most.
 
-The coefficient is set to 0 at the trigger token only, in the running model, and the next-token distribution is compared
-with the unchanged one. What precedes the trigger token is the same with and without the memory. So prefixes of one text
-are run once, and if the model's cache contains only plain keys and values, only the trigger token is run again.
+Each text ends with the trigger token, on which the memory fires. The coefficient is set to 0 at this token only, and
+the next-token distribution is compared with the unchanged one. All earlier activations are the same with and without
+the memory. Therefore prefixes of the same text are run together, and if the KV cache has only plain keys and values,
+only the trigger token is run again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SAME = 1e-3
 
 @dataclass(frozen=True)
 class Removal:
-    """One prefix on which a memory is removed."""
+    """One measurement: a memory (FFN neuron), and a prefix at whose last token it is removed."""
 
     layer: int
     index: int
@@ -38,7 +39,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class _At:
-    """A removal in a batch: the row of its text, and the position of its trigger token there."""
+    """A removal in a batch, and the row of its text in the batch."""
 
     number: int
     removal: Removal
@@ -53,9 +54,9 @@ class _At:
 def probability_drops(
     lm: Decoder, removals: Sequence[Removal], progress: Callable[[int], None] = lambda _done: None
 ) -> Float[Tensor, " removal"]:
-    """Return how much the total probability of the promoted tokens falls if the memory is removed.
+    """Return how much the total probability of the promoted tokens falls when the memory is removed.
 
-    It is positive where the memory promotes them. Different memories, of any layers, share a forward pass.
+    It is positive if the memory promotes them. One forward pass measures several memories, of any layers.
 
     Args:
         progress: called with the number of removals that are done.
@@ -80,13 +81,12 @@ def probability_drops(
 
 
 def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_At]]]:
-    """Yield batches of texts, each once, with the removals whose prefixes are beginnings of these texts."""
+    """Yield batches of texts, and the removals for them; a prefix of another prefix is not a text of its own."""
     order = sorted(range(len(removals)), key=lambda i: removals[i].ids.tolist(), reverse=True)
     texts: list[tuple[list[int], list[int]]] = []  # the ids, and the numbers of the removals
     for i in order:
         ids = removals[i].ids.tolist()
-        # The prefixes are sorted so that a prefix follows the texts that begin with it; the last of these is directly
-        # before it.
+        # The order is such that a prefix comes directly after a text that begins with it, if there is one.
         if not texts or texts[-1][0][: len(ids)] != ids:
             texts.append((ids, []))
         texts[-1][1].append(i)
@@ -103,7 +103,7 @@ def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_
 
 
 def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
-    """Yield the removals in batches, longest prefixes first; the longer the prefixes, the fewer in a batch."""
+    """Yield the removals in batches by falling length of prefix; batches of long prefixes have fewer rows."""
     ordered = sorted(places, key=lambda one: -one.position)
     start = 0
     while start < len(ordered):
@@ -115,9 +115,9 @@ def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
 def _before(
     lm: Decoder, texts: Sequence[Tensor], places: Sequence[_At]
 ) -> tuple[Float[Tensor, " removal"], DynamicCache | None]:
-    """Return the total probability of the tokens that each memory promotes, where it fires, before it is removed.
+    """Return the total probability of each removal's promoted tokens in the unchanged model, and the KV cache.
 
-    Also the cache of keys and values, if it suffices to rerun the last token of a prefix.
+    The cache is None if it cannot be used to run the last token of a prefix again.
     """
     ids, mask = padded(lm, texts)
     arguments = forward_arguments(lm, mask)
@@ -132,7 +132,7 @@ def _before(
     rows, columns = [one.row for one in places], [one.position for one in places]
     cache = getattr(out, "past_key_values", None)
     plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
-    # A model on several devices moves its cache between them, so a part of it cannot be given back.
+    # For a model on several devices, the layers of the cache are on different devices, which is not supported here.
     plain = plain and len({parameter.device for parameter in lm.hf.parameters()}) == 1
     return _promoted(logits_of(lm, last[0][rows, columns]), places), cache if plain else None
 
@@ -140,9 +140,9 @@ def _before(
 def _last_token(
     lm: Decoder, places: Sequence[_At], cache: DynamicCache | None, *, remove: bool
 ) -> Float[Tensor, " removal"]:
-    """Return the total probability of the tokens that each memory promotes, by running only the token where it fires.
+    """Return the total probability of each removal's promoted tokens by running only the last token of its prefix.
 
-    Its prefix comes from the cache of keys and values.
+    The tokens before it are in the KV cache. With `remove`, the memory's coefficient is set to 0.
     """
     assert cache is not None
     n = max(one.position for one in places)
@@ -152,8 +152,7 @@ def _last_token(
     for number, layer in enumerate(cache.layers):
         assert isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None
         own.update(layer.keys[rows, :, :n], layer.values[rows, :, :n], number)
-    # The cache comes from a longer text, so it also holds the tokens after this prefix's trigger token. The mask hides
-    # them.
+    # The cache is from a longer text, so it may also contain tokens that follow this prefix; the mask excludes them.
     before = torch.arange(n, device=lm.device) < positions[:, None]
     mask = torch.cat([before, torch.ones_like(before[:, :1])], dim=1).long() if n else torch.ones_like(rows)[:, None]
     ids = torch.stack([one.removal.ids[-1] for one in places])[:, None].to(lm.device)
@@ -170,7 +169,7 @@ def _last_token(
 
 
 def _whole(lm: Decoder, places: Sequence[_At]) -> Float[Tensor, " removal"]:
-    """Return the promoted tokens' probability from a pass over whole prefixes."""
+    """Return the total probability of the promoted tokens with the memory removed, by running whole prefixes."""
     ids, mask = padded(lm, [one.removal.ids for one in places])
     rows, columns = range(len(places)), [one.position for one in places]
     last: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Save what a ranking has found, so that an interrupted ranking continues where it stopped."""
+"""Save the finished steps of a ranking, so that an interrupted ranking can continue."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class SavedProgress:
     """A folder with a file for each finished step; without a folder, nothing is saved."""
 
     def __init__(self, folder: Path | None = None, key: str = "") -> None:
-        """Continue with what is in the folder.
+        """Use the files in a folder.
 
         Args:
-            folder: where the files are; made when the first step is finished.
-            key: what the steps depend on: files of another key are not read.
+            folder: the folder of the files; it is created when the first step is finished.
+            key: identifies model, corpus and settings; files that were saved with another key are ignored.
         """
         self._folder, self._key = folder, key
 
     def step(self, name: str, find: Callable[[], Sequence[Candidate]]) -> list[Candidate]:
-        """Return the candidates of a step, read from its file if it was finished before, else found now."""
+        """Return the candidates of a step: from its file if there is one, else from `find`, whose result is saved."""
         path = None if self._folder is None else self._folder / f"{name}.json"
         if path is not None and path.exists():
             with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged file: the step is done again

@@ -1,4 +1,4 @@
-"""Find the evidence that a text gives: coherence of promoted tokens, pattern of triggers, agreement, effect."""
+"""Measure evidence in a text: coherence of promoted tokens, pattern of triggers, agreement, effect of removal."""
 
 from __future__ import annotations
 
@@ -25,34 +25,36 @@ LONGEST = 64
 
 
 class TextEvidence:
-    """The evidence of one text about the memories of one model."""
+    """Measures the evidence in one text about the memories (FFN neurons) of one model."""
 
     def __init__(self, lm: Decoder, known: TriggerText, classes: Classes, seed: int) -> None:
-        """Count the text's contexts; about a second for each 100,000 tokens."""
+        """Compute the tokens' context vectors in the text; this takes about a second for 100,000 tokens."""
         self._lm, self._known, self._seed = lm, known, seed
         text = np.asarray(known.text)
-        # Pieces of words are left out: an ending always follows its word's beginning, so the token before tells little.
+        # Pieces of words are left out, because their contexts are mostly other pieces of the same word.
         eligible = np.array([token.kind in ("word", "number") for token in classes.tokens])
         self._contexts = ContextVectors.count(text, eligible & ~lm.unlearned.cpu().numpy())
         self._patterns = PatternFinder(classes, text)
         self._strings = lm.vocabulary.strings(torch.arange(lm.d_vocab))
 
     def judge(self, candidates: Sequence[Candidate]) -> None:
-        """Judge candidates as far as their scores need; evidence that cannot change the score may be incomplete."""
+        """Add to candidates the evidence that their scores depend on; evidence that cannot count may be missing."""
         self._add_coherence(candidates, only_below=SIGNIFICANT)
         self._add_agreement(candidates)
         self._add_patterns([one for one in candidates if _counted(one, "agreement")])
 
     def complete(self, candidates: Sequence[Candidate]) -> None:
-        """Judge everything about the candidates except the effect of removing them."""
+        """Add all missing evidence to candidates, except the effect of removing them."""
         self._add_coherence(candidates)
         self._add_patterns([one for one in candidates if one.found["triggers"] is None])
 
     def add_effects(self, candidates: Sequence[Candidate], progress: Callable[[int], None]) -> None:
-        """Add the mean fall of the promoted tokens' probability, with the p-value of a sign test over the triggers.
+        """Add to candidates the effect of removing them: the mean fall of the promoted tokens' probability.
+
+        The p-value is that of a sign test over the texts.
 
         Args:
-            progress: called with the number of prefixes that are done.
+            progress: called with the number of texts that are done.
         """
         from scipy.stats import binom  # takes 0.4 seconds to import
 
@@ -71,7 +73,7 @@ class TextEvidence:
                 one.found["effect"] = Evidence(float(np.clip(own.mean(), 0, 1)), p)
 
     def _positions(self, one: Candidate) -> Int[np.ndarray, " trigger"]:
-        """Return the candidate's triggers as positions in the text."""
+        """Return the positions in the text at which the candidate fires most."""
         positions = self._known.positions[one.pole][int(self._known.starts[one.layer]) + one.index]
         return np.asarray(positions[positions >= 0], dtype=np.int64)
 
@@ -124,17 +126,17 @@ def agreements(
     promoted: Int[np.ndarray, "memory k"],
     base: Float[np.ndarray, " memory"],
 ) -> list[Evidence | None]:
-    """Measure how often a promoted token follows a trigger of each memory; None without such triggers.
+    """Measure how often a promoted token follows the positions at which each memory fires most (its triggers).
 
-    Size: the share of the triggers that a promoted token follows, in excess of these tokens' share of the text.
-
-    p: the larger of two binomial ones, over the triggers and over the different tokens that follow them: a phrase that
-    the text repeats is one observation.
+    The size is the share of triggers that a promoted token follows, in excess of these tokens' share of the text. The
+    p-value is the larger of two binomial ones: over all triggers, and over the distinct tokens that follow them, so
+    that a phrase which the text repeats does not count several times. The result is None for a memory whose triggers
+    have no next token.
 
     Args:
-        following: the token after each trigger, -1 where the text ends or where there are fewer triggers.
-        promoted: the top tokens of each value.
-        base: their share of the text's tokens.
+        following: the token after each trigger; -1 where the text ends, and as padding.
+        promoted: the tokens that each memory promotes.
+        base: the promoted tokens' share of the text.
     """
     from scipy.stats import binom  # takes 0.4 seconds to import
 

@@ -1,9 +1,10 @@
-"""Find shared patterns of a key's triggers: a token, or a class of tokens, at the end of the prefix; or a word in it.
+"""Find what the texts on which a memory (FFN neuron) fires most have in common.
 
-A pattern is searched at each of the last three tokens of the prefixes: one token that at least `SHARED` of them have,
-or else one class of tokens (numbers, months, prepositions). Without such a pattern, it is a content word that
-occurs in at least `SHARED` of the prefixes' last `WINDOW` tokens. The p-value of either is the binomial
-tail at the share of the corpus that has the property, times the number of tokens or classes that could have been named.
+These texts are prefixes, which end with the token on which the memory fires. At each of their last three tokens, a
+pattern is a token that at least a share `SHARED` of them have there, or else a class of tokens (numbers, months,
+prepositions). If there is no such pattern, it may be a content word that occurs among the last `WINDOW` tokens of at
+least a share `SHARED` of them. The p-value is the binomial tail probability, given how frequent the token, class or
+word is in the corpus, times the number of tokens or classes that were tried.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ WINDOW = 20
 
 @dataclass(frozen=True)
 class Slot:
-    """The pattern that the triggers share at one position: offset 0 is the trigger token, -1 the token before it."""
+    """What the texts have in common at one position: offset 0 is their last token, -1 the token before it."""
 
     offset: int
     name: str
@@ -41,7 +42,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class TriggerPattern:
-    """The pattern of a key's triggers."""
+    """What the texts on which a memory (FFN neuron) fires most have in common."""
 
     slots: tuple[Slot, ...]
     """In the order of the text."""
@@ -50,22 +51,22 @@ class TriggerPattern:
 
     @property
     def parts(self) -> tuple[Slot, ...]:
-        """Return the slots, or the word."""
+        """The common properties: the slots, or the word."""
         return self.slots if self.word is None else (self.word,)
 
     @property
     def p(self) -> float:
-        """Return the smallest p-value of its parts, times the number of positions searched."""
+        """The smallest p-value of the common properties, times the number of positions that were tried."""
         return min([1.0, *((SLOTS + 1) * part.p for part in self.parts)])
 
     @property
     def size(self) -> float:
-        """Return the largest share of triggers that have a part, in excess of the corpus: 0 (no excess) to 1."""
+        """The largest share of texts with one of the properties, in excess of its share in the corpus, 0 to 1."""
         return max([0.0, *((part.share - part.base) / (1 - part.base) for part in self.parts)])
 
 
 class PatternFinder:
-    """Finds patterns among the prefixes of one corpus."""
+    """Finds what prefixes from one corpus have in common."""
 
     def __init__(self, classes: Classes, text: Int[np.ndarray, " pos"]) -> None:
         self._classes = classes
@@ -82,10 +83,10 @@ class PatternFinder:
         self._tried = (max(1, int((counts > 0).sum())), max(1, len(classes.names)))
 
     def find(self, prefixes: Int[np.ndarray, "trigger window"], strings: list[str]) -> TriggerPattern | None:
-        """Find the pattern of some prefixes; None if there is none, or if there are fewer than 5 prefixes.
+        """Return what some prefixes have in common; None if nothing, or if there are fewer than 5 prefixes.
 
         Args:
-            prefixes: the last tokens of each prefix, the trigger token last; -1 before its start.
+            prefixes: the last tokens of each prefix, padded with -1 on the left.
             strings: the text of every token of the vocabulary.
         """
         if len(prefixes) < 5:
@@ -138,7 +139,7 @@ class PatternFinder:
 
 
 def _least_probable(numbers: np.ndarray, counts: np.ndarray, base: np.ndarray, n: int) -> tuple[int, int, float] | None:
-    """Return number, count and base of the shared property that chance explains least."""
+    """Return number, count and base rate of the common property with the smallest p-value; None if there is none."""
     from scipy.stats import binom  # takes 0.4 seconds to import
 
     shared = (counts >= SHARED * n) & (base <= MAX_BASE)

@@ -1,8 +1,8 @@
-"""Indexes on disk: what the memories (FFN neurons) of one model do on one corpus, and queries on it.
+"""Indexes on disk: where the memories (FFN neurons) of one model fire in one corpus, and queries on these data.
 
-This package holds the layout and integrity of the folder: memory-mapped arrays for fast access, the same contents as
-Parquet for SQL, SQLite for text search and labels, and a manifest with provenance and checksums. The numbers come from
-`sweeps` and `memories`. An index is read without torch, which only the queries that run the model import.
+An index is a folder with memory-mapped arrays for fast access, the same contents as Parquet for SQL, SQLite files for
+text search and labels, and a manifest with provenance and checksums. `sweeps` and `memories` compute the contents. Only
+queries that run the model import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the keys that fire most on a new text, compared with their own triggers."""
+"""Find the memories (FFN neurons) that fire most on a new text, relative to their largest coefficient in the corpus."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from unembed.stream.run import run
 
 
 def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> Table:
-    """See `Index.firing_on`. Keys without a trigger have no strength and are left out of that order.
+    """See `Index.firing_on`. By strength, keys for which the index stores no text are left out.
 
-    Positions that the sweep did not count (special tokens in front, short prefixes) are not counted here either.
+    Positions that the build of the index ignored (special tokens at the start, short prefixes) are ignored here too.
 
     Raises:
         InvalidInput: the text is empty or too long, or `by` is neither "strength" nor "coefficient".

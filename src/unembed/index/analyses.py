@@ -1,4 +1,4 @@
-"""The questions that an index can answer alone, declared for the command line and the explorer."""
+"""The analyses that query an index, declared for the command line and the explorer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unembed.index.index import Index
 
 _COUNTED = ("tokens", "segments", "documents")
-_SORT = "What rows are sorted by; strength: the coefficient relative to the key's largest."
+_SORT = "What to sort rows by; strength is the coefficient divided by the memory's largest in the corpus."
 
 
 def search(
@@ -25,20 +25,21 @@ def search(
     pole: AnySide = None,
     context: Context = None,
 ) -> Table:
-    """Find triggers by their text, the strongest first.
+    """Search the texts on which memories (FFN neurons) fire most for words; list the strongest matches first.
 
-    Caution: The index holds the strongest triggers only; other text is not found.
+    Caution: The index stores only the texts with the largest coefficients of each memory; other text is not found.
     """
     return index.search(words, top, pole=pole, context=context)
 
 
 def triggers(index: Index, memory: Memory, *, top: Top = 20, pole: AnySide = None, context: Context = None) -> Answer:
-    """Show the prefixes on which a key fires most, their last token marked, and what its value promotes there.
+    """Show the texts on which a memory (FFN neuron) fires most, and the tokens that its value vector promotes.
 
-    -L5M278 is the memory (FFN neuron) at negative coefficients, as --pole negative is.
+    Each text ends with the token on which the memory fires, which is marked. -L5M278 or --pole negative shows the texts
+    with the most negative coefficients.
 
-    Caution: They are the strongest of one corpus, a small part of where the memory fires; a pattern in them need not
-    hold for the rest.
+    Caution: These are the strongest examples in one corpus, a small part of where the memory fires. A pattern in them
+    need not hold for the rest.
     """
     pole = pole or memory.pole
     found = index.triggers(*memory.address, top, pole=pole, context=context)
@@ -52,28 +53,28 @@ def triggers(index: Index, memory: Memory, *, top: Top = 20, pole: AnySide = Non
 
 def promoting(
     index: Index,
-    promoted: Annotated[str, Option("One token, its leading space included.", metavar="TOKEN")],
+    promoted: Annotated[str, Option("A single token, with its leading space if it has one.", metavar="TOKEN")],
     *,
     top: Top = 20,
     sort: Annotated[PromotedBy, Option(_SORT, aliases=("--by",))] = "score",
 ) -> Table:
-    """Find the values that promote a token.
+    """Find the memories (FFN neurons) whose value vectors promote a token.
 
-    Caution: A value's list is a reading of its direction; `value --truth` compares it with what adding the value does.
+    Caution: Whether adding a value vector really raises the token is not tested here: `unembed value --truth` does.
     """
     return index.promoting(promoted, top, by=sort)
 
 
 def firing(
     index: Index,
-    text: Annotated[str, Option("Any text; the model is run on it.")],
+    text: Annotated[str, Option("Text to run the model on.")],
     *,
     top: Top = 20,
     sort: Annotated[FiredBy, Option(_SORT, aliases=("--by",))] = "strength",
 ) -> Table:
-    """Find the keys that fire most on a text.
+    """Find the memories (FFN neurons) that fire most on a text.
 
-    Caution: A key that fires most is not the one that matters most: `trace` and `ablate` measure the effect.
+    Caution: The memory that fires most need not matter most: `unembed trace` and `unembed ablate` measure effects.
     """
     return index.firing_on(text, top, by=sort)
 
@@ -83,24 +84,27 @@ def similar(
     memory: Memory,
     *,
     top: Top = 20,
-    among: Annotated[Among, Option("Compare values or keys.")] = "values",
+    among: Annotated[Among, Option("Compare value vectors (values) or keys.")] = "values",
 ) -> Table:
-    """Find the memories (FFN neurons) whose values, or keys, point the same way.
+    """Find the memories (FFN neurons) whose value vectors, or keys, have the most similar directions.
 
-    Caution: A cosine of two directions says nothing of whether both fire on the same text.
+    Caution: Two memories with similar vectors need not fire on the same text.
     """
     return index.similar(*memory.address, top, among=among, pole=memory.pole)
 
 
 def sql(
     index: Index,
-    query: Annotated[str, Option("One SELECT over triggers, values, statistics, vocabulary, documents, labels.")],
+    query: Annotated[
+        str, Option("A SELECT statement on the tables triggers, values, statistics, vocabulary, documents, labels.")
+    ],
     *,
-    timeout: Annotated[float, Option("Seconds after which the query is stopped.", low=0.1)] = 60.0,
+    timeout: Annotated[float, Option("Stop the query after this number of seconds.", low=0.1)] = 60.0,
 ) -> Table:
-    """Run one SELECT statement, read-only and restricted to the index.
+    """Run one SELECT statement on the tables of the index; it cannot write, or read other files.
 
-    Caution: Triggers are the strongest of one corpus: a count of them says little of the rest of the text.
+    Caution: The table triggers has only the strongest examples of each memory (FFN neuron): counting its rows shows
+    little about the rest of the corpus.
     """
     return index.sql(query, timeout=timeout)
 
@@ -113,11 +117,12 @@ def truth(
     lens: LensFile = None,
     seed: Seed = 0,
 ) -> Table:
-    """Measure by layer how true readings of values are, and store the result with the index.
+    """Measure by layer how well the tokens listed for value vectors match what adding them does; store the result.
 
-    As `unembed truth` does for a random sample of each layer. `unembed index status` and `unembed value` show it.
+    Runs `unembed truth` on a random sample of each layer's memories (FFN neurons), and stores the medians with the
+    index. `unembed index status` and `unembed value` then show them.
 
-    Caution: A median of a sample says little of one memory (FFN neuron): `unembed value L5M278 --truth` measures it.
+    Caution: A median over a sample says little about one memory: `unembed value L5M278 --truth` measures one.
     """
     from unembed.jacobian import open_lens
 
@@ -130,7 +135,7 @@ def truth(
 def status(index: Index) -> Answer:
     """Show an index's model and corpus, the progress of its build, and its size on disk.
 
-    Caution: This is what the build recorded; `index verify` reads the files.
+    Caution: This is what the build recorded; `unembed index verify` checks the files themselves.
     """
     state = index.status()
     facts, about = state["facts"], state["provenance"]
@@ -156,9 +161,9 @@ def status(index: Index) -> Answer:
 
 
 def verify(index: Index) -> Answer:
-    """Check every file against its checksum; exit status 1 if one is damaged.
+    """Check every file against its checksum; the exit status is 1 if one is damaged.
 
-    Caution: A checksum finds a damaged file, not a text or a model that was the wrong one.
+    Caution: A checksum finds a damaged file; it cannot find that the index was built from the wrong text or model.
     """
     found = index.verify()
     damaged = [i for i, fault in enumerate(found["fault"]) if fault is not None]

@@ -1,4 +1,4 @@
-"""What annotators wrote in files, as questions for the command line: what each found, and how far they agree."""
+"""Analyses of files in which annotators named patterns: what each annotator found, and how far they agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unembed.results import Table, check_writable
 if TYPE_CHECKING:
     from unembed.models.model_source import UnopenedModel
 
-Files = Annotated[list[Path], Option("Filled-in annotation files.", metavar="FILE")]
+Files = Annotated[list[Path], Option("Annotation files that annotators have filled in.", metavar="FILE")]
 
 
 def import_files(
@@ -25,15 +25,16 @@ def import_files(
     *,
     out: Out = None,
     into: Annotated[
-        Path | None, Option("Append the patterns to the labels of this index.", metavar="DIR", aliases=("--index",))
+        Path | None,
+        Option("Add the patterns to the labels of the index in this folder.", metavar="DIR", aliases=("--index",)),
     ] = None,
 ) -> Answer:
-    """Check filled-in files against the instructions, and show what each annotator found.
+    """Check filled-in annotation files against the instructions, and show what each annotator found.
 
-    --out writes every pattern as Parquet.
+    --out writes every pattern to a Parquet file.
 
-    Caution: The shares say how much an annotator named, not whether others would name the same: see
-    `annotate agreement`.
+    Caution: The shares show how much an annotator named, not whether others would name the same:
+    `unembed annotate agreement` measures that.
     """
     if out is not None:
         check_writable(out)
@@ -55,15 +56,14 @@ def agreement(
     with_program: Annotated[
         bool,
         Option(
-            "Count the program as one more annotator, with the concepts that it finds; this loads the model.",
+            "Add unembed itself as an annotator, with the concepts that it finds; this loads the model.",
             name="automatic",
         ),
     ] = False,
 ) -> Table:
-    """Measure the kappa of annotators, token by token: Cohen's for each pair, Fleiss' for three or more.
+    """Measure the agreement of annotators token by token: Cohen's kappa for each pair, Fleiss' kappa for three or more.
 
-    Caution: Kappa is of these lists of tokens; where nearly all tokens are in a pattern, or none, it is low although
-    annotators agree.
+    Caution: Where nearly all tokens, or almost no tokens, are in a pattern, kappa is low even if annotators agree.
     """
     read = _annotations(files)
     if not with_program:
@@ -77,10 +77,10 @@ def agreement(
 
 
 def _annotations(files: Sequence[Path]) -> list[Annotation]:
-    """Read the files of different annotators.
+    """Read annotation files.
 
     Raises:
-        InvalidInput: one is given twice, or cannot be read.
+        InvalidInput: a file is given twice, or cannot be read.
     """
     places = [path.resolve() for path in files]
     if twice := [path for n, path in enumerate(files) if places[n] in places[:n]]:

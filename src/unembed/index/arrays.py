@@ -16,8 +16,9 @@
 | `tokens/origin.npy` | (segments) int64 | position at which its document starts |
 | `tokens/after.npy` | (segments) int32 | the token after its last; -1 where there is none |
 
-Where two dtypes are given, the smaller one is used while it suffices. `keys` counts all layers, layer by layer. A pole
-is `positive` (largest coefficients) or `negative` (lowest, stored for gated layers).
+In the shapes, `keys` is the number of memories (FFN neurons) of all layers, sorted by layer and index. Where two dtypes
+are given, the smaller one is used if all numbers fit. A pole is `positive` (the largest coefficients) or `negative`
+(the most negative ones, stored for gated layers).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SUPPRESSED = "values/suppressed"
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write a `.npy` file, little-endian and in C order, under any name."""
+    """Write a `.npy` file, little-endian and in C order; unlike `np.save`, do not add `.npy` to the name."""
     with path.open("wb") as handle:
         array = np.ascontiguousarray(array)
         np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(array))
@@ -73,7 +74,12 @@ def map_array(
 
 
 def store_derived(path: Path, weights: str, **arrays: np.ndarray) -> None:
-    """Store arrays computed from the weights next to an index; do nothing if its folder is read-only."""
+    """Store arrays that were computed from the weights in a file of an index; do nothing if it cannot be written.
+
+    Args:
+        path: the file.
+        weights: the fingerprint of the weights, which `stored_derived` compares.
+    """
     packed = io.BytesIO()
     np.savez(packed, allow_pickle=False, weights=np.array(weights), **arrays)
     with suppress(OSError, UnembedError):
@@ -100,12 +106,12 @@ def smallest(positions: Int[np.ndarray, "..."], n: int) -> Int[np.ndarray, "..."
 def by_token(
     ids: Int[np.ndarray, "keys k"], scores: Float[np.ndarray, "keys k"], d_vocab: int
 ) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " starts"]]:
-    """Return the inverted list of value readings: for each token, the entries that list it, best score first.
+    """Invert the lists of top tokens: find, for each token, every place in `ids` where it occurs, best score first.
 
-    Equal scores keep the order of keys.
+    Places with equal scores stay in the order of rows.
 
     Returns:
-        Entries (row * k + column) grouped by token, and where each token's group starts, d_vocab + 1 numbers.
+        Places (row * k + column) grouped by token, and the index at which each token's group starts (d_vocab + 1).
     """
     flat = ids.reshape(-1)
     order = smallest(np.lexsort((-scores.reshape(-1), flat)), flat.size)
@@ -113,7 +119,7 @@ def by_token(
 
 
 def open_poles(folder: Path, keys: int, top: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Open the triggers as memory maps, by pole.
+    """Open the stored coefficients and positions as memory maps: the largest ("positive") and the most negative ones.
 
     Raises:
         IndexFault: a file is missing or cut short.

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 
 def numbers(values: np.ndarray, kind: pa.DataType | None = None, *, missing: np.ndarray | None = None) -> pa.Array:
-    """Return numbers as a column.
+    """Convert an array of numbers to an Arrow column.
 
     Args:
         values: (rows,) numbers.
-        kind: the type of the column; that of the array when None. The numbers must fit it.
-        missing: (rows,) booleans, True where the column is null; nowhere when None.
+        kind: the type of the column, which must be able to represent the numbers; the array's type when None.
+        missing: (rows,) booleans, True where the column is null; no value is null when None.
     """
     column: pa.DataType = pa.from_numpy_dtype(values.dtype) if kind is None else kind
     data = np.ascontiguousarray(values, column.to_pandas_dtype())
@@ -23,7 +23,7 @@ def numbers(values: np.ndarray, kind: pa.DataType | None = None, *, missing: np.
 
 
 def texts(values: Sequence[str]) -> pa.Array:
-    """Return texts as a column; each must be Unicode without lone surrogates."""
+    """Convert strings to an Arrow column; they must not contain lone surrogates."""
     encoded = [text.encode() for text in values]
     ends = np.zeros(len(encoded) + 1, np.int32)
     np.cumsum([len(text) for text in encoded], out=ends[1:])

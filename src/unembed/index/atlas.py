@@ -1,6 +1,6 @@
-"""The atlas of a model's memories: a map of their values with colours, named islands, and the best memories.
+"""The explorer's map of a model's memories (FFN neurons): a point for each value vector, in named islands.
 
-The map is computed once and stored with the index, in a file that names the weights.
+The map is computed once and stored in a file of the index, with the fingerprint of the weights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ARRAYS = ("memory", "position", "cluster", "cosine", "centre", "radius", "n_val
 
 @dataclass(frozen=True)
 class Island:
-    """A cluster of values on the map."""
+    """A cluster of similar value vectors, which is a disc on the map."""
 
     x: float
     y: float
@@ -51,7 +51,7 @@ class Island:
 
 @dataclass(frozen=True)
 class Best:
-    """A memory of the gallery."""
+    """A memory (FFN neuron) that the saved gallery lists, with its description."""
 
     point: int
     """Its position in the lists of the atlas."""
@@ -70,7 +70,7 @@ class Best:
 
 @dataclass(frozen=True)
 class AtlasView:
-    """Every value on the map; each list has one entry for each value."""
+    """All data of the map; the lists from `layer` to `top` have one entry for each value vector on it."""
 
     schema: str
     n_values: int
@@ -98,7 +98,7 @@ class AtlasView:
 
 @dataclass(frozen=True)
 class AtlasMatches:
-    """The memories that a query of the search finds, as layer and index."""
+    """The memories (FFN neurons) that a search finds, as pairs of layer and index."""
 
     query: str
     memories: list[tuple[int, int]]
@@ -109,11 +109,12 @@ class AtlasMatches:
 def atlas_view(
     lm: Decoder, index: Index | None = None, progress: Callable[[int, int], None] | None = None
 ) -> AtlasView:
-    """Return the atlas; its map is read from the index's folder, or computed and stored there.
+    """Return the data of the map. Positions are read from the index's folder, or computed and stored there.
 
     Args:
-        index: its index; without one there is no density, and nothing is stored.
-        progress: called with steps done and in total while the map is computed; an exception from it ends the work.
+        index: an index of the model; without one there is no activation density, and nothing is stored.
+        progress: called with the number of steps done and their total while positions are computed; an exception that
+            it raises ends the work.
 
     Raises:
         Unsupported: the model has no memories.
@@ -155,7 +156,7 @@ def atlas_view(
 
 
 def atlas_matches(lm: Decoder, index: Index | None, query: str) -> AtlasMatches:
-    """Return all memories that a query finds; `unembed.index.memory_search` documents the query language."""
+    """Return all memories (FFN neurons) that a query finds; see `unembed.index.memory_search` for its syntax."""
     found = search(lm, index, query, _MATCHES)
     pairs = [(hit.layer, hit.index) for hit in found.hits if hit.of == "memory"]
     return AtlasMatches(query, pairs, found.total, found.notes)
@@ -186,14 +187,15 @@ def _top_tokens(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point
 
 
 def _special(lm: Decoder) -> set[int]:
-    """Return the ids of the tokens that no text contains, such as the end of one or `<filename>`."""
+    """Return the ids of the tokenizer's special tokens, such as the end of a text or `<filename>`."""
     return set() if lm.tokenizer is None else set(lm.tokenizer.all_special_ids)
 
 
 def _naming(found: ValueMap, top: Int[np.ndarray, "point k"], special: set[int]) -> list[list[int]]:
-    """Return, for each island, the tokens that its values promote more often than others: count times log ratio.
+    """Return, for each island, the tokens that its value vectors promote more often than all value vectors do.
 
-    The first token names one island only, the one with the highest score; special tokens name none.
+    A token's score is its count on the island times the log of its frequency there over its frequency everywhere. Each
+    token is the first of at most one island, that with the highest score; special tokens are left out.
     """
     everywhere = Counter(top.ravel().tolist())
     ranked: list[list[tuple[float, int]]] = []
@@ -227,7 +229,7 @@ def _kind(token: CleanToken) -> int:
 
 
 def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " point"]:
-    """Return, for each value, the kind that at least half of its top tokens have."""
+    """Return, for each point, the kind (as an index in `KINDS`) of at least half of its top tokens, else "mixed"."""
     if lm.tokenizer is None:
         return np.full(len(top), KINDS.index("mixed"))
     of_token = np.array([_kind(token) for token in clean(lm.token_strings(list(range(lm.d_vocab))))])
@@ -237,7 +239,7 @@ def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " po
 
 
 def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) -> list[Best]:
-    """Return the memories of the saved gallery that are shown."""
+    """Return the memories of the saved gallery that are on the map."""
     if (gallery := _gallery(lm, index)) is None:
         return []
     at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
@@ -259,7 +261,7 @@ def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) 
 
 
 def _gallery(lm: Decoder, index: Index | None) -> Gallery | None:
-    """Return the best memories of the saved gallery, from the index or from an embedded model."""
+    """Return the gallery saved with the index or shipped with the model; None if there is none or it is damaged."""
     with suppress(UnembedError):  # damaged, or of another version
         folder = None if index is None else index.path
         if gallery := memory_gallery(lm, folder):

@@ -1,4 +1,4 @@
-"""Build the atlas of a model from its index, and show the card of one: `unembed atlas build`, `unembed atlas card`."""
+"""The commands `unembed atlas build`, which describes all memories from an index, and `unembed atlas card`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PASSAGES = 16
 
 
 def atlas_source(index: Index, lm: Decoder) -> AtlasSource:
-    """Return the text of an index, and where each memory fires most in it."""
+    """Return the corpus of an index, and the positions where each memory (FFN neuron) fires most in it."""
     passages = index.passages
     token, starts = np.asarray(passages.token), np.asarray(passages.start[:-1])
     text = RuleText.of(token, starts, tuple(index.strings), model_classes(lm, embedding=False))
@@ -46,23 +46,30 @@ def atlas_build(
     *,
     out: Out = None,
     layers: Layers = None,
-    drawn: Annotated[int | None, Option("Memories drawn at random from each layer; default: all.", low=1)] = None,
+    drawn: Annotated[
+        int | None, Option("Number of memories to draw at random from each layer; default: all.", low=1)
+    ] = None,
     passages: Annotated[
-        int, Option("Passages at whose ends each value is added; a quarter names, two choose, one tests.", low=4)
+        int,
+        Option(
+            "Number of passages at whose ends each value vector is added. A quarter names tokens, two quarters select, "
+            "one tests.",
+            low=4,
+        ),
     ] = PASSAGES,
     index: GivenIndex,
     seed: Seed = 0,
     progress: Progress = None,
 ) -> Answer:
-    """Describe every memory (FFN neuron) of a model by a rule that runs and tokens it raises, and test both.
+    """Describe every memory (FFN neuron) of a model by a rule for where it fires and tokens that it raises; test both.
 
-    Half of the index's documents suggest rules, a quarter chooses the lines that exceed their control, and a quarter
-    tests them. A rule is tested against where the memory fires, the tokens against what adding its value vector does to
-    the predictions. The folder, by default `atlas` in that of the index, then has memories.parquet, heads.parquet and
-    the card. The same command continues an interrupted build. Traces, `unembed value` and the explorer show the
-    descriptions of an atlas in the folder of its index.
+    Half of the index's documents suggest rules, a quarter selects those that do better than a control, and a quarter
+    tests them. A rule is tested on where the memory fires, the tokens on what adding its value vector does to the
+    predictions. The output folder (by default `atlas` in the index's folder) has memories.parquet, heads.parquet and a
+    card with the results of the tests. The same command continues an interrupted build. If the atlas is in the index's
+    folder, `unembed trace`, `unembed value` and the explorer show its descriptions.
 
-    Caution: A description is of the largest coefficients, which the index stores; it says nothing of smaller ones.
+    Caution: A description is of a memory's largest coefficients, which the index stores, not of smaller ones.
     """
     lm = model.open()
     if not lm.memory_layers:
@@ -89,11 +96,11 @@ def atlas_build(
 
 
 def atlas_card(
-    atlas: Annotated[Path, Option("The atlas's folder.", metavar="DIR", argument=True)],
+    atlas: Annotated[Path, Option("Folder of the atlas.", metavar="DIR", argument=True)],
 ) -> Answer:
-    """Show the card of an atlas: how many memories (FFN neurons) are described, and how their descriptions are tested.
+    """Show the card of an atlas: how many memories (FFN neurons) are described, and how the descriptions are tested.
 
-    Caution: A description is of the largest coefficients, which the index stores; it says nothing of smaller ones.
+    Caution: A description is of a memory's largest coefficients, which the index stores, not of smaller ones.
     """
     found: Card = open_card(atlas)
     return found.answer()

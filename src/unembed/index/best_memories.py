@@ -1,4 +1,4 @@
-"""The gallery as a question: memories (FFN neurons) ranked by the evidence that they do something a person can name."""
+"""The command `unembed memories`: memories (FFN neurons) ranked by evidence that they do something nameable."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ def memories(
     top: Top = 20,
     layers: Layers = None,
     index: GivenIndex,
-    by_score: Annotated[bool, Option("List by score alone, however many are alike.")] = False,
-    recompute: Annotated[bool, Option("Rank anew, even where a ranking is saved.")] = False,
+    by_score: Annotated[bool, Option("Sort by score alone, even if similar memories follow each other.")] = False,
+    recompute: Annotated[bool, Option("Compute the ranking again, even if one is saved.")] = False,
     show_unlearned: ShowUnlearned = False,
     seed: Seed = 0,
     progress: Progress = None,
 ) -> Answer:
     """Rank memories (FFN neurons) by the evidence that they do something a person can name, and describe them.
 
-    Five ingredients: coherence and concept of the promoted tokens, pattern of the triggers, agreement of promoted
-    tokens with what follows the triggers, and the effect of removing the memory there. The score is the mean size of
-    those with a p-value of at most 0.01. Without an index only the concept can be judged.
+    Five measures count: the coherence of the promoted tokens; a concept that they share; a pattern in the texts on
+    which the memory fires most; how often a promoted token follows in these texts; and the effect of removing the
+    memory there. The score is the mean of the five, where a measure with a p-value above 0.01 counts as 0. Without an
+    index, only the concept can be computed.
 
-    A saved ranking is shown where there is one: with the index, or with the embedded model. --layers, --seed,
-    --show-unlearned and --recompute rank anew. Different ones are listed first: best first, none with the concept, the
-    trigger pattern or three of the top tokens of one above it; then the others. --by-score lists by score alone. All
-    forms of output have the same list; a terminal of fewer than 110 columns leaves out the five ingredients.
+    A ranking saved with the index or shipped with the model is shown if there is one. --layers, --seed,
+    --show-unlearned and --recompute compute a new one. Memories that differ from each other are listed first, then
+    those that share the concept, the pattern or three top tokens with a memory above them; --by-score sorts by score
+    alone. The output is the same in all formats, but a terminal of fewer than 110 columns leaves out the five measures.
 
-    Caution: The score ranks evidence, not importance, and a description is of the strongest contexts: most of where a
-    memory fires lies outside them.
+    Caution: The score ranks evidence, not importance. A description is of the texts on which the memory fires most; it
+    also fires on many others.
     """
     gallery, remarks = None, ()
     if not (recompute or layers or show_unlearned or seed) and model.is_as_saved:
@@ -60,10 +61,10 @@ def memories(
 
 
 def _saved(model: UnopenedModel, index: GivenIndex, top: int) -> tuple[Gallery | None, tuple[str, ...]]:
-    """Return the ranking saved with the index, or with the embedded model, and remarks on it.
+    """Return the ranking saved with the index or shipped with the model, and remarks to print with it.
 
-    None where there is none, or it is shorter than `top`, or (with an index chosen) over another corpus; with a remark
-    where it is damaged.
+    The ranking is None if there is none, if it has fewer than `top` memories, if the user chose an index that has none,
+    or if the file is damaged, which is then remarked.
     """
     opened, known = index(opened=False), model.known
     try:
@@ -85,17 +86,17 @@ def _saved(model: UnopenedModel, index: GivenIndex, top: int) -> tuple[Gallery |
 def _ranked(
     model: UnopenedModel, index: GivenIndex, top: int, *, recompute: bool, **chosen: Any
 ) -> tuple[Gallery, tuple[str, ...]]:
-    """Rank over an index; without one, by the weights alone, which a remark says."""
+    """Rank the memories of an index; without one, rank by the weights alone and return a remark about that."""
     from unembed.gallery.ranking import rank_memories
 
     lm = model.open()
-    # What is refused is refused before anything is built.
+    # Errors are raised before an index is built.
     for layer in chosen["layers"] or ():
         lm.layer(layer)
     if not lm.memory_layers:
         lm.feed_forward(0)
     if (known := index()) is not None:
-        # To list memories that differ, more are ranked than are listed; the effect is measured for each of them.
+        # More memories are ranked than are listed, so that the list can have memories that differ from each other.
         pool = max(top, SAVED if chosen["layers"] is None else LAYER_POOL)
         return known.memories(pool, recompute=recompute, **chosen), ()
     build = f"unembed index build --model {shlex.quote(model.name)}"

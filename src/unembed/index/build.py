@@ -8,7 +8,7 @@
 | `values` | the weights | yes |
 | `tables`, `search` | the arrays | yes |
 
-Every part is deterministic: an interrupted and resumed build writes the same bytes as an uninterrupted one.
+A build that was interrupted and resumed writes exactly the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def build(
     resume: bool = True,
     progress: BuildProgress | None = None,
 ) -> Manifest:
-    """Build the parts that are missing or damaged, and mark the index complete.
+    """Build the parts of an index that are missing or damaged, and mark the index as complete.
 
     Raises:
         IndexFault: the folder holds another index, another process is building in it, or it holds an
@@ -90,7 +90,7 @@ def build(
 
 
 class _Builder:
-    """Builds the parts in order; each is written and added to the manifest before the next one starts."""
+    """Builds the parts of an index in order; each is listed in the manifest before the next one starts."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class _Builder:
         return manifest
 
     def _with_fast_difference(self, manifest: Manifest) -> Manifest:
-        """Record in a fast sweep's provenance how much it changes coefficients, measured on the first batch."""
+        """Measure on the first batch how much the setting `fast` changes coefficients, and note it in the manifest."""
         if self._settings.fast is None:
             return manifest
         first = next(self._tokenized.batches(self._lm, self._tokens_per_batch))
@@ -155,7 +155,7 @@ class _Builder:
 
     @property
     def _tokenized(self) -> TokenizedCorpus:
-        """Return the corpus from the part `tokens`, so that the sweep does not tokenise it again."""
+        """The corpus as tokens, read from the finished part `tokens`."""
         return TokenizedCorpus(self._corpus.name, self._corpus.fingerprint, open_stream(self._folder, []))
 
     @property
@@ -225,9 +225,9 @@ class _Builder:
         return entries
 
     def _routed_share(self, routing: Sequence[Routing]) -> dict[str, np.ndarray]:
-        """Return for every key the share of positions where its expert was chosen.
+        """Return, for every memory, the share of token positions that the router sent to its expert.
 
-        1 for keys outside routed experts.
+        The share is 1 for memories that belong to no routed expert.
         """
         parts = []
         for layer, n in enumerate(self._layers) if routing else ():
@@ -328,7 +328,7 @@ class _Builder:
 
 
 def poles_of(found: Triggers) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the triggers of a sweep by pole, as coefficients and positions (keys, t)."""
+    """Return the largest ("positive") and most negative ("negative") coefficients, and their positions, (keys, t)."""
     poles = {"positive": (torch.cat(found.values).float().numpy(), torch.cat(found.positions).numpy())}
     if found.negative_values is not None and found.negative_positions is not None:
         poles["negative"] = (

@@ -1,4 +1,4 @@
-"""Find the cluster of a memory's value among all values of the model."""
+"""Find the cluster of a memory's (FFN neuron's) value vector among all value vectors of the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COUNTED, _TOP, _SHOWN = 64, 30, 8
 
 @dataclass(frozen=True)
 class Near:
-    """A member, and the cosine of its value with that of the memory."""
+    """Another memory of the cluster, and the cosine of its value vector with that of the memory described."""
 
     layer: int
     index: int
@@ -35,7 +35,7 @@ class Near:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The cluster of a memory; it has no number until the values have been clustered."""
+    """The cluster of a memory (FFN neuron); `cluster` is None while the value vectors are not clustered yet."""
 
     schema: str
     layer: int
@@ -60,7 +60,7 @@ class ClusterView:
 
 
 def n_clusters_of(lm: Decoder) -> int:
-    """Return how many clusters all values are cut into."""
+    """Return the number of clusters: one for every ten value vectors."""
     return max(1, sum(lm.n_memories_of(n) for n in range(lm.n_layers)) // 10)
 
 
@@ -77,11 +77,11 @@ def stored_clusters(lm: Decoder, files: IndexFiles) -> ValueClusters | None:
 def made_clusters(
     lm: Decoder, files: IndexFiles | None = None, progress: Callable[[int, int], None] | None = None
 ) -> ValueClusters:
-    """Cluster all values, and store the result with the index if its folder is writable.
+    """Cluster all value vectors, and store the result with the index if its folder is writable.
 
     Args:
-        files: its index, if there is one.
-        progress: called with steps done and steps in total; an exception from it ends the work, and nothing is stored.
+        files: an index of the model, if there is one.
+        progress: called with the number of steps done and their total; if it raises an exception, nothing is stored.
 
     Raises:
         Unsupported: the model has no memories.
@@ -99,7 +99,7 @@ def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index:
     """Describe the cluster of a memory: the tokens that its members share, and the nearest members.
 
     Args:
-        clusters: the clusters of all its values, or None while they are not clustered.
+        clusters: the clusters of all value vectors, or None if they are not clustered yet.
 
     Raises:
         OutOfRange: there is no such memory.

@@ -37,7 +37,7 @@ class Band:
 
 @dataclass(frozen=True)
 class CoefficientsView:
-    """One memory's coefficients over the index's corpus."""
+    """The distribution of one memory's (FFN neuron's) coefficient over the index's corpus."""
 
     schema: str
     layer: int
@@ -60,7 +60,9 @@ class CoefficientsView:
 
 
 def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bins: int = 48) -> CoefficientsView:
-    """Return the statistics, and a histogram and bands over evenly spaced passages of the corpus.
+    """Return statistics of a memory's coefficient, a histogram, and example texts by the size of the coefficient.
+
+    The histogram and the examples are from evenly spaced passages of the corpus.
 
     Raises:
         OutOfRange: there is no such memory.
@@ -90,7 +92,7 @@ def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bi
 
 
 def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
-    """Run the model on the sample for a layer; the latest layers stay cached, as one run serves all memories."""
+    """Return the coefficients of a layer's memories on the sample; those of the latest layers are cached."""
     cached = files.samples
     if layer not in cached:  # an index belongs to one model
         cached[layer] = _read(lm, files, layer)
@@ -118,7 +120,7 @@ def _read(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
 
 
 def _bands(files: IndexFiles, sample: Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
-    """Return bands by share of the largest coefficient, and one band for everything below 0."""
+    """Group the sample's tokens by their coefficient: four ranges of shares of the largest, and all below 0."""
     top = max(statistics["largest"], float(m.max()), 0.0)
     bounds = [share * top for share in _BANDS] + [min(statistics["least"], float(m.min()))]
     bands = []

@@ -1,4 +1,4 @@
-"""Return passages of the corpus as the model read them, with one memory's coefficient at every token."""
+"""Return passages of an index's corpus with one memory's (FFN neuron's) coefficient at every token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH = 16
 
 @dataclass(frozen=True)
 class Context:
-    """A passage of the corpus that ends where the key fires."""
+    """A passage of the corpus that ends with the token on which the memory (FFN neuron) fires."""
 
     document: int
     position: int
@@ -40,7 +40,7 @@ class Context:
 
 @dataclass(frozen=True)
 class ContextsView:
-    """A key's triggers, with the coefficient of every token in them."""
+    """The texts on which a memory (FFN neuron) fires most, with its coefficient at every token."""
 
     schema: str
     layer: int
@@ -54,7 +54,9 @@ class ContextsView:
 def contexts_view(
     lm: Decoder, files: IndexFiles, layer: int, index: int, top: int, pole: Pole = "positive"
 ) -> ContextsView:
-    """Return the stored triggers, strongest first, with the coefficients along them from a run of the model.
+    """Return the texts on which a memory fires most, largest coefficient first, with its coefficient at every token.
+
+    The texts are stored in the index; the coefficients are computed by running the model on them.
 
     Raises:
         OutOfRange: there is no such memory.
@@ -82,7 +84,7 @@ def context(files: IndexFiles, at: int, coefficients: np.ndarray | None, coeffic
 def _characters_joined(passages: Passages, ids: list[int]) -> list[str]:
     """Return the text of each token.
 
-    If bytes form one character together, the first has it and the others are empty.
+    Where several byte tokens form one character, the first one's text is that character and the others' are empty.
     """
     texts = [passages.strings[i] for i in ids]
     for is_bytes, group in itertools.groupby(range(len(ids)), key=lambda i: texts[i].startswith("\\x")):
@@ -94,9 +96,9 @@ def _characters_joined(passages: Passages, ids: list[int]) -> list[str]:
 
 
 def read(lm: Decoder, files: IndexFiles, layer: int, index: int | slice, ends: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield coefficients of one or more memories over the passage that ends at each position.
+    """Yield the coefficients of one or more memories at every token of the passages that end at the given positions.
 
-    The model's input is the same as when the index was built: special tokens, the context of the window, the tokens.
+    The model's input is the same as when the index was built: special tokens, the window's context, and the tokens.
     """
     point = "gate" if files.manifest.settings["by"] == "gate" else "coefficients"
     stream = files.passages

@@ -1,7 +1,7 @@
-"""Default indexes, which lie in the cache folder, where traces and the explorer look for them.
+"""Default indexes: they are in the cache folder, where `unembed trace` and the explorer find them.
 
-The name of the folder contains the weights, the corpus and the layout, so that it is never used for a changed model,
-another corpus or another version.
+The name of an index's folder contains the fingerprints of the weights and of the corpus and the version of the layout,
+so that the index is never used for a changed model, another corpus or another layout.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:  # a ready index of weights that are known is found without to
 
 
 def cached_path(lm: Decoder, corpus: Corpus) -> Path:
-    """Return where the default index of a model and a corpus is built."""
+    """Return the path of a model's default index over a corpus."""
     from unembed.models.fingerprint import weights_fingerprint
 
     return cache_folder() / f"{weights_fingerprint(lm)[:16]}-{corpus.fingerprint}-{SCHEMA}"
 
 
 def ready_corpus() -> Corpus:
-    """Return the text of the embedded model's default index: twelve articles of WikiText, as ordinary text."""
+    """Return the corpus of the shipped model's default index: twelve WikiText articles, detokenized."""
     from unembed.corpus import open_corpus
 
     return open_corpus(detokenize=True, max_documents=12)
@@ -59,7 +59,7 @@ def cached_index(lm: Decoder) -> Index | None:
 
 
 def cached_index_of_weights(weights: str) -> Index | None:
-    """Return a complete default index of a model that is not open, by the fingerprint of its weights."""
+    """Return the newest complete default index of the model whose weights have this fingerprint; None if none."""
     path = next(_ready(lambda manifest: manifest.weights == weights), None)
     return None if path is None else Index.open(path)
 

@@ -1,4 +1,4 @@
-"""Estimate the cost of an index: tokenise a sample of the corpus and run a few batches."""
+"""Estimate the time and disk space to build an index: tokenise a sample of the corpus and run a few batches."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of a build. Counts of a corpus larger than the sample are extrapolated.
+    """The estimated cost of building an index. Counts are extrapolated if the corpus is larger than the sample.
 
     Attributes:
-        segments: sentences or windows.
-        keys: the number of keys of all layers.
-        seconds: the time of the whole build on this machine, if it is otherwise idle.
-        seconds_busy: the time of the whole build, if the machine stays as busy as it was during the measurement.
-        bytes: the size of the finished index, tokens and search file included.
-        memory: bytes of the state of the sweep.
-        is_exact: whether the whole corpus was counted.
+        tokens: number of tokens of the corpus.
+        segments: number of sentences or windows of the corpus.
+        keys: number of memories (FFN neurons) of all layers.
+        seconds: time of the whole build on this machine, if it is otherwise idle.
+        seconds_busy: time of the whole build, if the machine stays as busy as it was during the measurement.
+        bytes: size of the finished index on disk, in bytes.
+        memory: bytes of RAM for the lists of largest coefficients.
+        is_exact: whether the sample was the whole corpus, so that the counts are exact.
     """
 
     tokens: int
@@ -93,7 +94,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
 
 
 def _times(corpus: Corpus, last: Segment) -> float:
-    """Return the size of the whole corpus relative to the part up to a segment."""
+    """Return the size of the whole corpus divided by the size of its part up to the segment `last`."""
     by_share = 1 / last.share if last.share > 0 else float("inf")
     by_count = corpus.max_documents / (last.document + 1) if corpus.max_documents else float("inf")
     found = min(by_share, by_count)
@@ -109,18 +110,20 @@ def _run(
     top: int,
     tokens: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the seconds of a sweep for each token, and for filling the lists of triggers; both idle and busy.
+    """Return the seconds per token of a pass over the corpus, and the seconds to fill the lists of top coefficients.
 
-    Some batches of the sample are run twice. The second time nothing enters the lists, so that the difference is the
-    cost of filling them: of n positions in random order, about t (1 + ln(n / t)) enter a list of t.
+    Each is an array: seconds on an idle machine, and as measured. Some batches of the sample are run twice. The second
+    time, nothing enters the lists, so the difference is the cost of filling them: of n positions in random order, about
+    t (1 + ln(n / t)) enter a list of t.
 
     Args:
-        top: triggers in a list.
-        tokens: the number of tokens of the whole corpus.
+        top: length of a list.
+        tokens: number of tokens of the whole corpus.
     """
     batches = list(bucketed(iter(sample), tokens_per_batch, 64))
     batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]
-    # The sweep sorts many more segments by length than the sample has, so that hardly any of its cells are padding.
+    # A real build sorts many more segments by length than the sample has, so that its batches have almost no padding.
+    # Therefore the sample's padding counts as tokens here.
     cells = sum(batch.tokens.numel() for batch in batches)
     for reducer in reducers:
         reducer.start(lm)
@@ -138,13 +141,13 @@ def _run(
 
 
 def _spread(sizes: Sequence[int], tokens: int) -> slice:
-    """Choose batches to run, sorted by length: evenly spread, with about this many tokens."""
+    """Choose evenly spaced batches that have about this number of tokens together; return them as a slice."""
     step = min(max(1, sum(sizes) // tokens), max(1, len(sizes)))
     return slice(step // 2, None, step)
 
 
 def _threads(lm: Decoder) -> int | None:
-    """Return the number of threads that run the model; None if another device runs it."""
+    """Return the number of CPU threads that run the model; None if it is on another device."""
     return torch.get_num_threads() if lm.device.type == "cpu" else None
 
 
@@ -155,7 +158,7 @@ class _Stopwatch:
         self._clock, self._processor = time.perf_counter(), time.process_time()
 
     def spent(self, threads: int | None) -> np.ndarray:
-        """Return the seconds since the start, as they would be on an idle machine, and as measured."""
+        """Return the seconds since creation: estimated for an idle machine, and as measured."""
         busy = time.perf_counter() - self._clock
         quiet = busy if threads is None else min(busy, (time.process_time() - self._processor) / threads)
         return np.array([quiet, busy])

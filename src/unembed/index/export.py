@@ -1,4 +1,4 @@
-"""Write the triggers of an index to one file, with the text of each prefix: Parquet, JSON lines or CSV."""
+"""Export the texts on which memories (FFN neurons) fire most to one file: Parquet, JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _ROWS_OF_KEYS = 512
 
 
 def export(files: IndexFiles, path: Path, kind: str, *, layer: int | None, context: int | None) -> int:
-    """Write every trigger as one row; returns the number of rows. The file appears completely or not at all.
+    """Write one row for each stored text and coefficient, and return the number of rows.
+
+    If writing fails, no file is left, and an existing file of this name is unchanged.
 
     Raises:
         InvalidInput: the format is unknown, or the file cannot be created.
@@ -41,7 +43,7 @@ def export(files: IndexFiles, path: Path, kind: str, *, layer: int | None, conte
 
 
 def _tables(files: IndexFiles, layer: int | None, context: int | None) -> Iterator[dict[str, list[Any]]]:
-    """Yield columns for some keys at a time."""
+    """Yield the rows as dicts of columns, each for up to 512 memories and one sign of the coefficient."""
     first, last = (0, files.n_keys)
     if layer is not None:
         layer = files.memory(layer, 0)[0]

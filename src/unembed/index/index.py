@@ -48,16 +48,17 @@ _TOP_TOKENS = 30
     "build open verify export triggers promoting firing_on similar search memories sql labels add_label withdraw_label"
 )
 class Index(IndexQueries):
-    """Triggers, value readings and statistics of the memories (FFN neurons) of a model over a corpus, on disk.
+    """For every memory (FFN neuron) of a model: the texts of a corpus on which it fires most, top tokens, statistics.
 
-    Any number of processes and threads may read it at once.
+    The texts are called triggers. An index is a folder of files; any number of processes and threads may read it at
+    once.
 
     Attributes:
-        manifest: its model, corpus, settings and files.
+        manifest: model, corpus, settings and files of the index.
     """
 
     def __init__(self, path: Path, manifest: Manifest, lm: Decoder | None = None) -> None:
-        """Use `Index.open` or `Index.build`."""
+        """Not for direct use: call `Index.open` or `Index.build`."""
         super().__init__(path, manifest)
         self._lm = lm
         self._vectors: dict[str, Vectors] = {}
@@ -82,10 +83,10 @@ class Index(IndexQueries):
         Args:
             corpus: what `open_corpus` opens or takes.
             path: a new or empty folder, or one where a build of the same index was interrupted.
-            top: triggers for each key and pole; those of `settings` (25) when None.
-            engine: the engine of the sweep: "local", "ray", or a `Ray` with settings; the result is the same.
-            resume: False to refuse a folder that holds an index.
-            progress: called with the name of a part, how much of it is done, and how much there is (None: not known).
+            top: number of triggers stored for each memory and sign of its coefficient; `settings.top` (25) when None.
+            engine: what runs the model over the corpus: "local", "ray", or a `Ray` object; results are the same.
+            resume: False to refuse a folder that already contains an index.
+            progress: called with the name of a part of the index, the amount done, and the total (None if unknown).
 
         Raises:
             IndexFault: the folder holds another index, or another process is building in it.
@@ -120,7 +121,7 @@ class Index(IndexQueries):
         settings: IndexSettings | None = None,
         tokens_per_batch: int = 2048,
     ) -> Estimate:
-        """The cost of a build with these settings: tokens, seconds, bytes. Runs the model on a small sample.
+        """Estimate the number of tokens, the seconds and the bytes of a build, by running the model on a small sample.
 
         Raises:
             CorpusUnreadable: the corpus is empty or cannot be read.
@@ -137,7 +138,7 @@ class Index(IndexQueries):
         """Open an index.
 
         Args:
-            lm: the model, if it is open already; otherwise it is opened by its name at the first query that runs it.
+            lm: the model, if it is loaded already; otherwise the first query that needs it loads it by its name.
             partial: open an index whose build is not finished, and query its finished parts.
 
         Raises:
@@ -158,7 +159,7 @@ class Index(IndexQueries):
         return index
 
     def attach(self, lm: Decoder) -> None:
-        """Use this model for queries.
+        """Use an already loaded model for queries.
 
         Raises:
             IndexFault: the index was built for another model.
@@ -186,11 +187,11 @@ class Index(IndexQueries):
 
     @property
     def model(self) -> Decoder:
-        """Return the model, which is opened by its name at the first use.
+        """The model of the index, which is loaded by its name at the first use.
 
         Raises:
-            IndexFault: what opens under that name is not the model of this index.
-            ModelUnavailable: nothing opens under that name.
+            IndexFault: the model that has this name now is not the one of this index.
+            ModelUnavailable: no model of this name can be loaded.
         """
         from unembed.models.decoder import Decoder
         from unembed.models.loading import open_model
@@ -202,15 +203,17 @@ class Index(IndexQueries):
             return self._lm
 
     def firing_on(self, text: str, top: int = 20, *, by: FiredBy = "strength") -> Table:
-        """Return the keys that fire most on a new text, on which the model is run.
+        """Run the model on a new text, and return the memories (FFN neurons) that fire most on it.
 
         Args:
-            by: "strength" (the coefficient over that of the key's own best trigger, which makes keys comparable) or
-                "coefficient" (its absolute value).
+            top: number of rows.
+            by: "strength" (the coefficient divided by the largest that the index stores for the memory, which makes
+                memories comparable) or "coefficient" (its absolute value).
 
         Returns:
-            Columns layer, index, pole, coefficient, strength, place (the number of stored triggers that are stronger),
-            position and token (where in the text), top_tokens (what the value promotes at this pole).
+            Columns layer, index, pole (the coefficient's sign), coefficient, strength, place (the number of stored
+            triggers with a larger coefficient), position and token (where in the text the memory fires), top_tokens
+            (the tokens that its value vector promotes at this sign).
         """
         from unembed.index import active_keys
 
@@ -225,16 +228,16 @@ class Index(IndexQueries):
         among: Among = "values",
         pole: Pole = "positive",
     ) -> Table:
-        """Return the memories whose values (or keys) point in the most similar direction, exactly.
+        """Return the memories (FFN neurons) whose value vectors (or keys) have the largest cosine similarity, exactly.
 
         Args:
-            top: rows at most, without the memory itself.
-            among: "values", or "keys" (in a gated layer the gate's column).
-            pole: "negative" for what is similar to the negated value.
+            top: largest number of rows; the memory itself is left out.
+            among: "values" to compare value vectors, "keys" to compare keys (in a gated layer, columns of W_gate).
+            pole: "negative" to compare with the negated value vector.
 
         Returns:
-            Columns layer, index, cosine, top_tokens. Among values of gated layers, which fire with either sign, each
-            neighbour is at the pole that is more similar: columns memory and pole.
+            Columns layer, index, cosine, top_tokens. In gated layers, where coefficients have either sign, value
+            vectors are also compared negated: the columns memory and pole show the sign with the larger cosine.
         """
         from unembed.index.vectors import Vectors
 
@@ -259,7 +262,7 @@ class Index(IndexQueries):
         return self.table(f"{among.capitalize()} most similar to {name}", columns)
 
     def contexts(self, layer: int, index: MemoryIndex, top: int = 10, *, pole: Pole = "positive") -> ContextsView:
-        """Return the triggers of a key with the coefficient of every token; the model is run on their text.
+        """Return the texts on which a memory fires most, with its coefficient at every token; this runs the model.
 
         Raises:
             OutOfRange: there is no such memory.
@@ -269,9 +272,9 @@ class Index(IndexQueries):
         return contexts_view(self.model, self, *self.memory(layer, index), positive_int("top", top), pole)
 
     def coefficients(self, layer: int, index: MemoryIndex, *, bins: int = 48) -> CoefficientsView:
-        """Return statistics of a memory's coefficient over the corpus, with a histogram and examples by strength.
+        """Return statistics of a memory's coefficient over the corpus, a histogram, and texts for large and small ones.
 
-        The statistics cover the whole corpus; histogram and examples cover a sample, on which the model is run.
+        The statistics are over the whole corpus; histogram and texts are from a sample, on which the model is run.
 
         Raises:
             OutOfRange: there is no such memory.
@@ -290,30 +293,34 @@ class Index(IndexQueries):
         recompute: bool = False,
         progress: BuildProgress | None = None,
     ) -> Gallery:
-        """The gallery: memories (FFN neurons) ranked by the evidence that they do something a person can name.
+        """Rank memories (FFN neurons) by the evidence that they do something a person can name (the gallery).
 
-        Five ingredients, each with a size (0 to 1) and a p-value: coherence of the promoted tokens in the index's text,
-        against random words of the same frequencies; the class of tokens that they share; the pattern that the triggers
-        share; agreement, how often a promoted token follows a trigger; and the effect, how far the promoted tokens'
-        probability falls when the memory is removed on its own triggers. The score is the mean size of the ingredients
-        whose p-value is at most 0.01; the pattern counts only where the agreement does. A description follows from the
-        evidence by rule.
+        Five measures, each with a size (0 to 1) and a p-value, make up the evidence:
 
-        The best 200 of all layers are saved with the index, and read from there the next time; traces show their
-        descriptions. A ranking that was interrupted goes on where it stopped. A saved file that is damaged is ranked
-        anew, with a warning. The order is that of the score;
-        `Gallery.varied` lists different ones first, as the command `unembed memories` does.
+        - coherence: how similar the contexts are in which the promoted tokens occur in the corpus, compared with random
+          words of the same frequencies;
+        - concept: a class of tokens to which the promoted tokens belong;
+        - pattern: what the texts on which the memory fires most (its triggers) have in common;
+        - agreement: how often a promoted token follows a trigger;
+        - effect: how far the promoted tokens' probability falls when the memory is removed on its triggers.
+
+        The score is the mean of the five sizes, where a measure with a p-value above 0.01 counts as 0; the pattern
+        counts only where the agreement does. Descriptions are generated from the evidence by fixed rules.
+
+        The best 200 memories of all layers are saved with the index and loaded the next time. An interrupted ranking
+        continues where it stopped; a damaged file is replaced, with a warning. Rows are sorted by score;
+        `Gallery.varied` lists memories that differ first, as the command `unembed memories` does.
 
         Args:
-            top: how many to list, at most.
-            layers: only these; all when None.
+            top: largest number of memories to return.
+            layers: the layers to rank; all when None.
             show_unlearned: include tokens that the model never learned among the promoted ones.
             seed: the seed of the random words.
-            recompute: rank anew although a gallery is saved, and replace that.
-            progress: called with a step's name, the amount done, and the total.
+            recompute: rank again even if a gallery is saved, and replace it.
+            progress: called with the name of a step, the amount done, and the total.
 
         Raises:
-            IndexFault: the index's triggers are not built yet, or not of these layers.
+            IndexFault: the part `triggers` of the index is not built yet, or the index lacks one of the layers.
             InvalidInput: the model has no tokenizer.
         """
         import numpy as np
@@ -367,7 +374,7 @@ class Index(IndexQueries):
         return gallery.first(top)
 
     def _promoted_by_pole(self, poles: Iterable[str]) -> dict[str, np.ndarray] | None:
-        """Return the top tokens of every value at each pole; None if fewer are stored than a ranking reads."""
+        """Return the stored tokens that each memory promotes at each sign; None if fewer are stored than needed."""
         stored = {"positive": self.readings, "negative": self.suppressed}
         found = {pole: ends[0] for pole in poles if (ends := stored[pole]) is not None}
         enough = len(found) == len(list(poles)) and all(ids.shape[1] >= _TOP_TOKENS for ids in found.values())
@@ -382,9 +389,10 @@ class Index(IndexQueries):
         seed: int = 0,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> LayerTruth:
-        """Measure how true readings of values are in each layer, on a random sample, and store it with the index.
+        """Check by layer whether adding value vectors raises the tokens listed for them; store the result.
 
-        Values are read by the model's lens where it has one. Arguments and errors are those of `lm.reading_truth`.
+        A random sample of each layer's memories (FFN neurons) is measured. Arguments and errors are those of
+        `lm.reading_truth`.
         """
         from unembed.index.truth import measured_truth
 
@@ -393,9 +401,9 @@ class Index(IndexQueries):
         return measured_truth(self.model, self.path, layers, per_layer, corpus, contexts, seed, report)
 
     def sql(self, query: str, *, timeout: float = 60.0) -> Table:
-        """The rows of one SELECT over the views triggers, values, statistics, vocabulary, documents and labels.
+        """Run one SELECT on the tables triggers, values, statistics, vocabulary, documents and labels; return its rows.
 
-        It cannot write, and cannot read anything outside the index.
+        The statement cannot write, and cannot read anything outside the index.
 
         Raises:
             InvalidInput: it is not a SELECT, DuckDB rejects it, or it ran longer than `timeout` seconds.
@@ -427,11 +435,11 @@ class Index(IndexQueries):
         kind: str = "memory",
         notes: Mapping[str, Any] | None = None,
     ) -> int:
-        """Append a label to a memory or a head, and return its number. `Label` describes the arguments."""
+        """Add a label to a memory or an attention head, and return its number; see `Label` for the arguments."""
         return self.add_labels([Label(layer, index, label, author, kind, notes)])[0]
 
     def add_labels(self, labels: Iterable[Label]) -> list[int]:
-        """Append labels to memories or heads, all or none, and return their numbers.
+        """Add labels to memories or attention heads, and return the labels' numbers; after an error, none is added.
 
         Raises:
             OutOfRange: there is no such layer, memory or head.
@@ -447,16 +455,16 @@ class Index(IndexQueries):
         return (self.model.layer(layer), self.model.head(index)) if head else self.memory(layer, index)
 
     def withdraw_label(self, number: int, *, author: str = "") -> None:
-        """Withdraw a label. Its row stays, and a second row records the withdrawal."""
+        """Withdraw a label: it is no longer listed, but stays in the file, and a second row records the withdrawal."""
         Labels(self.path).withdraw(number, author=author)
 
     def labels(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> Table:
-        """Return labels that were not withdrawn: of one memory or head, of a layer, or all.
+        """Return the labels of one memory or attention head, of a layer, or all; withdrawn labels are left out.
 
         Args:
-            layer: only of this layer.
-            index: only of this memory, or head.
-            of: "memory" for labels of memories, their keys and values, "head" for those of attention heads, or "all".
+            layer: only labels of this layer.
+            index: only labels of the memory or head with this index.
+            of: "memory" for labels of memories, their keys and value vectors; "head" for attention heads; or "all".
 
         Returns:
             Columns id, layer, index, kind, label, author, made, notes.

@@ -26,10 +26,10 @@ _SHOWN_TOKENS = 8
 
 
 class IndexFiles:
-    """The parts of an index. Each is opened at its first use; one that is not built yet raises an error."""
+    """The files of an index. Each is opened at its first use; using a part that is not built yet is an error."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        """Open only the manifest."""
+        """Store the manifest; no other file is opened yet."""
         self.path, self.manifest = path, manifest
         self._checked: set[str] = set()
         self.samples: OrderedDict[int, Sample] = OrderedDict()
@@ -45,12 +45,12 @@ class IndexFiles:
 
     @property
     def provenance(self) -> Provenance:
-        """The provenance: model, corpus and version."""
+        """What the index was computed from: model, corpus, version of unembed."""
         return self.manifest.provenance
 
     @property
     def top(self) -> int:
-        """The number of triggers for each key and pole."""
+        """Number of texts stored for each memory (FFN neuron) and sign of its coefficient."""
         return int(self.manifest.settings["top"])
 
     def need(self, part: str) -> None:
@@ -85,12 +85,12 @@ class IndexFiles:
 
     @cached_property
     def passages(self) -> Passages:
-        """The corpus of the index."""
+        """The corpus of the index, as tokens with their text."""
         self.need("tokens")
         return open_stream(self.path, self.strings)
 
     def text_pieces(self) -> TextPieces:
-        """Return the text of the corpus, segment by segment, to be cut into other windows."""
+        """Return the corpus as text, segment by segment, so that it can be tokenised in other windows."""
         from unembed.corpus import TextPieces
 
         passages = self.passages
@@ -104,15 +104,15 @@ class IndexFiles:
 
     @cached_property
     def trigger_lists(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return coefficients and positions of each pole, (keys, top)."""
+        """Stored coefficients and positions, both (keys, top), by sign of the coefficient."""
         self.need("triggers")
         return open_poles(self.path, self.n_keys, self.top)
 
     def pole(self, pole: Pole) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients and positions of one pole.
+        """Return the stored coefficients of one sign, and their positions in the corpus, both (keys, top).
 
         Raises:
-            InvalidInput: the index has no such pole.
+            InvalidInput: the index has no coefficients of this sign.
         """
         if as_str("pole", pole) not in self.trigger_lists:
             poles = " and ".join(self.trigger_lists)
@@ -121,7 +121,7 @@ class IndexFiles:
 
     @cached_property
     def readings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids and scores of the top tokens of every value, (keys, k)."""
+        """Ids and scores of the top tokens of every value vector, both (keys, k)."""
         self.need("values")
         return (
             map_array(self.path, "values/token.npy", shape=(self.n_keys, None), dtype=np.int32),
@@ -130,7 +130,7 @@ class IndexFiles:
 
     @cached_property
     def suppressed(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return ids and scores of the tokens that every value suppresses most, (keys, k); None in an older index."""
+        """Ids and scores of the tokens that every value vector suppresses most, (keys, k); None in an older index."""
         self.need("values")
         if not any(entry.path.startswith(SUPPRESSED) for entry in self.manifest.files):
             return None
@@ -148,15 +148,16 @@ class IndexFiles:
         )
 
     def entries_of(self, token: int) -> np.ndarray:
-        """Return the entries of a token in all value readings (row * k + rank from 0), best score first."""
+        """Return where a token is among the top tokens of value vectors: row * k + rank (from 0), best score first."""
         entry, start = self._by_token
         return np.asarray(entry[int(start[token]) : int(start[token + 1])])
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return statistics as arrays over keys.
+        """Statistics of every memory (FFN neuron), each an array of shape (keys,).
 
-        They are value_norm, and of the coefficient mean, variance, least, largest and active_fraction.
+        value_norm is the length of the value vector; mean, variance, least, largest and active_fraction are of the
+        coefficient over the corpus.
         """
         from unembed.index import tables
 
@@ -167,9 +168,10 @@ class IndexFiles:
 
     @cached_property
     def firing_shares(self) -> dict[Pole, np.ndarray] | None:
-        """Return, by pole, the share of the corpus's tokens on which each key fires; None in an older index.
+        """By sign of the coefficient, the share of tokens on which each memory fires; None in an older index.
 
-        In gated layers a key fires where its coefficient is at least half of its usual size (`sweeps.FIRES`).
+        In gated layers a memory fires where its absolute coefficient is at least half of its usual size
+        (`sweeps.FIRES`).
         """
         from unembed.index import tables
 
@@ -191,17 +193,17 @@ class IndexFiles:
         return (square / (active or 1.0)) ** 0.5  # of one that is never above 0, over the corpus
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
-        """The length of a value as it reaches the stream."""
+        """Return the length of a memory's value vector, after the gain of a norm that follows the FFN."""
         return float(self.statistics["value_norm"][self.row(layer, index)])
 
     @cached_property
     def bounds(self) -> np.ndarray:
-        """The first row of each layer, and the number of rows."""
+        """The first row of each layer in the arrays, and at the end the number of rows."""
         return np.concatenate([[0], np.cumsum(self.manifest.layers)])
 
     @property
     def n_keys(self) -> int:
-        """The number of keys of all layers."""
+        """Number of memories (FFN neurons) of all layers."""
         return int(self.bounds[-1])
 
     def experts_of(self, layer: int) -> tuple[int, int] | None:
@@ -210,11 +212,13 @@ class IndexFiles:
         return None if not stored or stored[layer] is None else (int(stored[layer][0]), int(stored[layer][1]))
 
     def memory_name(self, layer: int, number: int, pole: Pole = "positive") -> str:
-        """Write the name of a memory: L5M278, or L12E7M345 in a layer of experts; -L5M278 is its negative pole."""
+        """Write the name of a memory: L5M278, or L12E7M345 in a layer of experts; -L5M278 for negative coefficients."""
         return memory_name(layer, number, self.experts_of(layer), pole)
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
-        """Check a layer and a memory's number (negative counts from the end) or (expert, index), and return both.
+        """Return layer and index of a memory as numbers from 0; negative numbers count from the end.
+
+        `index` may also be a pair (expert, index in the expert).
 
         Raises:
             OutOfRange: there is no such layer or memory.
@@ -245,9 +249,9 @@ class IndexFiles:
         return int(self.bounds[layer]) + index
 
     def memory_columns(self, rows: np.ndarray, poles: Sequence[Pole] | None = None) -> dict[str, list[Any]]:
-        """Return layer and number of rows as columns.
+        """Return table columns that identify the memories in some rows of the arrays: layer and index.
 
-        Where memories belong to experts, or `poles` are given, there are names and poles too.
+        Where memories belong to experts, or `poles` are given, there is a column with their names, too.
         """
         layer = np.searchsorted(self.bounds, rows, side="right") - 1
         columns: dict[str, list[Any]] = {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}
@@ -280,7 +284,7 @@ class IndexFiles:
         return self._by_string[token]
 
     def top_tokens(self, rows: np.ndarray, negative: np.ndarray | None = None) -> list[list[str]]:
-        """Return the eight tokens that the value of each row promotes most.
+        """Return the eight tokens that the memory in each row promotes most.
 
         Args:
             negative: whether each row's coefficient is negative, so that it promotes the tokens with the lowest scores;
@@ -294,12 +298,12 @@ class IndexFiles:
         return [[self.strings[i] for i in row if i >= 0] for row in ids.tolist()]
 
     def is_signed(self, layer: int) -> bool:
-        """Tell whether a layer's memories fire with either sign, so that the index has triggers of both."""
+        """Return whether the index stores positive and negative coefficients of a layer's memories."""
         return self.has_signs and self.manifest.layers[layer] > 0
 
     @property
     def has_signs(self) -> bool:
-        """Tell whether the index has triggers of both signs; False before its triggers are built."""
+        """Whether the index stores positive and negative coefficients; False before the part `triggers` is built."""
         return self.manifest.has("triggers") and "negative" in self.trigger_lists
 
     def table(self, title: str, columns: Any) -> Table:

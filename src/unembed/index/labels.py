@@ -1,6 +1,7 @@
-"""Labels of memories and heads, in an append-only SQLite table to which several processes can write at once.
+"""Labels of memories (FFN neurons) and attention heads, in an SQLite table.
 
-Nothing is changed or deleted: a label is withdrawn by another row, so the history of authors and times is kept.
+Several processes can write at once. Rows are only added, never changed or deleted: withdrawing a label adds a row, so
+the table stores who wrote what and when.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Labels:
     """The labels of an index; the first label creates the file."""
 
     def __init__(self, folder: Path) -> None:
-        """Open nothing yet."""
+        """Store the path; no file is opened yet."""
         self.path = folder / NAME
 
     def add(self, labels: Sequence[Label]) -> list[int]:
-        """Append labels, all or none, and return their numbers.
+        """Add labels, and return their numbers; after an error, none is added.
 
         Raises:
             InvalidInput: a label is empty or longer than 10,000 characters, or its notes are not JSON.
@@ -67,7 +68,7 @@ class Labels:
         self._append([(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)])
 
     def rows(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> list[dict[str, Any]]:
-        """Return labels that were not withdrawn, oldest first: of one memory or head, or of all.
+        """Return the labels of one memory or head, of a layer, or all, oldest first; withdrawn ones are left out.
 
         Raises:
             InvalidInput: `of` is neither "memory" nor "head" nor "all".
@@ -92,7 +93,7 @@ class Labels:
         return [row | {"notes": json.loads(row["notes"])} for row in rows]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the labels that were not withdrawn as columns for SQL, with notes as text."""
+        """Return all labels but the withdrawn ones as a dict of columns for SQL, with notes as text."""
         rows = self.rows(of="all")
         return {name: [str(row[name]) if name == "notes" else row[name] for row in rows] for name in COLUMNS}
 
@@ -107,9 +108,9 @@ class Labels:
 
     @contextmanager
     def _open(self, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
-        """Open a connection; one that only reads creates no file, so that it works in a read-only folder.
+        """Open a connection; with `reading`, no file is created, so that it works in a read-only folder.
 
-        Mode "rw" reads there too; "ro" could not roll back an incomplete write of a killed process.
+        SQLite's mode "rw" is used for reading, too: mode "ro" could not undo an unfinished write of a killed process.
         """
         mode = "rw" if reading else "rwc"
         try:

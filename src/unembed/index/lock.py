@@ -15,10 +15,10 @@ NAME = ".lock"
 
 @contextmanager
 def build_lock(folder: Path) -> Iterator[None]:
-    """Lock the folder for a build. The system releases the lock when the process ends, however it ends.
+    """Lock the folder for a build. The system releases the lock when the process ends, even if it is killed.
 
     Raises:
-        IndexFault: another process has locked it.
+        IndexFault: another process has locked the folder.
         UnembedError: the folder cannot be written to.
     """
     import fcntl

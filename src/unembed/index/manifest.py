@@ -1,7 +1,7 @@
-"""The manifest of an index: model, corpus and settings, and size and checksum of every file.
+"""The manifest of an index: its model, corpus and settings, and the size and checksum of every file.
 
-A file has a temporary name until it is complete and on disk; only then does the manifest list it. The manifest itself
-is replaced by a rename. A file that it does not list is not part of the index.
+A file has a temporary name until it is complete and on disk; only then is it added to the manifest. The manifest itself
+is replaced by a rename. A file that the manifest does not list is not part of the index.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Manifest:
     Attributes:
         provenance: model, revision, dtype, corpus, version; its notes describe the sweep.
         weights: SHA-256 of the model's weights.
-        layers: memories of each layer, so that key (layer, index) is row `sum(layers[:layer]) + index` of every array.
-        settings: the settings of the build; a build with other settings is refused.
+        layers: number of memories (FFN neurons) of each layer; memory (layer, index) is row `sum(layers[:layer]) +
+            index` of every array.
+        settings: the settings of the build; the index cannot be continued with other settings.
         state: "building" or "complete".
         facts: counts for display (tokens, segments, documents).
     """
@@ -57,7 +58,7 @@ class Manifest:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, part: str) -> bool:
-        """Tell whether a part is built."""
+        """Return whether a part of the index is built."""
         return any(entry.part == part for entry in self.files)
 
     def to_json(self) -> str:
@@ -73,7 +74,7 @@ def _text_of(body: Mapping[str, Any]) -> str:
 
 
 def _checksum_of(body: Mapping[str, Any]) -> str:
-    """Return SHA-256 of the manifest's text, by which an edited manifest is detected."""
+    """Return the SHA-256 hash of the manifest's text, to detect a manifest that was edited."""
     return hashlib.sha256(_text_of(body).encode()).hexdigest()
 
 
@@ -126,12 +127,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest by a rename; text and rename are on disk when this returns."""
+    """Write the manifest under a temporary name and rename it; when this returns, both are on disk."""
     write_file(folder, NAME, "", lambda path: path.write_text(manifest.to_json(), encoding="utf-8"))
 
 
 def checksum(path: Path) -> str:
-    """Return SHA-256 of a file."""
+    """Return the SHA-256 hash of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as handle:
         while block := handle.read(_CHUNK):
@@ -154,10 +155,10 @@ def fault(folder: Path, entry: FileEntry) -> str | None:
 
 
 def check(folder: Path, entry: FileEntry) -> None:
-    """Refuse a damaged file; of files beyond 256 MiB only the size is compared.
+    """Raise an error if a file is damaged; for files of more than 256 MiB, only the size is compared.
 
     Raises:
-        IndexFault: it is missing, cut short or changed.
+        IndexFault: the file is missing, has another size or other contents.
     """
     path = folder / entry.path
     if entry.size > _CHECKED and path.is_file() and path.stat().st_size == entry.size:
@@ -167,7 +168,7 @@ def check(folder: Path, entry: FileEntry) -> None:
 
 
 def write_file(folder: Path, name: str, part: str, write: Callable[[Path], object]) -> FileEntry:
-    """Write a file whole, flush it to disk, and return its entry.
+    """Write a file, flush it to disk, and return its entry for the manifest.
 
     Raises:
         UnembedError: the disk is full or the folder cannot be written to; no half-written file is left.

@@ -1,4 +1,4 @@
-"""One memory's card: its description, what its value promotes and suppresses, and the text on which it fires most."""
+"""The command `unembed value`: what one memory (FFN neuron) promotes and suppresses, and where it fires most."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRIGGERS = 5
 
 @dataclass(frozen=True)
 class PoleOfMemory:
-    """One sign of a memory's coefficient: what is known of it."""
+    """What is known about a memory (FFN neuron) at one sign of its coefficient."""
 
     pole: Pole
     title: str
@@ -41,14 +41,14 @@ class PoleOfMemory:
 
     @property
     def strength(self) -> float:
-        """The size of the coefficient on its top trigger."""
+        """The largest absolute coefficient among the listed texts; 0 if there are none."""
         found = self.triggers
         return max((abs(m) for m in found.columns["coefficient"]), default=0.0) if found else 0.0
 
 
 @dataclass(frozen=True)
 class MemoryCard:
-    """What `unembed value` draws."""
+    """The contents of `unembed value` for one memory (FFN neuron)."""
 
     tokens: Table
     """Those at both ends of the value, at the coefficient's sign `shown`."""
@@ -71,21 +71,23 @@ def value(
     index: GivenIndex,
     distinctive: Annotated[
         bool,
-        Option("List the tokens that set the value apart from the others of its layer, not those it raises most."),
+        Option("List the tokens that distinguish the value vector from others of its layer, not those it raises most."),
     ] = False,
-    truth: Annotated[bool, Option("Measure whether adding the value raises the tokens listed as promoted.")] = False,
+    truth: Annotated[
+        bool, Option("Measure whether adding the value vector to the stream raises the tokens listed as promoted.")
+    ] = False,
     seed: Seed = 0,
 ) -> Answer:
     """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
 
-    An index answers alone, without the model: only --lens, --basis, --show-unlearned, --truth, and more tokens than the
-    index holds read the weights. As many suppressed tokens are listed as promoted ones. Memories of gated layers fire
-    with either sign: both poles are shown, the stronger one first, unless the negative one is named (-L5M278). A
-    description is shown where a gallery has one (see `unembed memories`), but not where --truth finds that adding the
-    value does not raise the tokens listed as promoted. --json, --csv and --html hold the tokens.
+    With an index, the model is loaded only for --lens, --basis, --show-unlearned, --distinctive, --truth, or more
+    tokens than the index stores. In gated layers, coefficients are positive or negative: texts are shown for both
+    signs, the stronger one first, or the negative one first if it is named (-L5M278). A description is shown if
+    `unembed memories` has saved one, unless --truth finds that adding the value vector does not raise the tokens listed
+    as promoted. --json, --csv and --html output the tokens.
 
-    Caution: What a value promotes is a reading of its direction; --truth measures how far adding the value does that.
-    Triggers are the strongest of one corpus.
+    Caution: The promoted tokens are computed from the value vector alone; --truth measures whether adding it raises
+    them. The texts are only the strongest examples in one corpus.
     """
     place: tuple[int, int]
     stored = None if basis == "final" or show_unlearned or truth or distinctive else index(opened=False)
@@ -132,7 +134,7 @@ def value(
 
 
 def _is_read_as(index: Index, model: UnopenedModel, basis: ValueBasis) -> bool:
-    """Tell whether an index holds values in the basis that is wanted, read by the same lens."""
+    """Return whether the tokens stored in an index were computed in the wanted basis and with the same lens."""
     lens = model.lens_identity
     if index.provenance.basis != (basis or ("raw" if lens is None else "jacobian")):
         return False
@@ -142,7 +144,7 @@ def _is_read_as(index: Index, model: UnopenedModel, basis: ValueBasis) -> bool:
 def _poles(
     index: Index | None, memory: SignedMemory, described: MemoryDescriptions, *, is_signed: bool
 ) -> list[PoleOfMemory]:
-    """The poles of a memory: the one that was named with its sign first, else the stronger one."""
+    """Return what is known at each sign of the coefficient: first the sign in the memory's name, else the stronger."""
     found: list[PoleOfMemory] = []
     for pole in get_args(Pole) if is_signed else (memory.pole,):
         known = index is not None and pole in index.poles
@@ -155,7 +157,7 @@ def _poles(
 
 
 def _how_often(index: Index | None, memory: SignedMemory, pole: Pole) -> str:
-    """On how many tokens of the index's corpus a gated memory fires at a sign; empty where that is not known."""
+    """Describe in words on what share of tokens a gated memory fires with a sign; empty if that is not known."""
     if index is None or len(index.poles) < 2 or index.firing_shares is None:
         return ""
     share = float(index.firing_shares[pole][index.row(*memory.address)])
@@ -164,7 +166,7 @@ def _how_often(index: Index | None, memory: SignedMemory, pole: Pole) -> str:
 
 
 def _stored_tokens(index: Index, memory: SignedMemory, top: int) -> Table | None:
-    """The tokens as an index holds them; None where it holds fewer, or none that are suppressed."""
+    """Return the tokens stored in an index; None if it stores fewer than `top`, or no suppressed tokens."""
     if index.suppressed is None or top > index.manifest.settings["top_tokens"]:
         return None
     ends = {name: index.value_tokens(*memory.address, top, bottom=bottom).columns for name, bottom in _ends(memory)}
@@ -182,14 +184,17 @@ def _stored_tokens(index: Index, memory: SignedMemory, top: int) -> Table | None
 
 
 def _ends(memory: SignedMemory) -> tuple[tuple[str, bool], tuple[str, bool]]:
-    """What is listed, and whether it is the lower end of the value's scores; the ends change places with the sign."""
+    """Return "promoted" and "suppressed", each with whether its tokens are those with the lowest scores.
+
+    At a negative coefficient, the tokens with the lowest scores are promoted.
+    """
     return ("promoted", memory.sign < 0), ("suppressed", memory.sign > 0)
 
 
 def _tokens(
     lm: Decoder, memory: SignedMemory, top: int, basis: Basis, show_unlearned: bool, *, distinctive: bool
 ) -> Table:
-    """The tokens as the weights give them."""
+    """Return the promoted and suppressed tokens, computed from the weights."""
     from unembed.memories import distinctive_tokens
     from unembed.memories.values import Values
 
@@ -221,7 +226,7 @@ def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provena
 
 
 def _with_truth(table: Table, measured: ReadingTruth, seed: int) -> Table:
-    """The tokens, whose provenance holds how true they are."""
+    """Return the table of tokens with the result of --truth added to its provenance."""
     row = next(measured.to_table().rows())
     numbers = {name: row[name] for name in ("correlation", "overlap", "control_99", "borne_out")}
     notes = {**table.provenance.notes, "truth": numbers}

@@ -1,10 +1,17 @@
-"""Parse a query from one text box, and find the memories that it means.
+"""The explorer's search for memories (FFN neurons): parse the query from its text box, and find what it means.
 
-`breakfast` promotes the word in any of its one-token forms; `-breakfast` suppresses it (memories of gated layers, which
-fire with either sign, are found at the pole that does); `"·Paris"` is exactly that
-token (`·` or a space in front); `*fast*` and `/^·[A-Z]/` are all tokens that match a wildcard or a regular expression;
-`ctx:"capital of"` has the words in its triggers; `name:city` has them in its label, and finds heads too; `layer:3-5`
-restricts the layers; `L4M17` is a memory, `-L4M17` its negative pole.
+| query | finds memories |
+|---|---|
+| `breakfast` | that promote the word, in any spelling that is one token |
+| `-breakfast` | that suppress the word |
+| `"·Paris"` | that promote exactly this token (`·` stands for a space) |
+| `*fast*`, `/^·[A-Z]/` | that promote a token which matches the wildcard or the regular expression |
+| `ctx:"capital of"` | that fire most on texts with these words |
+| `name:city` | whose label contains the word; also attention heads |
+| `L4M17`, `-L4M17` | this memory, at positive or negative coefficients |
+
+`layer:3-5` restricts the layers. In gated layers, where coefficients have either sign, a memory is found with the sign
+at which it promotes (or suppresses) the token.
 """
 
 from __future__ import annotations
@@ -63,7 +70,7 @@ class Understood:
 
 @dataclass(frozen=True)
 class Hit:
-    """A memory, or a head by its label, that was found, and why."""
+    """A memory (FFN neuron) or attention head that was found, and why."""
 
     layer: int
     index: int
@@ -99,7 +106,7 @@ class Filters:
     labelled: bool | None = None
 
     def keep(self, hit: Hit) -> bool:
-        """Tell whether a hit passes all filters; a hit without a density passes no filter on density."""
+        """Return whether a hit satisfies all conditions; one without a density satisfies no condition on density."""
         if self.layer is not None and hit.layer != self.layer:
             return False
         if self.why is not None and hit.why != self.why:
@@ -115,7 +122,7 @@ class Filters:
 
 @dataclass(frozen=True)
 class Search:
-    """One page of the answer to a query."""
+    """One page of the results of a query."""
 
     schema: str
     query: str
@@ -140,7 +147,7 @@ class Search:
 
 
 def understand(query: str) -> Understood:
-    """Parse a query; every text is a valid query."""
+    """Parse a query. Every text is a valid query."""
     found = Understood()
     for part in _PART.finditer(query):
         kind, quoted, text = part["kind"], part["quoted"] is not None, part["quoted"] or part["plain"] or ""
@@ -177,15 +184,14 @@ def search(
     offset: int = 0,
     filters: Filters | None = None,
 ) -> Search:
-    """Return the memories that a query finds, one in each row, best first within each part of the query.
+    """Return the memories (FFN neurons) that a query finds, best first for each term of the query.
 
     Args:
-        index: the index of the model, or None: then triggers and names cannot be searched, and values are scored
-            directly.
+        index: an index of the model; when None, texts and labels cannot be searched.
         query: the text of the query.
-        top: hits on a page.
-        offset: hits before the page.
-        filters: which hits to list; all when None.
+        top: number of hits on a page.
+        offset: number of hits before the page.
+        filters: conditions on the hits to list; all are listed when None.
     """
     query_parts = understand(query)
     found: list[Hit] = []
@@ -234,14 +240,14 @@ def search(
 
 
 def _forms(lm: Decoder, word: str, *, exact: bool) -> list[str]:
-    """Return the tokens that a word of a query is searched as."""
+    """Return the tokens that are searched for a word of a query."""
     with suppress(InvalidInput):  # the query's notes give the reason
         return lm.token_strings([lm.single_token(word)] if exact else word_forms(lm, word))
     return []
 
 
 def _merged(found: Iterable[Hit]) -> list[Hit]:
-    """Return one hit for each memory (at one pole) or head, in the order of first occurrence."""
+    """Merge the hits of the same memory (at the same sign) or head into the first of them; keep their order."""
     merged: dict[tuple[str, int, int, str], Hit] = {}
     for hit in found:
         key = (hit.of, hit.layer, hit.index, hit.pole)
@@ -254,7 +260,7 @@ def _merged(found: Iterable[Hit]) -> list[Hit]:
 
 
 def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
-    """Return the hits with the activation density of their memories, and whether these have labels."""
+    """Add to each hit the activation density of its memory, and whether it has a label."""
     if index is None or not hits:
         return hits
     rows = index.labels(of="all").rows()
@@ -271,7 +277,7 @@ def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
 
 
 def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
-    """Return the hits with the top tokens of their values, read layer by layer if an index did not list them."""
+    """Add to each hit that has none the top tokens of its value vector, computed from the weights."""
     wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
     shown: dict[tuple[int, int, Pole], list[str]] = {}
     places: set[tuple[int, Pole]] = {(hit.layer, hit.pole) for hit in wanted}
@@ -288,7 +294,7 @@ def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
 
 
 def _nearest(lm: Decoder, words: Sequence[str], n: int = 8) -> list[str]:
-    """Return the tokens of the vocabulary that look most like the words."""
+    """Return the tokens of the vocabulary whose spelling is most similar to the words."""
     vocabulary = {
         text.strip().lower(): text for text in lm.token_strings(list(range(lm.d_vocab))) if len(text.strip()) > 1
     }
@@ -297,7 +303,7 @@ def _nearest(lm: Decoder, words: Sequence[str], n: int = 8) -> list[str]:
 
 
 def _matching(lm: Decoder, pattern: str) -> list[int]:
-    """Return the tokens that a regular expression matches, of which the search ends after `PATIENCE` seconds."""
+    """Return the tokens that a regular expression matches; raise InvalidInput after `PATIENCE` seconds."""
     ids: list[int] = []
     try:
         expression = regex.compile(pattern)
@@ -332,7 +338,7 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
 
 
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
-    """Yield the values with the largest (or lowest) scores for some tokens, from the values themselves."""
+    """Yield the memories whose value vectors give some tokens the largest (or lowest) scores, from the weights."""
     lowest = kind == "suppresses"
     texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
     values = [(value, token) for token in ids for value in values_scoring(lm, token, MAX_SCORED, lowest=lowest)]

@@ -1,4 +1,4 @@
-"""How far one memory (FFN neuron) does what its value is read to promote: stored numbers, or a measurement."""
+"""Whether adding a memory's (FFN neuron's) value vector raises the tokens listed for it: stored, or measured now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = "unembed.truth-of-memory/1"
 
 @dataclass(frozen=True)
 class TruthView:
-    """The correlation, over the vocabulary, of a value's scores with what adding the value does to the logits."""
+    """The correlation of a value vector's token scores with what adding it does to the logits, over the vocabulary."""
 
     schema: str
     of: Literal["memory", "layer"] | None
@@ -38,10 +38,11 @@ _UNKNOWN = TruthView(
 
 
 def truth_view(lm: Decoder, index: Index | None, layer: int, number: int, pole: Pole = "positive") -> TruthView:
-    """How true the reading of a memory's value is: from the gallery, or as the median of its layer from the index.
+    """Return a stored result: that of the memory from the gallery, else its layer's median from the index.
 
     Args:
-        index: an index of the model, whose numbers count where they were measured for the model's present reading.
+        index: an index of the model; its results are used only if they were measured with the lens that the model has
+            now.
         layer: counted from 0.
         number: the memory's index in its layer.
         pole: the sign of the coefficient.
@@ -54,7 +55,7 @@ def truth_view(lm: Decoder, index: Index | None, layer: int, number: int, pole: 
 
 
 def measured_truth_view(lm: Decoder, layer: int, number: int, pole: Pole = "positive") -> TruthView:
-    """Measure how true the reading of a memory's value is, as `unembed value --truth` does.
+    """Measure whether adding a memory's value vector raises the tokens listed for it, as `unembed value --truth` does.
 
     Raises:
         OutOfRange: there is no such memory.
@@ -71,7 +72,7 @@ def measured_truth_view(lm: Decoder, layer: int, number: int, pole: Pole = "posi
 
 
 def _of_gallery(lm: Decoder, index: Index | None, memory: SignedMemory) -> TruthView | None:
-    """What a ranking measured of the memory, by the reading that the model has now."""
+    """Return the result for this memory that is saved in the gallery, if it was measured in the model's basis."""
     gallery = memory_gallery(lm, None if index is None else index.path)
     if gallery is None or gallery.provenance.basis != basis_or_default(lm, None, "raw"):
         return None
@@ -88,7 +89,7 @@ def _of_gallery(lm: Decoder, index: Index | None, memory: SignedMemory) -> Truth
 
 
 def _of_layer(lm: Decoder, index: Index | None, layer: int) -> TruthView | None:
-    """The median of a sample of the layer, where the index has it for the reading that the model has now."""
+    """Return the layer's median from the index, if it was measured with the lens that the model has now."""
     known = None if index is None else index.truth
     basis = basis_or_default(lm, None, "raw")
     if known is None or known.provenance.basis != basis or (basis == "jacobian" and known.lens != lens_identity(lm)):

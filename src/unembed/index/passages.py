@@ -1,4 +1,4 @@
-"""Turn positions of the token stream into text: document, prefix, trigger token, next token."""
+"""Convert positions in an index's corpus to text: document, the text before, the token, the next token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _BYTES = re.compile(r"(?:\\x[0-9a-f]{2})+")
 
 @dataclass(frozen=True)
 class Place:
-    """One position of the corpus as text.
+    """The text at one position of the corpus.
 
     Attributes:
         sentence: number of the sentence or window in the document.
         position: the token's position in its document, counted from 0.
-        prefix: the text that the model had read before the token, in its sentence or window.
-        token: the token at which the key fired.
+        prefix: the text before the token, from the start of its sentence or window.
+        token: the token at the position.
         next_token: the token that follows it; None at the end of a sentence or of the document.
     """
 
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Passages(TokenStream):
-    """The token stream of an index, with the text of every token of the vocabulary."""
+    """The corpus of an index as token ids, with the text of every token of the vocabulary."""
 
     strings: list[str]
 
@@ -57,27 +57,27 @@ class Passages(TokenStream):
         )
 
     def place_columns(self, positions: Int[np.ndarray, " at"], context: int | None) -> dict[str, list[Any]]:
-        """Return the places of several positions: a column for each field of `Place`."""
+        """Return the texts at several positions as a dict of columns, one for each field of `Place`."""
         places = [self.place(int(at), context) for at in positions]
         return {f.name: [getattr(place, f.name) for place in places] for f in fields(Place)}
 
     def read_to(self, position: int) -> Int[np.ndarray, " pos"]:
-        """Return the text tokens that the model had read at a position, included.
+        """Return the tokens from the start of the segment up to a position, inclusive.
 
-        For a special token, only that token.
+        For a special token before the text, return only that token.
         """
         segment = int(self.segment(np.array(position)))
         return np.asarray(self.token[min(int(self.first[segment]), position) : position + 1])
 
     def text(self, ids: Int[np.ndarray, " pos"]) -> str:
-        """Return the text of tokens; bytes that form a character together become that character."""
+        """Return the text of tokens; byte tokens that form a character together become that character."""
         joined = "".join([self.strings[i] for i in ids.tolist()])
         return _BYTES.sub(_decode_bytes, joined) if "\\x" in joined else joined
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Evenly spaced passages of the corpus: their positions, and the coefficients of one layer there."""
+    """The coefficients of one layer's memories on evenly spaced passages of the corpus."""
 
     coefficients: np.ndarray
     """(tokens, memories of the layer)"""

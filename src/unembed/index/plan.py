@@ -1,4 +1,4 @@
-"""Decide whether an index can be built in a folder: it may be new, hold an interrupted build, or something else."""
+"""Check whether an index can be built in a folder: it may be new, or have an interrupted build of this index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a folder is checked before torch is imported
 
 
 def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
-    """Return the manifest of an index before its first part is built.
+    """Return the manifest of an index of which nothing is built yet.
 
     Raises:
         Unsupported: the model has no memories.
@@ -50,23 +50,23 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
 
 
 def settings_of(settings: IndexSettings) -> dict[str, Any]:
-    """Return the settings as the manifest stores them; layers only if some were chosen, as in older indexes."""
+    """Return the settings as a dict for the manifest; `layers` is left out if None, as in older indexes."""
     plain = asdict(settings)
     layers = plain.pop("layers")
     return plain if layers is None else plain | {"layers": list(layers)}
 
 
 def corpus_cut(corpus: Corpus) -> dict[str, Any]:
-    """Return how a corpus was cut, without its name and location; this is part of an index's identity."""
+    """Return how the corpus is segmented, without its name and files; an index cannot be continued with another."""
     return {name: value for name, value in corpus.describe().items() if name not in ("name", "files", "fingerprint")}
 
 
 def check_folder(folder: Path, corpus: Corpus, settings: IndexSettings) -> None:
-    """Check that an index of this corpus may be built in a folder, before any model is opened.
+    """Check that an index of this corpus may be built in a folder, before a model is loaded.
 
     Raises:
-        IndexFault: it holds an index of another corpus, or with other settings.
-        InvalidInput: it contains other files, or is a file.
+        IndexFault: the folder has an index of another corpus, or with other settings.
+        InvalidInput: the folder has other files, or is a file.
     """
     check_place(folder)
     if (folder / MANIFEST_NAME).exists():
@@ -118,10 +118,10 @@ def check_place(folder: Path) -> None:
 
 
 def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
-    """Return the manifest in the folder, with its intact files only.
+    """Return the manifest of the folder's index, with only its intact files, so that the others are built again.
 
     Raises:
-        IndexFault: it holds another index, or `resume` is False.
+        IndexFault: the folder has another index, or `resume` is False.
     """
     there = read_manifest(folder)
     if not resume:
@@ -151,8 +151,7 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
         there = replace(there, settings=settings | read, provenance=replace(there.provenance, basis=basis))
     if not any(entry.part in damaged for entry in there.files):
         return there
-    # A part with a damaged file is rebuilt completely. Parts derived from it are kept, since rebuilding would give the
-    # same bytes.
+    # A part with a damaged file is built again as a whole. Parts computed from it stay, since they would be the same.
     repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
     write_manifest(folder, repaired)
     return repaired

@@ -1,4 +1,4 @@
-"""Queries that need no model: triggers, value readings, text search, state and export of an index."""
+"""Queries on an index that need no model: where memories fire, top tokens, text search, status and export."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ class IndexQueries(IndexFiles):
 
     @property
     def poles(self) -> tuple[Pole, ...]:
-        """The poles with stored triggers: "positive", and "negative" for gated layers."""
+        """The signs of coefficients that the index stores: "positive", and "negative" for gated layers."""
         return tuple(pole for pole in get_args(Pole) if pole in self.trigger_lists)
 
     def triggers(
         self, layer: int, index: MemoryIndex, top: int = 25, *, pole: Pole = "positive", context: int | None = None
     ) -> Table:
-        """Return the prefixes on which a key fires most, strongest first.
+        """Return the texts on which a memory (FFN neuron) fires most, largest coefficient first.
 
         Args:
-            pole: "positive" or, in gated layers, "negative".
-            context: tokens of each prefix, counted back from the trigger; all when None.
+            top: largest number of rows.
+            pole: "positive" for the largest coefficients or, in gated layers, "negative" for the most negative ones.
+            context: number of tokens to return before the token on which the memory fires; all when None.
 
         Returns:
             Columns rank, coefficient, document, sentence, position (in the document), prefix (the text before the
-            trigger token), token (the trigger token), next_token.
+            token), token (on which the memory fires), next_token.
 
         Raises:
-            OutOfRange: there is no such key.
+            OutOfRange: there is no such memory.
         """
         coefficient, position = self.pole(pole)
         layer, index = self.memory(layer, index)
@@ -52,10 +53,11 @@ class IndexQueries(IndexFiles):
         return self.table(f"Triggers of key {self.memory_name(layer, index, pole)}, {pole} coefficients", columns)
 
     def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30, *, bottom: bool = False) -> Table:
-        """Return the top tokens of a value, best first: columns rank, token_id, token, score.
+        """Return the top tokens of a memory's value vector, best first: columns rank, token_id, token, score.
 
         Args:
-            bottom: the tokens most suppressed instead.
+            top: number of tokens.
+            bottom: return the tokens that are suppressed most instead.
 
         Raises:
             OutOfRange: there is no such memory.
@@ -76,18 +78,19 @@ class IndexQueries(IndexFiles):
         return self.table(f"{end} tokens of value {self.memory_name(layer, index)}", columns)
 
     def promoting(self, token: str | int, top: int = 20, *, by: PromotedBy = "score") -> Table:
-        """Return values that have a token among their top tokens; in gated layers, at either pole.
+        """Return the memories (FFN neurons) that have a token among the top tokens of their value vectors.
 
         Args:
-            token: a token's text, leading space included, or its id.
-            by: "score" (largest first) or "rank" (of the token among the top tokens of the value, then score).
+            token: a token's text, with its leading space, or its id.
+            top: largest number of rows.
+            by: sort by "score" (largest first) or by "rank" (of the token among the top tokens, then score).
 
         Returns:
-            Columns layer, index, rank, score, top_tokens; of gated layers memory and pole too: the value of a negative
-            pole is negated, and so is its score.
+            Columns layer, index, rank, score, top_tokens. In gated layers, value vectors are also searched negated (for
+            negative coefficients), and the columns memory and pole show the sign.
 
         Raises:
-            NotOneToken: the text is not one token.
+            NotOneToken: the text is not a single token.
         """
         if by not in ("score", "rank"):
             raise InvalidInput(f"promoting by {by!r}", why="it must be 'score' or 'rank'")
@@ -113,16 +116,17 @@ class IndexQueries(IndexFiles):
         return self.table(f"Values that promote {self.strings[number]!r}, {len(order):,} in all", columns)
 
     def search(self, text: str, top: int = 20, *, pole: Pole | None = None, context: int | None = None) -> Table:
-        """Return triggers whose text contains the words (full-text search), strongest first.
+        """Search the stored texts on which memories (FFN neurons) fire most, and return the strongest matches first.
 
         Args:
-            text: words, all required; "quoted phrases"; `begin*` for beginnings of words.
-            pole: "positive" or, in gated layers, "negative"; every pole that the index has when None.
-            context: tokens of each prefix; all when None.
+            text: words, which must all occur; "quoted phrases"; `begin*` for words with this beginning.
+            top: largest number of rows.
+            pole: "positive" or, in gated layers, "negative" coefficients; both when None.
+            context: number of tokens to return before the token on which the memory fires; all when None.
 
         Returns:
-            Columns layer, index, rank, coefficient, strength (over the key's best trigger) and those of `triggers`; in
-            an index with both poles memory and pole too.
+            Columns layer, index, rank, coefficient, strength (the coefficient divided by the memory's largest) and
+            those of `triggers`; if the index stores both signs, also memory and pole.
         """
         self.need("search")
         match = text_search.match_of(text)
@@ -143,7 +147,7 @@ class IndexQueries(IndexFiles):
         order = np.argsort(-strength, kind="stable")
         best: list[int] = []
         for some in text_search.some_at_a_time(order):
-            # Many keys have the same trigger, so each text is searched only once.
+            # Several memories may fire on the same text, which is then searched only once.
             places, which = np.unique(at[some], return_inverse=True)
             matching = np.zeros(len(places), dtype=bool)
             texts = [passages.text(passages.read_to(int(p))) for p in places]
@@ -166,7 +170,7 @@ class IndexQueries(IndexFiles):
         return self.passages.place_columns(positions, context)
 
     def status(self) -> dict[str, Any]:
-        """Return model, corpus, settings, state of the build and bytes of each part, as JSON values."""
+        """Return model, corpus, settings, state of the build and size of each part, as JSON values."""
         manifest = self.manifest
         parts: dict[str, int] = {}
         for entry in manifest.files:
@@ -189,7 +193,7 @@ class IndexQueries(IndexFiles):
 
     @property
     def truth(self) -> LayerTruth | None:
-        """How true readings of values are by layer, as `measure_truth` stored it; None where it was not measured.
+        """The result of `measure_truth` for each layer; None if it was not run.
 
         Raises:
             InvalidInput: the file is damaged.
@@ -197,7 +201,7 @@ class IndexQueries(IndexFiles):
         return stored_truth(self.path)
 
     def verify(self) -> Table:
-        """Compare every file with its checksum: columns file, part, bytes, fault (None where the file is intact)."""
+        """Check every file against its checksum: columns file, part, bytes, fault (None if the file is intact)."""
         entries = self.manifest.files
         columns = {
             "file": [entry.path for entry in entries],
@@ -215,12 +219,12 @@ class IndexQueries(IndexFiles):
         layer: int | None = None,
         context: int | None = None,
     ) -> int:
-        """Write every trigger, of one layer or all, to one file, and return the number of rows.
+        """Write the texts on which memories (FFN neurons) fire most to one file, and return the number of rows.
 
         Args:
             kind: "parquet", "jsonl" or "csv".
-            layer: only this one.
-            context: tokens of each prefix; all when None.
+            layer: write only this layer; all when None.
+            context: number of tokens before the token on which the memory fires; all when None.
 
         Raises:
             InvalidInput: the format is unknown, or the file cannot be created.

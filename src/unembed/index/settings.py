@@ -1,4 +1,4 @@
-"""The settings of an index, which determine its contents."""
+"""The settings of an index, which determine what it stores."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ BuildProgress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """The contents of an index. A build with other settings makes another index.
+    """What an index stores: for every memory (FFN neuron), mainly the texts on which it fires most (triggers).
 
     Attributes:
-        top: triggers for each key and pole.
-        top_tokens: tokens for each value.
-        poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
-        by: in gated layers, order by the coefficient ("product") or by the gate alone ("gate").
-        min_prefix: the least number of text tokens in a trigger.
-        skip_first: leave out the first position of every segment.
-        per_document: at most this many triggers of a key from one document.
-        distinct: keep one of equal prefixes.
-        fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster sweep. The
-            provenance then gives the largest change of a coefficient in the first batch, relative to the largest
-            coefficient of its layer.
-        layers: which layers, counted from 0; all with memories when None.
+        top: number of triggers for each memory and sign of its coefficient.
+        top_tokens: number of promoted, and of suppressed, tokens for each value vector.
+        poles: signs of coefficients to store triggers for: "positive", "both", or "auto" (both in gated layers only).
+        by: in gated layers, what to take the largest values of: the coefficient ("product") or the gate ("gate").
+        min_prefix: smallest number of text tokens in a trigger.
+        skip_first: ignore the first position of every segment.
+        per_document: largest number of triggers of a memory from one document.
+        distinct: store only one of several triggers with the same text.
+        fast: run the model faster: "float32" (faster kernels, which round differently) or "bfloat16" (matrix products
+            in bfloat16). The provenance then gives the largest change of a coefficient in the first batch, relative to
+            the largest coefficient of its layer.
+        layers: the layers to store, counted from 0; all that have memories when None.
 
     Raises:
         InvalidInput: a setting makes no sense.
@@ -60,7 +60,7 @@ class IndexSettings:
             object.__setattr__(self, "layers", tuple(chosen))
 
     def top_triggers(self) -> TopTriggers:
-        """Return the reducer that finds the triggers."""
+        """Return the reducer that collects the largest coefficients of every memory during a pass over the corpus."""
         from unembed.sweeps import TopTriggers
 
         return TopTriggers(

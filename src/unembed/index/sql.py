@@ -34,10 +34,10 @@ VIEWS = (*_VIEWS, "labels")
 
 
 class Sql:
-    """A locked DuckDB over one index. Each statement has its own cursor, so threads can run statements at once."""
+    """A DuckDB connection that can read only one index. Several threads can run statements at once."""
 
     def __init__(self, folder: Path, paths: dict[str, str]) -> None:
-        """Create the views whose tables are built.
+        """Create a view for every table of the index that is built.
 
         Raises:
             IndexFault: a file cannot be read, or was removed since it was checked.
@@ -66,12 +66,12 @@ class Sql:
         run("SET lock_configuration = true")
 
     def select(self, query: str, labels: Mapping[str, Sequence[Any]], *, timeout: float = 60.0) -> pa.Table:
-        """Return the rows of one SELECT; `labels` are the columns of the table of that name.
+        """Run one SELECT statement and return its rows; `labels` are the columns of the table labels.
 
         Raises:
-            InvalidInput: it is not a SELECT, is several statements, or DuckDB rejects it; the message names the
-                position.
-            OutOfMemory: it needs more than 2 GB.
+            InvalidInput: the query is not a SELECT, has several statements, takes more than `timeout` seconds, or
+                DuckDB rejects it; the message names the position.
+            OutOfMemory: the query needs more than 2 GB.
         """
         try:
             statements = duckdb.extract_statements(query)

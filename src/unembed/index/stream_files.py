@@ -1,4 +1,4 @@
-"""Store the token stream on disk: written once while the corpus is tokenised, then memory-mapped."""
+"""Store the tokens of an index's corpus on disk: they are written while it is tokenised, and memory-mapped later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ PART = "tokens"
 def write_stream(
     folder: Path, segments: Iterable[Segment], progress: Callable[[int], None] | None = None
 ) -> list[FileEntry]:
-    """Write the token stream and its segments; tokens go to disk as they come, segments take 36 bytes each.
+    """Write the tokens of a corpus and a table of its segments.
+
+    Memory: 36 bytes for each segment; tokens are written to disk at once.
 
     Args:
         segments: the segments of the corpus, in order.
@@ -54,7 +56,7 @@ def write_stream(
 
 
 def open_stream(folder: Path, strings: list[str]) -> Passages:
-    """Open the stream as a memory map, with the texts of the vocabulary.
+    """Open the tokens of an index's corpus as a memory map; `strings` is the text of every token of the vocabulary.
 
     Raises:
         IndexFault: a file is missing or cut short.

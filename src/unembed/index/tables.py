@@ -1,4 +1,4 @@
-"""Write the contents of an index also as Parquet tables, for SQL, pandas, polars and people.
+"""The contents of an index as Parquet tables, for SQL, pandas and polars.
 
 | table | one row | columns |
 |---|---|---|
@@ -34,7 +34,7 @@ _ROWS = 1 << 19
 
 
 def key_columns(layers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return layer and index of every key, layer by layer."""
+    """Return the layer and the index of every memory (FFN neuron), sorted by layer and index."""
     layer = np.repeat(np.arange(len(layers), dtype=np.int16), layers)
     index = np.concatenate([np.arange(n, dtype=np.int32) for n in layers]) if layers else np.zeros(0, np.int32)
     return layer, index
@@ -46,8 +46,8 @@ def write_triggers(
     """Write the table of triggers, sorted by layer, index, pole and rank.
 
     Args:
-        poles: for each pole its coefficients and positions, both (keys, t).
-        layers: memories of each layer.
+        poles: by sign of the coefficient, the coefficients and positions, both (keys, t).
+        layers: number of memories (FFN neurons) of each layer.
     """
     layer, index = key_columns(layers)
     per_key = sum(coefficient.shape[1] for coefficient, _ in poles.values())
@@ -105,7 +105,7 @@ def _trigger_rows(
 
 
 def write_values(path: Path, token: np.ndarray, score: np.ndarray, layers: Sequence[int]) -> None:
-    """Write the table of value readings, sorted by layer, index and rank; token and score are (keys, k)."""
+    """Write the table of value vectors' top tokens, sorted by layer, index and rank; token and score are (keys, k)."""
     layer, index = key_columns(layers)
     k = token.shape[1]
 
@@ -125,7 +125,7 @@ def write_values(path: Path, token: np.ndarray, score: np.ndarray, layers: Seque
 
 
 def write_statistics(path: Path, columns: Mapping[str, np.ndarray], layers: Sequence[int]) -> None:
-    """Write the table of statistics: one row for each key, one column for each (keys,) array."""
+    """Write the table of statistics: one row for each memory (FFN neuron), one column for each (keys,) array."""
     layer, index = key_columns(layers)
     table = {"layer": numbers(layer, pa.int16()), "index": numbers(index, pa.int32())}
     _write(path, iter([pa.table(table | {name: numbers(np.asarray(column)) for name, column in columns.items()})]))
@@ -154,7 +154,7 @@ def write_documents(path: Path, names: Sequence[str], document: np.ndarray, orig
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the columns of a table."""
+    """Return the names of a table's columns."""
     with pq.ParquetFile(path) as file:
         return list(file.schema_arrow.names)
 

@@ -1,9 +1,9 @@
-"""Search the full text of triggers.
+"""Full-text search in the texts on which memories (FFN neurons) fire most.
 
-SQLite's FTS5 indexes every segment that contains a trigger, without storing its text, which the token stream has. The
-text of a trigger is only the part of its segment up to the trigger, so the prefixes of the matching segments are
-matched again, with FTS5 in memory. The result is exact, since all words are required: a prefix that contains them lies
-in a segment that contains them.
+Such a text is a prefix: a segment of the corpus up to the token on which the memory fires. On disk, SQLite's FTS5
+indexes whole segments (without storing their text). A search first finds the segments that contain all words. Then FTS5
+in memory searches the prefixes in these segments. No result is missed, since a prefix that contains all words is part
+of a segment that contains them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOKENIZE = "tokenize = 'unicode61 remove_diacritics 0'"
 
 
 def write_search(path: Path, segments: Iterable[tuple[int, str]]) -> None:
-    """Write the search file over segments (number, text).
+    """Write the search file for segments, given as pairs of number and text.
 
     Raises:
         OSError: the disk is full.
@@ -46,7 +46,7 @@ def write_search(path: Path, segments: Iterable[tuple[int, str]]) -> None:
 
 
 def match_of(query: str) -> str:
-    """Convert a query to FTS5: all words and "quoted phrases" are required, `word*` is the beginning of a word.
+    """Convert a query to FTS5 syntax: all words and "quoted phrases" must occur; `word*` matches a beginning.
 
     Raises:
         InvalidInput: the query contains no letter or digit.
@@ -97,7 +97,7 @@ def prefixes_matching(texts: Sequence[str], match: str) -> list[int]:
 def inside(
     positions: Int[np.ndarray, " trigger"], start: Int[np.ndarray, " starts"], segments: Int[np.ndarray, " found"]
 ) -> Int[np.ndarray, " chosen"]:
-    """Return the indices of the triggers that lie in the segments, which are sorted."""
+    """Return the indices of the positions that are in one of some segments; the segments must be sorted."""
     begin, end = start[segments].astype(positions.dtype), start[segments + 1]
     if not len(begin):
         return np.zeros(0, dtype=np.int64)
@@ -106,5 +106,5 @@ def inside(
 
 
 def some_at_a_time(numbers: Int[np.ndarray, " chosen"]) -> Iterator[Int[np.ndarray, " some"]]:
-    """Yield chunks small enough to decode their texts at once."""
+    """Yield `numbers` in chunks of 2,048."""
     return (numbers[i : i + _AT_ONCE] for i in range(0, len(numbers), _AT_ONCE))

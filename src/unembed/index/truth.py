@@ -1,6 +1,7 @@
-"""How true the readings of values are in each layer: measured on a sample, and stored with an index of the model.
+"""Whether adding value vectors raises the tokens listed for them, by layer: measured on a sample and stored.
 
-The file lies in the index's folder and names the lens by which the values were read; a later measurement replaces it.
+The tokens listed for a value vector, with their scores, are its reading (see `unembed.memories.truth_of_values`). The
+result is a file in the index's folder, which names the lens that computed the scores. A later measurement replaces it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ COLUMNS = ("layer", "memories", "correlation", "overlap", "control", "control_99
 
 @dataclass(frozen=True)
 class LayerTruth:
-    """The truth of value readings by layer.
+    """How far value vectors' token scores agree with what adding the value vectors does, by layer.
 
     Attributes:
-        rows: by layer; the columns are those of `ReadingTruth.by_layer`.
-        lens: the identity of the fitted lens by which values were read; None for the logit lens.
-        provenance: of the measurement.
+        rows: one dict for each layer; the keys are the columns of `ReadingTruth.by_layer`.
+        lens: the identity of the fitted lens that computed the scores; None for the logit lens.
+        provenance: what was measured, and how.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -38,13 +39,13 @@ class LayerTruth:
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each layer."""
+        """Return a table with one row for each layer."""
         title = f"How true readings of values are ({self.reading})"
         return Table(title, {name: [row[name] for row in self.rows] for name in COLUMNS}, self.provenance)
 
     @property
     def reading(self) -> str:
-        """Name the lens in words."""
+        """The basis of the scores, and the lens if there was one, in words."""
         return f"basis {self.provenance.basis}" + (f", lens {self.lens}" if self.lens else "")
 
     def of(self, layer: int) -> dict[str, Any] | None:
@@ -52,12 +53,12 @@ class LayerTruth:
         return next((row for row in self.rows if row["layer"] == layer), None)
 
     def is_above_control(self, layer: int) -> bool | None:
-        """Tell whether readings agree with their effects more than with those of other values; None: not measured."""
+        """Return whether the layer's median correlation is at least the control's 99 % quantile; None: not measured."""
         row = self.of(layer)
         return None if row is None else row["correlation"] >= row["control_99"]
 
     def in_words(self, layer: int) -> str | None:
-        """Say how true readings of a layer's values are, in one sentence; None where that was not measured."""
+        """Return the result for a layer as a sentence; None if it was not measured."""
         row = self.of(layer)
         if row is None:
             return None
@@ -80,7 +81,7 @@ class LayerTruth:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Write numbers with runs joined, as in "0-3, 7"."""
+    """Write sorted numbers as ranges, as in "0-3, 7"."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][-1] + 1:
@@ -100,7 +101,7 @@ def measured_truth(
     seed: int,
     progress: Callable[[str, int, int], None],
 ) -> LayerTruth:
-    """Measure the truth of readings in each layer of an index, and store it in its folder.
+    """Measure in each layer whether adding value vectors raises the tokens listed for them; store it in the folder.
 
     Raises:
         Unsupported: the model has several streams.
@@ -121,7 +122,7 @@ def measured_truth(
 
 
 def stored_truth(folder: Path) -> LayerTruth | None:
-    """Return what was measured before; None where nothing was.
+    """Return the result that `measured_truth` stored in a folder; None if there is none.
 
     Raises:
         InvalidInput: the file is damaged.

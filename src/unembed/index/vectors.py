@@ -1,4 +1,4 @@
-"""Find exact cosine neighbours among values or keys, from the weights of the model; nothing is stored for them."""
+"""Find the value vectors or keys with the largest cosine similarity, computed exactly from the model's weights."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ROWS = 4096
 
 
 class Vectors:
-    """The values or the keys of a model; their lengths are computed once."""
+    """The value vectors or the keys of a model, for cosine similarities."""
 
     def __init__(self, lm: Decoder, among: str = "values", layers: Sequence[int] | None = None) -> None:
-        """Compute nothing yet.
+        """Store the arguments; nothing is computed yet.
 
         Args:
             among: "values" or "keys".
-            layers: which layers; all with memories when None.
+            layers: the layers to search; all that have memories (FFN neurons) when None.
 
         Raises:
             InvalidInput: `among` is neither "values" nor "keys".
@@ -35,12 +35,12 @@ class Vectors:
         self._lengths: list[Tensor | None] = [None] * lm.n_layers
 
     def row(self, layer: int, index: int) -> Float[Tensor, " d_model"]:
-        """Return one vector."""
+        """Return the value vector or key of one memory."""
         return self._rows(layer, slice(index, index + 1))[0].float()
 
     @torch.no_grad()
     def cosines(self, vector: Float[Tensor, " d_model"]) -> Float[Tensor, " keys"]:
-        """Return the cosine of a vector with every value or key, layer by layer; 0 for a vector of length 0."""
+        """Return the cosine of a vector with every value vector or key, by layer and index; 0 for those of length 0."""
         unit = vector / vector.norm().clamp_min(1e-30)
         found = []
         for layer in self._layers:

@@ -1,6 +1,6 @@
-"""The feed-forward layer as key-value memory: values, sub-updates, events, clusters.
+"""The feed-forward layer as key-value memory: value vectors, sub-updates, saturation and elimination, clusters.
 
-This package analyses memories (FFN neurons). Which text triggers them is stored by `unembed.index`.
+This package analyses memories (FFN neurons). The texts on which each fires most are stored by `unembed.index`.
 """
 
 from __future__ import annotations

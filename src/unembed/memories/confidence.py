@@ -1,15 +1,17 @@
 """Find memories (FFN neurons) of the last layer that change how confident a prediction is, not what is predicted.
 
-Two kinds are known. A confidence memory writes where the unembedding hardly reads: its value moves no token against
-another, but lengthens the stream, so that the final norm scales all logits down. A frequency memory moves the
-prediction along the frequencies of tokens.
+Two kinds are known. The value vector of a confidence memory is nearly orthogonal to what the unembedding reads: it
+changes no logit relative to another, but makes the stream longer, so that the final norm scales all logits down. A
+frequency memory moves the prediction towards the frequencies of tokens in text, or away from them.
 
-- null space: the share of the value's squared length in the directions that the unembedding reads least, which are
-  those of the smallest singular values of W_U, with the final norm's gain and centred over the vocabulary;
-- entropy change: the mean size of the change of the prediction's entropy, in nats, when the coefficient is set to its
-  mean over the text;
-- through the scale: 1 - direct / entropy change, where in the direct change the final norm keeps the scale that it had;
-- unigram: the correlation of the value's scores with the log frequency of tokens in the text, over those that occur.
+- null space: the share of the value vector's squared length in the directions that the unembedding reads least, which
+  are those of the smallest singular values of W_U (with the final norm's gain, and centred over the vocabulary);
+- entropy change: the mean absolute change of the prediction's entropy, in nats, when the coefficient is set to its mean
+  over the text;
+- through the scale: 1 - direct / entropy change, where "direct" is the entropy change with the scale of the final norm
+  fixed at its value in the unchanged run;
+- unigram: the correlation of the value vector's scores with the log frequencies of tokens, over the tokens that occur
+  in the text.
 
 Source: Stolfo et al. 2024, "Confidence Regulation Neurons in Language Models", sections 3 and 4.
 """
@@ -50,15 +52,17 @@ class ConfidenceMemories(Displayed):
 
     Attributes:
         layer: the last layer with memories.
-        names: of the memories whose effect was measured: those that write most into the null space, those that follow
-            the frequencies most, and as many drawn at random.
-        indices: their numbers.
-        null_space: of every memory of the layer, the share of its value in the null space.
-        unigram: of every memory, the correlation of its scores with log frequencies.
-        entropy: of each measured memory, the mean size of the change of entropy, in nats.
-        direct: the same with the final norm's scale held.
-        random: which of the measured memories were drawn at random.
-        chance: the share of a random vector in the null space.
+        names: names of the measured memories: those with the largest null-space shares, those with the largest
+            correlations with log frequencies, and some drawn at random.
+        indices: indices of the measured memories in the layer.
+        null_space: for every memory of the layer, the share of its value vector in the null space.
+        unigram: for every memory of the layer, the correlation of its scores with the tokens' log frequencies.
+        norms: for every memory of the layer, the length of its value vector.
+        entropy: for each measured memory, the mean absolute change of the prediction's entropy, in nats.
+        direct: the same change with the scale of the final norm fixed.
+        random: for each measured memory, whether it was drawn at random.
+        chance: the expected share of a random vector in the null space.
+        positions: number of token positions over which entropy changes are averaged.
     """
 
     layer: int
@@ -76,11 +80,11 @@ class ConfidenceMemories(Displayed):
 
     @property
     def through_scale(self) -> Float[Tensor, " measured"]:
-        """The share of each change of entropy that passes through the final norm's scale; NaN where there is none."""
+        """The share of each entropy change that passes through the final norm's scale; NaN where the change is 0."""
         return torch.where(self.entropy > 0, 1 - self.direct / self.entropy, float("nan"))
 
     def to_table(self) -> Table:
-        """One row for each measured memory, the largest share in the null space first, random ones last."""
+        """Return a table with one row for each measured memory, by null-space share; those drawn at random are last."""
         order = sorted(range(len(self.names)), key=lambda n: (self.random[n], -float(self.null_space[self.indices[n]])))
         at = self.indices[torch.tensor(order, dtype=torch.long)].tolist()
         columns: dict[str, list[Any]] = {
@@ -106,11 +110,11 @@ def confidence_memories(
     """Find memories of the last layer that regulate confidence, and measure how.
 
     Args:
-        top: how many of the largest shares in the null space, of the largest correlations with log frequencies, and
-            drawn at random, are measured.
+        top: number of memories measured of each kind: with the largest shares in the null space, with the largest
+            correlations with log frequencies, and drawn at random.
         corpus: anything `unembed.open_corpus` takes; the shipped text when None.
-        windows: windows of 32 tokens in which effects are measured, after the first of each.
-        seed: the seed of the draw.
+        windows: number of windows of 32 tokens in which effects are measured, at every position but the first.
+        seed: the seed of the random draw.
 
     Raises:
         InvalidInput: the text is too short.
@@ -157,7 +161,7 @@ def confidence_memories(
 
 
 def _read_directions(lm: Decoder) -> Float[Tensor, "d_model d_vocab"]:
-    """W_U with the final norm's gain and centring, centred over the vocabulary, in float64."""
+    """Return W_U with the final norm's gain and centring folded in, centred over the vocabulary, in float64."""
     norm, W_U = lm.structure.final_norm, lm.weights.W_U.double()
     assert norm is not None
     folded = norm.gain.double()[:, None].to(W_U) * W_U
@@ -168,10 +172,10 @@ def _read_directions(lm: Decoder) -> Float[Tensor, "d_model d_vocab"]:
 
 @torch.no_grad()
 def null_space_shares(lm: Decoder, vectors: Float[Tensor, "row d_model"]) -> tuple[Float[Tensor, " row"], float]:
-    """Return the share of each vector's squared length in the null space, and that of a random vector.
+    """Return the share of each vector's squared length in the null space, and the expected share of a random vector.
 
-    The null space: the `NULL` share of directions with the smallest singular values. What a centring norm removes from
-    every vector is no part of it.
+    The null space is the `NULL` share of directions with the smallest singular values. The direction that a centring
+    norm removes from every vector is not counted.
     """
     folded = _read_directions(lm)
     d = len(folded)
@@ -191,7 +195,7 @@ def null_space_shares(lm: Decoder, vectors: Float[Tensor, "row d_model"]) -> tup
 def _unigram(
     lm: Decoder, values: Float[Tensor, "memory d_model"], tokens: Int[Tensor, " token"]
 ) -> Float[Tensor, " memory"]:
-    """Return the correlation of each value's scores with the log frequency of tokens, over those that occur."""
+    """Return the correlation of each value vector's scores with log token frequencies, over the tokens that occur."""
     counts = torch.bincount(tokens, minlength=lm.d_vocab)
     seen = counts.nonzero()[:, 0]
     frequency = counts[seen].double().log()
@@ -205,9 +209,10 @@ def _unigram(
 def entropy_changes(
     lm: Decoder, tokens: Int[Tensor, "window pos"], layer: int, memories: Int[Tensor, " measured"]
 ) -> tuple[Float[Tensor, " measured"], Float[Tensor, " measured"]]:
-    """Return the mean size of the change of entropy when each memory has its mean coefficient: whole, and direct.
+    """Return the mean absolute entropy change when a memory's coefficient is set to its mean: total and direct change.
 
-    In the direct change the final norm has the scale of the run. Positions after the first of each window count.
+    In the direct change, the scale of the final norm is fixed at its value in the unchanged run. The mean is over all
+    positions but the first of each window.
     """
     norm, structure = lm.structure.final_norm, lm.structure
     assert norm is not None
@@ -241,17 +246,19 @@ def confidence_answer(
     *,
     top: Top = 20,
     corpus: Corpus = None,
-    text_windows: Annotated[int, Option("Windows of 32 tokens in which effects are measured.", low=1)] = WINDOWS,
+    text_windows: Annotated[
+        int, Option("Number of windows of 32 tokens in which effects are measured.", low=1)
+    ] = WINDOWS,
     seed: AnySeed = None,
 ) -> Table:
     """Find memories (FFN neurons) of the last layer that change how confident a prediction is, not what is predicted.
 
-    null_space is the share of a value in the directions that the unembedding reads least; through_scale is the share of
-    its effect on the entropy that passes through the final norm's scale; unigram is the correlation of its scores with
-    the log frequency of tokens. Memories drawn at random are listed for comparison.
+    null_space is the share of a memory's value vector in the directions that the unembedding reads least; through_scale
+    is the share of its effect on the prediction's entropy that passes through the final norm's scale; unigram is the
+    correlation of its scores with the log frequency of tokens. Memories drawn at random are listed for comparison.
 
-    Caution: The null space is the 5 % of directions that are read least; no gap need separate them from the others.
-    through_scale is measured: believe it first, and neither where memories drawn at random show the same.
+    Caution: The null space is a choice: the 5 % of directions that the unembedding reads least. through_scale is
+    measured, so it is the stronger evidence. Neither is evidence where memories drawn at random have similar numbers.
     """
     return confidence_memories(lm, top, corpus=corpus, windows=text_windows, seed=seed or 0).to_table()
 

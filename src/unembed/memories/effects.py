@@ -1,16 +1,16 @@
 """Measure the effects of single sub-updates on a token: static score, effective score, and change of probability.
 
-For a value v_i with coefficient m_i and a token w (Geva et al. 2022, section 3):
+For a value vector v_i with coefficient m_i and a token w with unembedding e_w (Geva et al. 2022, section 3):
 
-- static score r_i = e_w . v_i, the same in every run; how v_i ranks w among all tokens;
-- effective score e_w . m_i v_i; the scores of all sub-updates and of the bias add up to that of the FFN's update;
-- Eq. 2: p(w | x + m_i v_i) is p(w | x) exp(e_w . m_i v_i) up to the normaliser, so adding one sub-update to the
-  stream x before the FFN changes the probability of w; and so does removing it from the stream after the FFN.
+- static score r_i = e_w . v_i, the same in every run;
+- effective score e_w . m_i v_i; the effective scores of all sub-updates and of the bias add up to the FFN update's;
+- Eq. 2: p(w | x + m_i v_i) is p(w | x) exp(e_w . m_i v_i), up to the normaliser. Two changes of probability are
+  measured: one sub-update added to the stream x before the FFN, and one removed from the stream after the FFN.
 
-In the basis "frozen" e_w goes through the final norm at the run's own scale, so scores still add up. In the basis
-"final" the norm is applied as the model applies it; a score is then the change of the logit, and scores need not add
-up. Where a norm or a gate per channel follows the FFN, v_i is the value behind it, as it was in the run: this is what
-reaches the stream.
+In the basis "frozen", the final norm is applied with its scale in this run, so scores still add up. In the basis
+"final", the norm is applied as in the model; a score is then the change of the logit, and scores need not add up. Where
+a norm or a gate per channel follows the FFN, v_i is the value vector after it, as in this run, since this is what is
+added to the stream.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SubUpdateEffects(Displayed):
     """Probability change when only this sub-update is removed from the stream after the FFN."""
 
     def to_table(self) -> Table:
-        """One row for each sub-update."""
+        """Return a table with one row for each sub-update."""
         lm = self.lm
         columns = {
             "index": self.index,
@@ -87,14 +87,14 @@ def sub_update_effects(
     top: int = 10,
     basis: Basis = "raw",
 ) -> SubUpdateEffects:
-    """Measure the effects of the sub-updates of one FFN update on a token.
+    """Measure the effects of an FFN's sub-updates at one position on one token.
 
     Args:
         tokens: one prompt, text or ids.
         token: the token w, as text or id.
-        position: the position; the last by default.
-        indices: which memories; the `top` dominant ones when None.
-        top: how many of the dominant ones.
+        position: the token position; the last by default.
+        indices: indices of the memories (FFN neurons) to measure; the `top` dominant ones when None.
+        top: number of memories measured when `indices` is None: those with the largest |m| times the length of v.
         basis: "raw" (the papers), "frozen" or "final".
 
     Raises:
@@ -154,8 +154,8 @@ def _effects(
     )
     linear = _logits(lm, parts, basis, scale)[:, token] if basis != "final" else None
     score = alone[:, token] - first[0, token] if linear is None else linear
-    # This score uses the value vector alone: norm scales and gates depend on the run. It is undefined for the "final"
-    # basis, which is not linear.
+    # The static score uses the value vector alone, without the norm scales and gates of the run. The basis "final" is
+    # not linear, so the static score is then that of "frozen".
     own = lm.weights.W_out[layer][index]
     site = lm.feed_forward(layer)
     one = torch.ones(1, dtype=own.dtype, device=own.device)

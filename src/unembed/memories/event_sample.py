@@ -1,11 +1,12 @@
-"""Events over a sample of prefixes: the top token before and after every FFN, and its scores by sub-update.
+"""Measure saturation and elimination on a sample of text prefixes: the top token around every FFN, and its scores.
 
-One pass over the prefixes, of which only the last position is recorded. Ranks are read in the basis "final", the
-model's own readout; scores in "raw" (the papers' e_w . m_i v_i), "frozen" (through both norms, adding up to the
-logit's change) and, for an adaptive softmax, whose linear scores compare only within a band of words, "adaptive":
-log p(w | x + m_i v_i) - log p(w | x), x being the stream before the FFN.
+Only the last position of each prefix is recorded. Ranks are read in the basis "final", as the model computes its
+logits. The scores that sub-updates give a token are in two bases: "raw" (the papers' e_w . m_i v_i) and "frozen"
+(through both norms; they add up to the change of the logit). For an adaptive softmax, whose linear scores compare only
+within a band of words, there is a third, "adaptive": log p(w | x + m_i v_i) - log p(w | x), where x is the stream
+before the FFN.
 
-Where attention and FFN are parallel, "before" is the stream that enters the block.
+Where attention and FFN are parallel, the stream before the FFN is the one that enters the block.
 
 Source: Geva et al. 2022, section 5 and appendices A.3, A.5.
 """
@@ -44,9 +45,10 @@ TOKENS = ("final", "candidate")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EventSample(Displayed):
-    """What each FFN did to the top token on examples of a corpus: events (saturation, elimination) and scores.
+    """What each FFN did to the top token in a sample of text prefixes: ranks, and the scores of sub-updates.
 
-    Every array has one column for each example, in the order of the corpus. Ranks count from 1.
+    The prefixes are the examples; they are in the order of the corpus. Ranks count from 1. Saturation and elimination
+    are computed from the ranks (see `unembed.memories.events`).
     """
 
     segment: Int[np.ndarray, " example"]
@@ -83,7 +85,7 @@ class EventSample(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each example; `eliminated_rank` is 1 where no candidate falls."""
+        """Return a table with one row for each example; `eliminated_rank` is 1 where no FFN lowered its top token."""
         layer, rank = self.elimination
         columns = {
             "segment": self.segment,
@@ -104,26 +106,26 @@ class EventSample(Displayed):
 
     @property
     def n_layers(self) -> int:
-        """The number of layers of the model."""
+        """Number of layers of the model."""
         return len(self.final_after)
 
     @property
     def saturation(self) -> Int[np.ndarray, " example"]:
-        """Return the layer from which the prediction stays first."""
+        """The first layer after which the predicted token ranks first after every FFN."""
         return saturation_layer(torch.from_numpy(self.final_after)).numpy()
 
     @property
     def elimination(self) -> tuple[Int[np.ndarray, " example"], Int[np.ndarray, " example"]]:
-        """Return the layer whose own candidate falls furthest, and the rank it falls to (1: no candidate falls)."""
+        """The layer whose FFN lowers the rank of its top token (candidate) most, and the new rank (1: none falls)."""
         layer, rank = elimination_layer(torch.from_numpy(self.candidates_after))
         return layer.numpy(), rank.numpy()
 
     def by_ffn(self) -> np.ndarray:
-        """Tell whether the FFN made the prediction first at its saturation layer (else attention or the embedding)."""
+        """Return for each example whether the FFN, not attention or the embedding, caused the saturation."""
         return self.final_before[self.saturation, np.arange(len(self))] > 1
 
     def events(self) -> list[tuple[int, Event]]:
-        """Return every event with the number of its example."""
+        """Return every saturation and elimination, each with the number of its example."""
         entering = np.concatenate([self.final_embedded[None], self.final_after[:-1]])
         ranks = (entering, self.final_before, self.final_after, self.candidates, self.candidates_after)
         events = events_of(torch.from_numpy(self.final), *map(torch.from_numpy, ranks))
@@ -131,7 +133,7 @@ class EventSample(Displayed):
         return [(event.position, replace(event, position=int(self.length[event.position]) - 1)) for event in events]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return every field but the provenance as an array, to be stored in a file."""
+        """Return a dict with every field except the provenance as an array, to store it in a file."""
         return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "provenance"}
 
     @classmethod
@@ -143,23 +145,23 @@ class EventSample(Displayed):
 
 
 class EventRecorder(Reducer):
-    """Reduces batches of prefixes to an `EventSample`, with one example for each row's last column."""
+    """Compute an `EventSample` from batches of prefixes: one example from the last token of each prefix."""
 
     def __init__(self, seed: int = 0, hidden: Bool[Tensor, " d_vocab"] | None = None, basis: Basis = "final") -> None:
         """Store the settings.
 
         Args:
             seed: the seed of the random sub-updates.
-            hidden: tokens that are never predictions, candidates or counted in ranks (never learned ones).
-            basis: "final", as in the paper, or "jacobian": streams and sub-updates are carried to the end of the model
-                by its fitted lens, then read and scored in the same way.
+            hidden: a mask of tokens to ignore in predictions, candidates and ranks: those that the model never learned.
+            basis: "final", as in the paper, or "jacobian": the model's fitted lens carries streams and sub-updates to
+                the end of the model; ranks and scores are then computed in the same way.
         """
         self.hidden = hidden
         self.basis: Basis = basis
         self.seed = valid_seed(seed)
 
     def start(self, lm: Decoder) -> None:
-        """Begin a sweep over a corpus with an empty sample.
+        """Start a pass over a corpus with an empty sample.
 
         Raises:
             Unsupported: the model has no memories in some layer.
@@ -172,26 +174,25 @@ class EventRecorder(Reducer):
         self._points: list[tuple[StreamPoint, int]] = [
             ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
         ]
-        # Computed once for each layer rather than once for each batch, because these views cast and transpose the
-        # weights whenever they are read.
+        # Computed once rather than for each batch, because every access to `lm.weights.W_out` casts and transposes.
         self._norms = [lm.weights.W_out[n].norm(dim=-1) for n in range(lm.n_layers)]
         self._activations: dict[Need, Tensor] = {}
         self._rows: list[dict[str, Tensor]] = []
 
     @property
     def needs(self) -> list[Need]:
-        """Return the needed tensors: the embedding, the stream before and after each FFN, and the coefficients."""
+        """The activations to capture: the embedding, the stream before and after each FFN, and the coefficients."""
         each = [(before, ("coefficients", n), ("resid_post", n)) for n, before in enumerate(self._points)]
         each += [(("channel_gate", n),) for n, gated in enumerate(self._gated) if gated]
         return list(dict.fromkeys([("resid_pre", 0), *(need for layer in each for need in layer)]))
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Record the last column of each row."""
+        """Store the activation at the last token of each row."""
         rows = torch.arange(len(tensor), device=tensor.device)
         self._activations[point, layer] = tensor[rows, (batch.lengths - 1).to(tensor.device)]
 
     def update(self, batch: Batch) -> None:
-        """Read the streams in the vocabulary and score the sub-updates."""
+        """Compute the ranks of tokens in each stream and the scores of sub-updates for a batch, and store them."""
         lm, activations = self._lm, self._activations
         before = torch.stack([activations[point].to(lm.device) for point in self._points])
         after = torch.stack([activations["resid_post", n].to(lm.device) for n in range(lm.n_layers)])
@@ -261,7 +262,7 @@ class EventRecorder(Reducer):
     def _scores(
         self, n: int, m: Tensor, index: Int[Tensor, "row k"], tokens: Int[Tensor, "row 2"], scale: Tensor
     ) -> Float[Tensor, "row k 2 2"]:
-        """Return e_w . m_i v_i for two tokens, raw and through the final norm; norms keep the scale of the run."""
+        """Return e_w . m_i v_i for two tokens in the bases "raw" and "frozen", with the norm scales of this run."""
         lm = self._lm
         wide = torch.promote_types(m.dtype, torch.float32)
         gate = self._activations["channel_gate", n].to(lm.device) if self._gated[n] else None
@@ -288,7 +289,7 @@ class EventRecorder(Reducer):
     def _adaptive_scores(
         self, head: AdaptiveSoftmax, n: int, m: Tensor, index: Int[Tensor, "row k"], tokens: Tensor, before: Tensor
     ) -> Float[Tensor, "row k 2"]:
-        """Return how much m_i v_i changes log p(w | x) of two tokens, computing one memory of each row at a time."""
+        """Return how much adding m_i v_i to the stream changes log p(w | x) of two tokens, one memory at a time."""
         W_out = self._lm.weights.W_out[n]
         words = tokens.T.flatten()
         start = head.log_probabilities(before.repeat(2, 1), words)
@@ -327,13 +328,13 @@ class EventRecorder(Reducer):
 def event_sample(
     lm: Decoder, corpus: CorpusSource = None, n: int = 2000, *, seed: int = 0, tokens_per_batch: int = 4096
 ) -> EventSample:
-    """Measure events and scores on up to `n` random prefixes of a corpus.
+    """Measure saturation, elimination and sub-updates' scores on up to `n` random prefixes of a corpus.
 
     Args:
         corpus: what `unembed.open_corpus` takes; the shipped text when None.
-        n: how many prefixes (the paper: 2,000, and 10,000 for the saturation tables).
-        seed: the seed of the draw of prefixes and of the random sub-updates.
-        tokens_per_batch: columns times rows of a batch.
+        n: number of prefixes (the paper: 2,000, and 10,000 for the saturation tables).
+        seed: the seed of the random prefixes and of the random sub-updates.
+        tokens_per_batch: number of tokens in a batch, with padding.
 
     Raises:
         Unsupported: the model has no memories.
@@ -349,7 +350,10 @@ def event_sample(
 def record_events(
     lm: Decoder, examples: list[Segment], recorder: EventRecorder, tokens_per_batch: int = 4096, *others: Reducer
 ) -> EventSample:
-    """Find the events of these prefixes; the recorder and the `others`, which see the same run, must be started."""
+    """Run the model on these prefixes and return the recorder's result.
+
+    The recorder and `others`, which read the same run, must have been started.
+    """
     with feed_reducers(lm, [recorder, *others]) as feed:
         for batch in example_batches(examples, tokens_per_batch):
             feed(batch)

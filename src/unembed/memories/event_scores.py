@@ -1,4 +1,4 @@
-"""Score tokens of events by sub-update, and find the most extreme sub-updates, from an `EventSample`.
+"""Scores that sub-updates give to the tokens of saturation and elimination events, from an `EventSample`.
 
 Source: Geva et al. 2022: Tab. 4 (events), Fig. 3 and section 5.2 (layers, extreme sub-updates), Tab. 9-10 (saturation
 by layer), Fig. 6 (contribution).
@@ -20,10 +20,12 @@ Kind = Literal["saturation", "elimination"]
 
 
 def counted_events(sample: EventSample, kind: Kind) -> tuple[Int[np.ndarray, " event"], Int[np.ndarray, " event"]]:
-    """Return layer and example of scored events: caused by the FFN, and saturations before the last layer.
+    """Return the layer and example number of each event of a kind that counts in the paper's tables.
+
+    A saturation counts if the FFN caused it before the last layer; an elimination counts if the token did fall.
 
     Args:
-        kind: "saturation" (those in the last layer are left out) or "elimination".
+        kind: "saturation" or "elimination".
 
     Raises:
         InvalidInput: another kind.
@@ -52,7 +54,7 @@ def event_scores(
     Args:
         kind: "saturation" or "elimination".
         basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
-        random: of 10 random sub-updates of the same layer instead of the 10 dominant ones.
+        random: take 10 random sub-updates of the same layer instead of the 10 dominant ones.
     """
     layers, examples = counted_events(sample, kind)
     token = TOKENS.index("final" if kind == "saturation" else "candidate")
@@ -70,19 +72,19 @@ def _basis(basis: ScoreBasis, sample: EventSample) -> int:
 def candidate_scores(
     sample: EventSample, *, basis: ScoreBasis = "raw", random: bool = False
 ) -> Float[np.ndarray, "layer example 10"]:
-    """Return, in each layer, the scores of its top candidate by the dominant (or random) sub-updates (Fig. 3)."""
+    """Return the scores that dominant (or random) sub-updates give the top token before their FFN (Fig. 3)."""
     scores = sample.random_scores if random else sample.scores
     return scores[..., TOKENS.index("candidate"), _basis(basis, sample)]
 
 
 def saturation_shares(sample: EventSample) -> Float[np.ndarray, " layer"]:
-    """Return the share of examples that saturate in each layer, whatever the cause (Tab. 9-10)."""
+    """Return the share of examples whose saturation is in each layer, whatever its cause (Tab. 9-10)."""
     return np.bincount(sample.saturation, minlength=sample.n_layers) / len(sample)
 
 
 @dataclass(frozen=True, eq=False)
 class ExtremeSubUpdates:
-    """Dominant sub-updates with a score of the top candidate beyond a threshold, one in each row."""
+    """Dominant sub-updates whose score for the top token before the FFN exceeds a threshold, one in each row."""
 
     threshold: float
     basis: ScoreBasis
@@ -93,7 +95,7 @@ class ExtremeSubUpdates:
 
     @property
     def memories(self) -> Int[np.ndarray, "memory 2"]:
-        """Return layer and index of each distinct memory among them."""
+        """Layer and index of each distinct memory (FFN neuron) in the rows."""
         return np.unique(np.column_stack([self.layer, self.index]), axis=0)
 
     def __len__(self) -> int:
@@ -103,12 +105,12 @@ class ExtremeSubUpdates:
 def extreme_sub_updates(
     sample: EventSample, threshold: float | None = None, *, share: float = 0.005, basis: ScoreBasis = "raw"
 ) -> ExtremeSubUpdates:
-    """Return the dominant sub-updates whose score of the top candidate exceeds a threshold in absolute value.
+    """Return the dominant sub-updates whose absolute score for the top token before the FFN exceeds a threshold.
 
     Args:
-        threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, the quantile
-            that `share` of all dominant sub-updates exceed.
-        share: used when `threshold` is None, because score units differ between models.
+        threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, it is set so that `share`
+            of all dominant sub-updates exceed it.
+        share: the share of sub-updates to return when `threshold` is None; score units differ between models.
         basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
     """
     scores = candidate_scores(sample, basis=basis)

@@ -1,13 +1,13 @@
 """Saturation and elimination events, and rank changes: which layers moved a token up or down.
 
-All are defined on ranks alone (from 1, the top), over the FFN updates of one position. "Before" is the stream that the
-update reads (resid_mid; resid_pre where attention and FFN are parallel), "after" is resid_post.
+They are computed from the ranks of tokens (1 is the top) before and after each FFN at one position. "Before" is the
+stream that the FFN reads (resid_mid; resid_pre where attention and FFN are parallel), "after" is resid_post.
 
 - Saturation: the first layer after which the model's final prediction ranks first after every FFN update. Its cause
   is the FFN if the token did not yet rank first before that update; else attention if it did not rank first in the
   stream that enters the layer; else the embedding (in layer 0 only). Its ranks are those before and after the cause.
-- Elimination: among a position's updates, the one that pushes the candidate that was first before it furthest down;
-  there is none if no candidate falls.
+- Elimination: each FFN has a candidate, the token that ranks first before it. The elimination is at the FFN whose
+  candidate has the lowest rank after it; there is no elimination if every candidate stays first.
 - Rank change (ours): an update of attention or FFN across which a token's rank at least halves or doubles.
 
 Source: Geva et al. 2022, section 5.1, with the definitions that the released code uses.
@@ -30,7 +30,7 @@ MIN_RANK_RATIO = 2
 
 @dataclass(frozen=True)
 class Event:
-    """One event or rank change (rise, fall). Ranks count from 1, the top."""
+    """A saturation, an elimination, or a rank change (rise, fall). Ranks count from 1, the top."""
 
     kind: Literal["saturation", "elimination", "rise", "fall"]
     layer: int
@@ -57,7 +57,7 @@ def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor,
 def elimination_layer(
     candidate_ranks_after: Int[Tensor, "layer ..."],
 ) -> tuple[Int[Tensor, " ..."], Int[Tensor, " ..."]]:
-    """Return the layer whose FFN moves its own top candidate furthest down, and that candidate's rank afterwards.
+    """Return the layer whose FFN moves its top token (the candidate) furthest down, and the candidate's rank after it.
 
     Args:
         candidate_ranks_after: at each layer, the rank after the FFN of the token that was first before it.
@@ -78,15 +78,15 @@ def events_of(
     candidates: Int[Tensor, "layer pos"],
     candidate_ranks_after: Int[Tensor, "layer pos"],
 ) -> list[Event]:
-    """Return the events of every position, by position, saturation first.
+    """Return the saturation and elimination of every position, sorted by position; the saturation comes first.
 
     Args:
-        final: the model's prediction.
-        final_ranks_entering: its rank in the stream that enters each layer.
-        final_ranks_before: its rank before each FFN.
-        final_ranks_after: its rank after each FFN.
+        final: the token that the model predicts.
+        final_ranks_entering: the rank of the predicted token in the stream that enters each layer.
+        final_ranks_before: the rank of the predicted token before each FFN.
+        final_ranks_after: the rank of the predicted token after each FFN.
         candidates: the top token before each FFN.
-        candidate_ranks_after: its rank after that FFN.
+        candidate_ranks_after: the rank of this top token after the same FFN.
     """
     saturation = saturation_layer(final_ranks_after)
     elimination, rank = elimination_layer(candidate_ranks_after)
@@ -113,13 +113,13 @@ def rank_changes_of(
     after: Int[Tensor, "layer pos"],
     cause: Cause,
 ) -> list[Event]:
-    """Return every update across which a token's rank at least halves or doubles, by position and layer.
+    """Return a rise or fall for every update that at least halves or doubles a token's rank, by position and layer.
 
     Args:
-        tokens: the token followed at each position.
-        before: its rank before each layer's update.
-        after: its rank after it.
-        cause: the cause of these updates.
+        tokens: the token whose rank is compared, at each position.
+        before: the rank of this token before each layer's update.
+        after: the rank of this token after the update.
+        cause: what the updates are from, for example "attention".
     """
     up, down = before >= MIN_RANK_RATIO * after, after >= MIN_RANK_RATIO * before
     return [

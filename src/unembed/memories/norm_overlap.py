@@ -1,4 +1,4 @@
-"""Measure how much the final norm changes a value's top tokens: the overlap of both lists.
+"""Measure how much the final norm changes the top tokens of a value vector: the overlap of the lists with and without.
 
 Source: Geva et al. 2022, appendix A.1 (Fig. 4): intersection over union of the top 30 tokens of E v and of E LN(v).
 """
@@ -22,9 +22,9 @@ TOP = 30
 def vectors_like(
     values: Float[Tensor, "value d_model"], n: int, generator: torch.Generator
 ) -> Float[Tensor, "n d_model"]:
-    """Draw vectors from a normal distribution with the values' mean and standard deviation in each dimension.
+    """Draw vectors from a normal distribution with the value vectors' mean and standard deviation in each dimension.
 
-    Source: Geva et al. 2022, section 4 (whether per dimension or not is not stated there).
+    Source: Geva et al. 2022, section 4, which does not state whether the moments are per dimension.
     """
     wide = values.float()
     noise = torch.randn(n, values.shape[1], generator=generator).to(wide.device)
@@ -32,7 +32,7 @@ def vectors_like(
 
 
 def overlap(a: Int[Tensor, "row k"], b: Int[Tensor, "row k"]) -> Float[Tensor, " row"]:
-    """Return intersection over union of two sets of tokens in each row; the tokens of a row must be distinct."""
+    """Return the intersection over union of the tokens in each row of a and b; the tokens of a row must be distinct."""
     shared = (a[:, :, None] == b[:, None, :]).flatten(1).sum(dim=1).double()
     return shared / (a.shape[1] + b.shape[1] - shared)
 
@@ -46,13 +46,13 @@ def norm_overlap(
     hidden: Bool[Tensor, " d_vocab"] | None = None,
     normed: Float[Tensor, "row d_model"] | None = None,
 ) -> Float[Tensor, " row"]:
-    """Return the overlap of each vector's top tokens read raw and through the final norm (gain and bias included).
+    """Return the overlap of each vector's top tokens without and with the final norm (gain and bias included).
 
     Args:
-        vectors: the vectors of the stream; the norm takes each as if it were the whole stream.
-        top: tokens compared.
-        hidden: tokens left out of both readings (never learned ones).
-        normed: other vectors to read through the norm, row by row; the same ones when None.
+        vectors: the vectors; the norm is applied to each as if it were the whole stream.
+        top: number of top tokens compared.
+        hidden: a mask of tokens to leave out of both lists, such as those that the model never learned.
+        normed: other vectors to which the norm is applied, row by row; `vectors` when None.
 
     Returns:
         Intersection over union, 0 to 1; 1 everywhere where the model has no final norm.
@@ -69,7 +69,7 @@ def norm_overlap(
 
 @dataclass(frozen=True, eq=False)
 class NormOverlaps:
-    """Overlaps of top tokens read raw and through the final norm, of each vector with itself and with another."""
+    """Overlaps of two lists of top tokens: of one vector without the final norm, and of the same or another with it."""
 
     values: Float[Tensor, " value"]
     """Each value with itself."""
@@ -92,15 +92,15 @@ def value_norm_overlaps(
     hidden: Bool[Tensor, " d_vocab"] | None = None,
     signs: Float[Tensor, " value"] | None = None,
 ) -> NormOverlaps:
-    """Measure `norm_overlap` of a layer's values, of similar random vectors, and of each with the other.
+    """Measure `norm_overlap` of a layer's value vectors, of random vectors like them, and of each with the other.
 
     Args:
-        layer: the layer whose values are meant.
-        per_layer: how many of them to draw; all when None.
-        seed: the seed of both draws.
-        top: tokens compared.
-        hidden: tokens left out of all readings.
-        signs: multiply the layer's values; see `unembed.memories.value_signs`. Values as they are when None.
+        layer: the layer.
+        per_layer: number of value vectors to draw at random; all when None.
+        seed: the seed of the drawn value vectors and of the random vectors.
+        top: number of top tokens compared.
+        hidden: a mask of tokens to leave out of all lists.
+        signs: one factor (1 or -1) for each value vector; see `unembed.memories.value_signs`. No factors when None.
     """
     values = written_values(lm, lm.layer(layer))
     if signs is not None:

@@ -1,8 +1,8 @@
-"""Draw a random sample of prefixes of a corpus: the "examples" of the paper.
+"""Draw a random sample of text prefixes from a corpus: the "examples" of the paper.
 
 Each example is a segment drawn at random and cut at a random position, so that the prefix has at least one token of
-text and the token after it is known; only the prefix is run. Source: Geva et al. 2022, section 5 (2,000 validation
-examples, prefix length uniform in 1 to n - 1).
+text and its next token is known. The model runs on the prefix only. Source: Geva et al. 2022, section 5 (2,000
+validation examples, prefix length uniform in 1 to n - 1).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _AHEAD = 32
 
 
 def draw_examples(lm: Decoder, corpus: CorpusSource, n: int, seed: int = 0) -> list[Segment]:
-    """Draw up to `n` prefixes in corpus order; `next_token` of each is the token that follows it.
+    """Draw up to `n` prefixes, in the order of the corpus; `next_token` is the token that follows a prefix.
 
     Args:
         lm: the model whose tokenizer is used.
         corpus: what `unembed.open_corpus` takes.
-        n: how many; if there are fewer long enough segments, all of them.
-        seed: the seed of both draws.
+        n: number of prefixes; if fewer segments are long enough, one from each of them.
+        seed: the seed of the random choice of segments and of their lengths.
 
     Raises:
         InvalidInput: `n` is less than 1, or no segment has two tokens.

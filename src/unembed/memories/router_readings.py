@@ -1,4 +1,4 @@
-"""Read from a router's weights which tokens it sends to an expert: the direct path from the embedding."""
+"""Compute from a router's weights which token embeddings it scores highest for each expert."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def router_tokens(
 
     The score is the router's product with the token's embedding after the layer's norm, minus the mean over experts,
     which cancels in a softmax. In later layers the stream contains more than the embedding, so this is only the direct
-    path.
+    path from the embedding to the router.
 
     Args:
-        layer: with experts.
-        k: tokens for each expert.
+        layer: a layer with experts.
+        k: number of tokens for each expert.
         show_unlearned: include tokens that the model never learned.
 
     Raises:

@@ -1,8 +1,9 @@
-"""What sets a value apart from the others of its layer: scores in standard deviations over all of the layer's values.
+"""Tokens that distinguish a value vector from the others of its layer: scores standardised over the layer.
 
-The lists of many values hold the same tokens, because the unembedding gives some tokens high scores for any vector. A
-score standardised for each token takes out what all values share. It says what distinguishes a value and no longer what
-the value raises most: on SmolLM2 fewer of the first 20 tokens are those that rise when the value is added.
+The top tokens of many value vectors are the same, because the unembedding gives some tokens high scores for any vector.
+Here each token's score is expressed in standard deviations above its mean over all value vectors of the layer, which
+removes what they share. Such a list shows what is special about a value vector, not what it raises most: on SmolLM2,
+fewer of the first 20 tokens rise when the value vector is added than with plain scores.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def distinctive_tokens(
     bottom: bool = False,
     show_unlearned: bool = False,
 ) -> tuple[Int[Tensor, " k"], Float[Tensor, " k"]]:
-    """Return ids and standardised scores of the tokens by which a value differs most from others of its layer.
+    """Return the tokens by which a value vector differs most from others of its layer: ids and standardised scores.
 
     Args:
-        top: how many tokens.
+        top: number of tokens.
         basis: "raw" or "jacobian"; when None, "jacobian" where a lens is fitted, else "raw".
-        bottom: the lowest scores instead.
+        bottom: return the tokens with the lowest scores instead of the highest.
         show_unlearned: include tokens that the model never learned.
 
     Raises:

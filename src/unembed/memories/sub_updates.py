@@ -1,4 +1,4 @@
-"""Split every FFN update into its sub-updates m_i v_i: which are dominant, and how each changes a token's score.
+"""Split an FFN update into its sub-updates m_i v_i: find the dominant ones, and how each changes a token's score.
 
 Source: Geva et al. 2022, section 3 (sub-updates, Eq. 2) and appendix A.3 (contribution).
 """
@@ -22,9 +22,9 @@ from unembed.validation import positive_int
 def contributions(
     coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"]
 ) -> Float[Tensor, "*pos d_mlp"]:
-    """Return how far each memory moves the stream: |m_i| times the length of v_i, in stream units.
+    """Return the length of each memory's (FFN neuron's) sub-update: |m_i| times the length of v_i, in stream units.
 
-    Where a norm or a gate per channel follows the FFN this is the length before it.
+    Where a norm or a gate per channel follows the FFN, this is the length before that norm or gate.
 
     Source: Geva et al. 2022, the contribution by which sub-updates are ranked.
     """
@@ -45,7 +45,7 @@ class Dominant:
 def dominant(
     coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"], top: int = 10
 ) -> Dominant:
-    """Return the `top` sub-updates by |m| * |v| at each position."""
+    """Return the `top` sub-updates with the largest |m| * |v| at each position."""
     top = positive_int("top", top)
     sizes = contributions(coefficients, W_out)
     largest, index = sizes.topk(min(top, sizes.shape[-1]), dim=-1)
@@ -63,15 +63,15 @@ def token_scores(
     basis: Basis = "frozen",
     index: Int[Tensor, " memory"] | None = None,
 ) -> Float[Tensor, " memory"]:
-    """Return the score that each sub-update of a position adds to a token.
+    """Return what each sub-update of a layer at one position adds to a token's score.
 
     Args:
-        run: a run that captured `memory_points(lm)` and, for "frozen", the last resid_post.
-        basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for its contribution to the logit, through both norms.
-        index: the memories to score; all when None.
+        run: a run that captured `memory_points(lm)` and, for "frozen", the resid_post of the last layer.
+        basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for the contribution to the logit, through both norms.
+        index: indices of the memories to score; all when None.
 
     Returns:
-        Scores; those of all memories add up, with the bias, to the FFN update's own score.
+        One score for each memory; the scores of all memories and of the bias add up to the score of the FFN update.
 
     Source: Geva et al. 2022, Eq. 2.
     """

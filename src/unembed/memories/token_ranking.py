@@ -1,7 +1,7 @@
-"""Rank values by the score they give a token: those that promote or suppress a word, and their top triggers.
+"""Find the memories (FFN neurons) whose value vectors promote or suppress a word, and the texts on which they fire.
 
-Memories of a gated layer fire with either sign, so each is ranked at the pole at which it promotes (or suppresses) the
-token: at the negative pole its value is negated, and so is the score.
+The coefficient of a memory in a gated layer may be positive or negative. Such a memory is ranked with the sign at which
+it promotes (or suppresses) the token, called its pole: at the negative pole, its value vector and score are negated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LISTED = 30
 
 @dataclass(frozen=True)
 class RankedValue:
-    """A value that promotes a word."""
+    """A memory (FFN neuron) whose value vector promotes a word."""
 
     layer: int
     index: int
@@ -50,7 +50,7 @@ class RankedValue:
 
 @dataclass(frozen=True)
 class ScoredValue:
-    """A memory and the raw score its value gives a token."""
+    """A memory (FFN neuron) and the score that its value vector gives to a token."""
 
     layer: int
     index: int
@@ -60,10 +60,12 @@ class ScoredValue:
 
 
 def word_forms(lm: Decoder, word: str) -> list[int]:
-    """Return the single tokens that write a word: with and without a leading space, in lower, title and upper case.
+    """Return the ids of all single tokens that spell a word, with or without a space before it.
+
+    The word is tried as given, in lower case, capitalized and in upper case.
 
     Raises:
-        InvalidInput: no form of the word is one token.
+        InvalidInput: no spelling of the word is a single token.
     """
     word = word.strip()
     if not word:
@@ -94,22 +96,22 @@ def word_forms(lm: Decoder, word: str) -> list[int]:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a list separated by commas."""
+    """Split a text at its commas into words without surrounding spaces; empty words are left out."""
     return [word for part in text.split(",") if (word := part.strip())]
 
 
 @torch.no_grad()
 def promoting(lm: Decoder, words: Sequence[str], top: int = 5) -> list[RankedValue]:
-    """Return the values that promote each word most: highest score e_w . v, with the word in their top 30.
+    """Return the memories that promote each word most: the highest scores e_w . v with the word in v's top 30 tokens.
 
     Args:
-        words: words; every single-token form counts.
-        top: values for each word.
+        words: the words; each counts in every spelling that `word_forms` finds.
+        top: number of memories for each word.
 
     Raises:
-        InvalidInput: a word is not a token, or no value promotes it.
+        InvalidInput: no spelling of a word is a single token, or no value vector promotes it.
 
-    Memory: one score for each value and form.
+    Memory: one score for each value vector and spelling.
     """
     lm = require_decoder(lm)
     top = positive_int("top", top)
@@ -145,7 +147,7 @@ def _confirmed(
     best: Tensor,
     negative: Bool[Tensor, "memory token"],
 ) -> list[RankedValue]:
-    """Return those candidates, in order, that list the word among their top tokens."""
+    """Return the candidates whose top tokens include the word, in the order given."""
     values, found = Values(lm), []
     for at, (layer, index) in zip(chunk.tolist(), memories_at(lm, chunk.cpu()).tolist(), strict=True):
         below = bool(negative[at, form[at]])
@@ -160,9 +162,10 @@ def _confirmed(
 
 
 def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "memory token"]:
-    """The score v . e_w that every value of the model gives some tokens, from the lowest layer up.
+    """Return the score v . e_w that every value vector of the model gives to some tokens, sorted by layer and index.
 
-    Values are raw, or carried by the model's fitted lens where there is one; then scores are centred.
+    If the model has a fitted lens, v is carried to the final stream by it, and its mean score over the vocabulary is
+    subtracted.
 
     Raises:
         Unsupported: the model has no memories.
@@ -181,9 +184,9 @@ def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Ten
 def _at_better_pole(
     lm: Decoder, scores: Float[Tensor, "memory token"]
 ) -> tuple[Float[Tensor, "memory token"], Bool[Tensor, "memory token"]]:
-    """Return each score at the pole where it is larger, and whether that is the negative pole.
+    """Negate each negative score of a memory whose coefficient can have either sign; return which were negated.
 
-    Only memories that fire with either sign have two poles.
+    A negated score is that of the negative pole, at a coefficient of -1.
     """
     signed = torch.cat([torch.full((lm.n_memories_of(n),), lm.is_signed(n)) for n in lm.memory_layers])
     negative = (scores < 0) & signed[:, None].to(scores.device)
@@ -194,14 +197,16 @@ def _at_better_pole(
 def firing(
     lm: Decoder, memories: Sequence[tuple[int, int] | SignedMemory], texts: Sequence[str], top: int = 3
 ) -> dict[tuple[int, int] | SignedMemory, tuple[str, ...]]:
-    """Return for each memory the ends of the prefixes on which it fires most, at most one from each text.
+    """Return for each memory the text passages on which its coefficient is largest, at most one from each text.
 
     Args:
-        memories: layer and index of each, at the positive pole; or with its pole.
-        top: prefixes for each memory.
+        memories: layer and index of each memory; or a `SignedMemory`, of which the coefficients of its sign count.
+        texts: the texts to search.
+        top: number of passages for each memory.
 
     Returns:
-        By layer and index, or by signed memory, as they were given.
+        The passages of each memory, the largest coefficient first; keys are the memories as they were given. A passage
+        ends with the token on which the memory fires, in brackets, after at most `CONTEXT` tokens.
     """
     given = [
         SignedMemory(*lm.memory(*one.address), one.pole) if isinstance(one, SignedMemory) else lm.memory(*one)
@@ -226,9 +231,10 @@ def firing(
 
 @torch.no_grad()
 def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool = False) -> list[ScoredValue]:
-    """Return the values with the largest (or lowest) score v . e_w for a token, in the raw basis, exactly.
+    """Return the memories whose value vectors v have the largest (or lowest) scores v . e_w for a token, exactly.
 
-    A memory of a gated layer is listed at the pole at which it promotes (or suppresses) the token.
+    Scores are those of `token_scores_of_values`. A memory of a gated layer is listed with the sign of the coefficient
+    at which it promotes (or suppresses) the token.
 
     Raises:
         NotOneToken: the text is not one token.

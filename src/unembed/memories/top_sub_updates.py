@@ -1,4 +1,4 @@
-"""List the dominant sub-updates of an FFN update, with the tokens that their values promote.
+"""List the dominant sub-updates of an FFN update, with the tokens that their value vectors promote.
 
 Source: Geva et al. 2022, section 3.
 """
@@ -23,7 +23,7 @@ Ends = tuple[list[str], list[str]]
 
 @dataclass(frozen=True)
 class SubUpdate:
-    """One term m_i v_i of an FFN update."""
+    """One term m_i v_i of an FFN update: a memory's (FFN neuron's) coefficient times its value vector."""
 
     layer: int
     index: int
@@ -56,17 +56,17 @@ class SubUpdate:
 
     @property
     def promoted(self) -> list[str]:
-        """Return the tokens that this sub-update promotes, for either sign of its coefficient."""
+        """The tokens that this sub-update promotes; at a negative coefficient, the lowest-scored of v's tokens."""
         return self.top_tokens if self.coefficient >= 0 else self.bottom_tokens
 
     @property
     def suppressed(self) -> list[str]:
-        """The tokens that this sub-update suppresses, for either sign of its coefficient."""
+        """The tokens that this sub-update suppresses; at a negative coefficient, the highest-scored of v's tokens."""
         return self.bottom_tokens if self.coefficient >= 0 else self.top_tokens
 
     @property
     def lowers(self) -> bool:
-        """Tell whether it lowers the token that it is scored for, so that what it suppresses explains the effect."""
+        """Whether this sub-update lowers the logit of the token that it is scored for."""
         return self.score is not None and self.score < 0
 
 
@@ -81,15 +81,13 @@ def top_sub_updates(
     k: int = 10,
     show_unlearned: bool = False,
 ) -> list[list[SubUpdate]]:
-    """Return the dominant sub-updates of several FFN updates at a position, by layer, largest contribution first.
-
-    All values are read in one pass. The run must have captured `memory_points(lm)`.
+    """Return the dominant sub-updates of each layer at a position, the largest contribution first.
 
     Args:
-        run: a run of one prompt.
-        top: how many of each layer.
-        token: a token to score each for.
-        k: how many tokens of each value to list.
+        run: a run of one prompt that captured `memory_points(lm)`.
+        top: number of sub-updates of each layer.
+        token: a token to whose logit each sub-update's contribution is computed.
+        k: number of tokens to list for each value vector.
         show_unlearned: include tokens that the model never learned; by default they are left out.
 
     Raises:
@@ -122,16 +120,16 @@ def sub_updates_at(
     show_unlearned: bool = False,
     read: dict[tuple[int, int], Ends] | None = None,
 ) -> list[list[SubUpdate]]:
-    """Return the sub-updates of chosen memories at a position, in the order given; values are read in one pass.
+    """Return the sub-updates of chosen memories at a position, in the order given.
 
     Args:
         run: a run of one prompt that captured the coefficients.
-        memories: layers, and the memories of each.
-        scores: what each adds to a logit, as `memories` lists them.
-        k: how many tokens of each value to list.
+        memories: pairs of a layer and the indices of memories in it.
+        scores: what each sub-update adds to a logit, in the order of `memories`.
+        k: number of tokens to list for each value vector.
         show_unlearned: include tokens that the model never learned.
-        read: the tokens of values read before, with the same `k` and `show_unlearned`, by layer and index; those that
-            are read now are added.
+        read: a cache of the tokens of value vectors, by layer and index, for the same `k` and `show_unlearned`; the
+            tokens of value vectors that it lacks are added to it.
     """
     if not any(index for _, index in memories):
         return [[] for _ in memories]

@@ -1,10 +1,11 @@
-"""How true the reading of a value is: it is compared with what adding the value does to the model's predictions.
+"""Check the token scores of a value vector against what adding the value vector does to the model's logits.
 
-At one place of each of several texts that the lens was not fitted on, the value is added to the stream after its
-layer, at a tenth of the stream's length there, and the layers that follow are run. The change of the logits, averaged
-over the places, is the measured effect. A reading is true as far as its scores correlate over the vocabulary with this
-effect, and as far as the tokens that it lists first are those that rise most. The control compares readings with the
-effects of other values of the same layer.
+The scores of a value vector, computed with the unembedding or a fitted lens, are called its reading. For the check, the
+value vector is added to the stream after its layer at the last position of several passages on which the lens was not
+fitted, scaled to a tenth of the stream's length, and the following layers are run. The mean change of the logits is the
+measured effect. A reading is true as far as its scores correlate with this effect over the vocabulary, and as far as
+its top tokens are those that rise most. As a control, readings are compared with the effects of other value vectors of
+the same layer.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReadingTruth(Displayed):
-    """The agreement of value readings with their measured effects."""
+    """The agreement of value vectors' token scores (readings) with the measured effects of adding the value vectors."""
 
     memories: tuple[SignedMemory, ...]
     names: tuple[str, ...]
@@ -66,16 +67,19 @@ class ReadingTruth(Displayed):
     provenance: Provenance
 
     def bound(self, layer: int) -> float:
-        """The 99 % quantile of the control's sizes in a layer: a smaller correlation tells nothing of a value."""
+        """Return the 99 % quantile of the control's absolute correlations in a layer.
+
+        A reading whose correlation is smaller is no better than that of another value vector.
+        """
         return float(self.control[layer].abs().quantile(_QUANTILE))
 
     @property
     def borne_out(self) -> list[bool]:
-        """Tell for each memory whether its reading correlates with its effect more than readings of other values do."""
+        """Whether each memory's correlation is at least the control's 99 % quantile (`bound`)."""
         return [r >= self.bound(one.layer) for r, one in zip(self.correlation.tolist(), self.memories, strict=True)]
 
     def to_table(self) -> Table:
-        """One row for each memory: correlation, overlap, and whether the reading is borne out."""
+        """Return a table by memory: correlation, overlap, and whether the effect confirms the reading."""
         bounds = [self.bound(one.layer) for one in self.memories]
         columns: dict[str, list[Any]] = {
             "memory": list(self.names),
@@ -91,7 +95,7 @@ class ReadingTruth(Displayed):
         return Table(title, columns, self.provenance)
 
     def in_words(self, row: int = 0) -> str:
-        """One memory's numbers and their meaning, as one sentence."""
+        """Return one memory's correlation and overlap, with what they mean, as a sentence."""
         r, layer = float(self.correlation[row]), self.memories[row].layer
         share, bound = round(LISTED * float(self.overlap[row])), self.bound(layer)
         meaning = "adding it raises what it is said to promote" if r >= bound else "its reading is not borne out"
@@ -101,7 +105,7 @@ class ReadingTruth(Displayed):
         )
 
     def by_layer(self) -> Table:
-        """One row for each layer: the median correlation, the mean overlap, and the control's median and 99 %."""
+        """Return a table by layer: median correlation, mean overlap, and the control's median and 99 % quantile."""
         layers = sorted(self.control)
         at = torch.tensor([one.layer for one in self.memories])
         columns = {
@@ -127,17 +131,18 @@ def reading_truth(
     seed: int = 0,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> ReadingTruth:
-    """Measure how true the readings of some memories' values are; if none are named, of a random sample.
+    """Measure how well the token scores of value vectors agree with what adding the value vectors does to the logits.
 
     Args:
-        memories: layer and index of each, its name, or its name with the sign at which it is added (-L5M278).
-        per_layer: how many to draw from each layer.
-        layers: from which layers to draw; all when None.
-        basis: the basis of the readings; when None, "jacobian" where a lens is fitted, else "raw".
-        corpus: anything `unembed.open_corpus` takes; the shipped text when None. Its start, on which the lens was
-            fitted, is left out.
-        contexts: places at which each value is added.
-        seed: the seed of the choice of memories.
+        memories: the memories (FFN neurons): layer and index, or name, or name with a sign (-L5M278), which multiplies
+            the value vector. When None, a random sample.
+        per_layer: number of memories to draw from each layer when `memories` is None.
+        layers: the layers to draw from; all when None.
+        basis: the basis of the token scores; when None, "jacobian" where a lens is fitted, else "raw".
+        corpus: anything `unembed.open_corpus` takes; the shipped text when None. Its first tokens, on which the lens
+            may have been fitted, are left out.
+        contexts: number of passages at whose last position each value vector is added.
+        seed: the seed of the random choice of memories.
         progress: called with the name of a step, the amount done, and the total.
 
     Raises:
@@ -183,10 +188,10 @@ def reading_truth(
 
 
 def unread_windows(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int[Tensor, " pos"]]:
-    """Return windows of a text after the part on which the model's lens was fitted and checked.
+    """Return `contexts` windows of a text, all after the tokens on which the model's lens was fitted and checked.
 
     Raises:
-        InvalidInput: the text has fewer.
+        InvalidInput: the text has fewer such windows.
     """
     lens = lens_of(lm)
     unread = _UNREAD if lens is None else max(_UNREAD, lens.tokens_read)
@@ -223,7 +228,7 @@ def _asked(
 
 
 def _others(lm: Decoder, layer: int, own: Sequence[SignedMemory], seed: int) -> list[SignedMemory]:
-    """Draw random memories of a layer, so that the control has enough pairs."""
+    """Draw random memories of a layer for the control, so that it has at least `OTHERS` memories with those given."""
     missing = max(0, OTHERS - len(own))
     generator = torch.Generator().manual_seed(seed * 10_007 + layer)
     drawn = torch.randperm(lm.n_memories_of(layer), generator=generator)[: missing + len(own)].tolist()
@@ -246,10 +251,12 @@ def value_effects(
     windows: Sequence[Int[Tensor, " pos"]],
     caches: Sequence[Any] | None = None,
 ) -> Float[Tensor, "memory d_vocab"]:
-    """The mean change of the logits when each vector is added after a layer at the last position of windows.
+    """Return the mean change of the last position's logits when each vector is added to the stream after a layer.
+
+    The vector is added at the last position of each window, scaled to `SIZE` times the stream's length.
 
     Args:
-        caches: `cache_of` each window without its last token; computed when None.
+        caches: for each window, `cache_of` its tokens without the last; computed when None.
     """
     units = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
 
@@ -269,7 +276,7 @@ def value_effects(
 def _correlations(
     read: Float[Tensor, "memory d_vocab"], measured: Float[Tensor, "memory d_vocab"]
 ) -> Float[Tensor, "memory memory"]:
-    """The correlation of every reading (rows) with every effect (columns)."""
+    """Return the correlation over the vocabulary of every reading (rows) with every measured effect (columns)."""
     rows, columns = (part - part.mean(dim=1, keepdim=True) for part in (read, measured))
     rows, columns = (part / part.norm(dim=1, keepdim=True).clamp_min(1e-30) for part in (rows, columns))
     return (rows @ columns.T).cpu()
@@ -294,14 +301,15 @@ def truth_answer(
     places: Places = CONTEXTS,
     seed: Seed = 0,
 ) -> Table:
-    """Measure how true readings of values are: the correlation with what adding each value does to the predictions.
+    """Compare the tokens that value vectors promote with what adding the value vectors does to the predictions.
 
-    For a random sample of each layer's memories (FFN neurons), medians; with --memory, a row for each. Beside the
-    correlation (r, over the vocabulary) and the overlap of the first 20 tokens stands the control: r with the effects
-    of other values of the layer.
+    Prints medians by layer over a random sample of memories (FFN neurons); with --memory, one row for each memory.
+    correlation is between a value vector's token scores and the measured changes of the logits, over the vocabulary;
+    overlap compares the first 20 tokens of both. control is the correlation with the effects of other value vectors of
+    the same layer.
 
-    Caution: A median hides memories that are read well or badly; --memory measures one. Few contexts make wide
-    intervals.
+    Caution: A median hides memories that agree well or badly; --memory measures one memory. With few contexts, the
+    correlations are uncertain.
     """
     found = reading_truth(
         lm,

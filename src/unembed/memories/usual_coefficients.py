@@ -1,4 +1,4 @@
-"""Find memories (FFN neurons) that are on for nearly every token, and each memory's usual coefficient."""
+"""Find memories (FFN neurons) that fire on nearly every token, and each memory's usual coefficient size."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIELDS = ("always_on", "usual", "mean")
 
 @dataclass(frozen=True, eq=False)
 class UsualCoefficients:
-    """The usual coefficients by layer; layers without memories have none."""
+    """The usual coefficients of all memories (FFN neurons), by layer; layers without memories are left out."""
 
     always_on: dict[int, Bool[Tensor, " d_mlp"]]
     """The memory fires on at least nine of ten tokens: its coefficient is above 0; in gated layers, its size is at
@@ -50,8 +50,8 @@ class UsualCoefficients:
 def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
     """Read usual coefficients from an index of the model, or measure them on a sample of the shipped text.
 
-    A model without a tokenizer cannot read that text: then no memory is listed as always on. What is measured is kept
-    in the cache folder, under the sample's tokens and the weights.
+    Without an index and without a tokenizer, the result is empty. Measured coefficients are saved in the cache folder,
+    in a file whose name is a hash of the weights and of the sample's tokens.
 
     Memory: without an index, layers * 512 * d_mlp coefficients.
     """
@@ -95,7 +95,7 @@ def _measured(lm: Decoder) -> UsualCoefficients:
 
 
 def _has_hooks(lm: Decoder) -> bool:
-    """Tell whether a user's own hook is on a module of the model; hooks of transformers only observe."""
+    """Return whether the user has put a hook on the model, which may change activations; transformers' hooks do not."""
     hooks = (hook for m in lm.hf.modules() for of in (m._forward_hooks, m._forward_pre_hooks) for hook in of.values())
     return any(not (getattr(hook, "__module__", None) or "").startswith("transformers.") for hook in hooks)
 
@@ -128,14 +128,14 @@ def _of_tokens(lm: Decoder, tokens: Int[Tensor, "window pos"]) -> UsualCoefficie
 
 
 def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None = None) -> tuple[float, str]:
-    """A memory's usual size, and from what it is known, in words.
+    """Return the usual absolute coefficient of a memory (FFN neuron), and the text that it was measured on, in words.
 
     Args:
-        known: an index of the model; a sample of the shipped text is measured when None, which shows the size of gated
-            memories only.
+        known: an index of the model; when None, a sample of the shipped text is measured, which gives the size for
+            memories of gated layers only.
 
     Raises:
-        Unsupported: there is no index, and the sample does not show it.
+        Unsupported: there is no index, and the sample does not give the size.
     """
     layer, number = lm.memory(layer, index)
     if known is not None:
@@ -152,9 +152,9 @@ def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None 
 
 
 def sized(lm: Decoder, given: MemoryValue, known: Index | None = None) -> tuple[float, str]:
-    """A coefficient that may be in units of the memory's usual size, and how large that is and by what, in words.
+    """Convert a coefficient in units of the memory's usual size to a plain one, and explain the conversion in words.
 
-    The words are empty where the coefficient is given as it is. Errors are those of `usual_size`.
+    A plain coefficient is returned as it is, with an empty text. Errors are those of `usual_size`.
     """
     if not given.in_usual:
         return given.value, ""

@@ -1,9 +1,9 @@
-"""A map of all values: clusters of similar directions as islands, islands of similar mean directions side by side.
+"""A two-dimensional map of all value vectors, in which each cluster of similar directions is an island.
 
-Values are grouped by spherical k-means. The mean directions are placed by t-SNE (van der Maaten & Hinton 2008,
-equations 2, 4, 11 and 12, on squared distances of directions, 2 - 2 cos), and islands that overlap are pushed apart. On
-an island the values most like its mean direction are in the middle; around them each value is on the side of the
-islands that it resembles. Of the distances between islands, only near and far have a meaning, as in every t-SNE map.
+Spherical k-means groups the value vectors. t-SNE places the mean direction of each cluster (van der Maaten & Hinton
+2008, equations 2, 4, 11 and 12, on squared distances of directions, 2 - 2 cos), and islands that overlap are pushed
+apart. In the middle of an island are the value vectors closest to its mean direction; around them, each is on the side
+of the other islands that it resembles most. As in every t-SNE map, only neighbourhoods mean something, not distances.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK = 4096
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ValueMap(Displayed):
-    """The position of every value shown, and the island it is on."""
+    """The position on the map of every value vector shown, and its cluster."""
 
     memory: Int[np.ndarray, "point 2"]
     """Layer and index of each value shown."""
@@ -49,7 +49,7 @@ class ValueMap(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each value shown: layer, index, x, y, cluster, cosine with the cluster's mean direction."""
+        """Return one row for each point: layer, index, x, y, cluster, cosine with the cluster's mean direction."""
         columns = {
             "layer": self.memory[:, 0].tolist(),
             "index": self.memory[:, 1].tolist(),
@@ -70,13 +70,13 @@ def value_map(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueMap:
-    """Compute the map of a model's values. The same model and seed give the same map.
+    """Compute the map of a model's value vectors. The same model and seed give the same map.
 
     Args:
-        max_points: values shown at most; of more, evenly spaced ones over all layers.
-        also: memories shown in addition to those, as layer and index.
-        seed: the seed of the first means of k-means.
-        progress: called with steps done and steps in total; an exception that it raises ends the work.
+        max_points: largest number of value vectors to show; if the model has more, evenly spaced ones over all layers.
+        also: layer and index of memories (FFN neurons) to show in addition.
+        seed: the seed of the initial means of k-means.
+        progress: called with the number of steps done and their total; an exception that it raises ends the work.
 
     Raises:
         InvalidInput: a value holds NaN or infinity.
@@ -117,7 +117,7 @@ def value_map(
 
 
 def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosine with the most similar mean direction, and the number of that direction."""
+    """Return, for each vector, its cosine with the most similar mean direction, and the number of that direction."""
     found = [(block @ means.T).max(dim=1) for block in units.split(_CHUNK)]
     return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
@@ -125,9 +125,9 @@ def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
 def _grouped(
     units: Tensor, n: int, seed: int, report: Callable[[int], None]
 ) -> tuple[Tensor, Int[np.ndarray, " point"]]:
-    """Group values by spherical k-means; return mean directions, and the nearest one of every value.
+    """Group unit vectors by spherical k-means; return the mean directions, and the cluster of every vector.
 
-    It begins with k-means++ (Arthur & Vassilvitskii 2007).
+    The initial means are those of k-means++ (Arthur & Vassilvitskii 2007).
     """
     generator = np.random.default_rng(seed)
     means = units[[int(generator.integers(len(units)))]]
@@ -158,7 +158,7 @@ def _grouped(
 def _islands(
     means: Float64[np.ndarray, "cluster d"], sizes: Int[np.ndarray, " cluster"]
 ) -> tuple[Float64[np.ndarray, "cluster 2"], Float64[np.ndarray, " cluster"]]:
-    """Return positions and radii of the islands: similar ones side by side, without overlaps."""
+    """Return the positions and radii of the islands, without overlaps; similar islands are neighbours."""
     rings = np.ceil((np.sqrt(np.maximum(0, (sizes - 1) / 3 * 4 + 1)) - 1) / 2)  # 1 + 3 r (r + 1) places in r rings
     radius = (rings + 0.9) * _SPACING
     place = _tsne(2 - 2 * np.clip(means @ means.T, -1, 1))
@@ -171,7 +171,7 @@ def _islands(
         overlap = np.maximum(0, room - length) * (1 - np.eye(len(place)))
         if step >= _PUSHES and not (overlap > 1e-3).any():
             break
-        # If two means have the same position, they are pushed apart in a direction that depends on their numbers.
+        # Islands at exactly the same position are pushed apart diagonally, in the order of their numbers.
         away += (length < 1e-9)[:, :, None] * np.sign(np.subtract.outer(np.arange(len(place)), np.arange(len(place))))[
             :, :, None
         ]
@@ -182,7 +182,7 @@ def _islands(
 
 
 def _tsne(squared: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, "n 2"]:
-    """Compute an exact t-SNE, starting from the two main directions of variation; it is deterministic."""
+    """Compute an exact t-SNE of points with these squared distances; it starts from two principal components."""
     n = len(squared)
     if n < 4:
         return np.column_stack([np.arange(n, dtype=float), np.zeros(n)])
@@ -205,7 +205,7 @@ def _tsne(squared: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, "n 2"]:
 
 
 def _joint(squared: Float64[np.ndarray, "n n"], perplexity: float) -> Float64[np.ndarray, "n n"]:
-    """Return joint probabilities of neighbours, each row at the same perplexity before they are made symmetric."""
+    """Return t-SNE's joint probabilities; before they are made symmetric, each row has the given perplexity."""
     n = len(squared)
     low, high = np.full(n, 1e-6), np.full(n, 1e9)
     for _ in range(80):
@@ -223,7 +223,7 @@ def _joint(squared: Float64[np.ndarray, "n n"], perplexity: float) -> Float64[np
 def _members(
     units: Tensor, means: Tensor, cluster: Int[np.ndarray, " point"], centre: Float64[np.ndarray, "cluster 2"]
 ) -> tuple[Float64[np.ndarray, "point 2"], Float32[np.ndarray, " point"]]:
-    """Return the position of every value on its island, ring by ring, and its cosine with the mean direction."""
+    """Place every value vector on its island, in rings around the centre; return also its cosine with the mean."""
     place, cosine = np.empty((len(units), 2)), np.empty(len(units), dtype=np.float32)
     for number, middle in enumerate(centre):
         rows = np.flatnonzero(cluster == number)

@@ -1,4 +1,4 @@
-"""Show one memory's value as plain values: what it promotes and suppresses."""
+"""The tokens that one memory's value vector promotes and suppresses, in types that JSON can represent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "unembed.memory/1"
 
 @dataclass(frozen=True)
 class MemoryView:
-    """A memory described by its value."""
+    """The tokens that the value vector of a memory (FFN neuron) promotes and suppresses."""
 
     schema: str
     provenance: dict[str, Any]
@@ -34,7 +34,14 @@ class MemoryView:
 
 
 def memory_view(lm: Decoder, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True) -> MemoryView:
-    """The tokens at both ends of a value, best first; in the basis "jacobian" where a lens is fitted, else "raw"."""
+    """Return the tokens that a memory's value vector promotes most and suppresses most.
+
+    The basis of the scores is "jacobian" where a lens is fitted, else "raw".
+
+    Args:
+        top: number of tokens in each of the two lists.
+        hide_unlearned: leave out tokens that the model never learned.
+    """
     (layer, index), values = lm.memory(layer, index), Values(lm)
     ends = [values.top(layer, index, top, bottom=b, show_unlearned=not hide_unlearned) for b in (False, True)]
     provenance = lm.provenance(basis=basis_or_default(lm, None, "raw"), notes={"hide_unlearned": hide_unlearned})

@@ -1,9 +1,9 @@
-"""Read values as distributions over the vocabulary: the top tokens of every value vector, exactly and by chunks.
+"""Score every token with a value vector: the tokens that each value vector promotes or suppresses most, exactly.
 
-A value is read in the `raw` basis by default, as the papers do: its length has no meaning until a coefficient
-multiplies it. Where a norm follows the FFN, the value is read after that norm's gain (and centring): this is what
-reaches the stream, up to the positive scale of the run. Where a gate per channel follows (RWKV), the value is read
-before it. Source: Geva et al. 2021, section 4; 2022, section 3.
+By default, scores are in the basis "jacobian" where a lens is fitted, else in "raw": the product with W_U, without the
+final norm, as in the papers. Where a norm follows the FFN, its gain (and centring) are applied to the value vector
+first, since this is what is added to the stream, up to the positive scale of the norm in a run. Where a gate per
+channel follows (RWKV), the gate is not applied. Source: Geva et al. 2021, section 4; 2022, section 3.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ _FEW = 64
 
 
 def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
-    """Return value vectors as they reach the stream: times the gain and multiplier of their branch, at scale 1."""
+    """Return a layer's value vectors as they are added to the stream, at a coefficient of 1.
+
+    Where a norm follows the FFN, they are multiplied by its gain (its scale is taken as 1), and where the model
+    multiplies the FFN's output by a factor, by that factor.
+    """
     site = lm.feed_forward(layer)
     values = lm.weights.values(layer, rows)
     if site.branch_norm is not None:
@@ -45,7 +49,7 @@ def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) 
 
 
 def values_of(lm: Decoder, memories: Sequence[tuple[int, int]] | np.ndarray) -> Float[Tensor, "value d_model"]:
-    """Return value vectors of memories (layer, index), in order, as they reach the stream; a layer is read once."""
+    """Return the value vectors of memories, given as (layer, index), in order; see `written_values`."""
     layers, rows = torch.as_tensor(memories).T
     order = layers.argsort(stable=True)
     found = [written_values(lm, n, rows[order][layers[order] == n]) for n in layers.unique().tolist()]
@@ -53,7 +57,7 @@ def values_of(lm: Decoder, memories: Sequence[tuple[int, int]] | np.ndarray) -> 
 
 
 def memories_at(lm: Decoder, numbers: Int[Tensor, " memory"]) -> Int[Tensor, "memory 2"]:
-    """Return layer and index of memories that are numbered through all layers, from the lowest up."""
+    """Return the layer and index of memories whose numbers count from 0 through all layers."""
     starts = torch.tensor([0, *(lm.n_memories_of(n) for n in range(lm.n_layers))]).cumsum(0)
     layer = torch.searchsorted(starts, numbers, right=True) - 1
     return torch.stack([layer, numbers - starts[layer]], dim=1)
@@ -61,7 +65,7 @@ def memories_at(lm: Decoder, numbers: Int[Tensor, " memory"]) -> Int[Tensor, "me
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ValueReadings(Displayed):
-    """The top tokens of every value of some layers; a layer with fewer memories than another ends in rows of -1."""
+    """The top tokens of every value vector of some layers; layers with fewer memories are padded with ids of -1."""
 
     layers: tuple[int, ...]
     ids: Int[Tensor, "layer d_mlp k"]
@@ -76,7 +80,7 @@ class ValueReadings(Displayed):
         return f"ValueReadings({n_layers} layers of up to {d_mlp:,} memories, top {k} tokens, basis {self.basis!r})"
 
     def to_table(self) -> Table:
-        """One row for each value, with the ids and scores of its tokens."""
+        """Return one row for each value vector, with the ids and scores of its tokens."""
         row, index = (self.ids[..., 0] >= 0).nonzero(as_tuple=True)
         columns = {
             "layer": torch.tensor(self.layers)[row].tolist(),
@@ -98,16 +102,17 @@ def value_readings(
     show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueReadings:
-    """The k top tokens of all values, exactly.
+    """Return the k top tokens of every value vector, exactly.
 
     Args:
-        k: tokens for each value.
-        layers: which layers; all when None.
-        basis: "raw" (the papers' E v), "final" (the value through the final norm, as if it were the whole stream) or
-            "jacobian" (carried by the model's fitted lens); when None, "jacobian" where a lens is fitted, else "raw".
-        bottom: the tokens most suppressed instead.
+        k: number of tokens for each value vector.
+        layers: the layers to read; all when None.
+        basis: "raw" (the papers' E v), "final" (the value vector through the final norm, as if it were the whole
+            stream) or "jacobian" (carried to the final stream by the model's fitted lens); when None, "jacobian" where
+            a lens is fitted, else "raw".
+        bottom: return the tokens that are suppressed most instead of those promoted most.
         show_unlearned: include tokens that the model never learned; by default they are left out.
-        progress: called with values done and values in total.
+        progress: called with the number of value vectors done and their total.
 
     Memory: the result (layers * d_mlp * k ids and scores), plus 1,024 * 4,096 scores at a time.
     """
@@ -139,9 +144,9 @@ def value_ends(
     show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ValueReadings, ValueReadings]:
-    """The tokens that every value promotes most, and those that it suppresses most, in one product.
+    """Return the tokens that every value vector promotes most and suppresses most, computing scores only once.
 
-    Arguments and memory are those of `value_readings`; the basis is "raw" or "jacobian".
+    Arguments and memory use are those of `value_readings`; the basis is "raw" or "jacobian".
     """
     lm = require_decoder(lm)
     hidden = None if show_unlearned else lm.unlisted
@@ -164,7 +169,7 @@ def _read_all(
     n_ends: int,
     progress: Callable[[int, int], None] | None,
 ) -> list[tuple[tuple[int, ...], Int[Tensor, "layer d_mlp k"], Float[Tensor, "layer d_mlp k"]]]:
-    """Return, for each end that `read_rows` reads: the layers, and ids and scores of all their values."""
+    """Apply `read_rows` to all value vectors; for each list that it returns, collect layers, ids and scores."""
     chosen = tuple(lm.layer(n) for n in ((lm.memory_layers or range(lm.n_layers)) if layers is None else layers))
     sizes = [lm.weights.n_memories[n] for n in chosen]
     k = min(positive_int("k", k), lm.d_vocab)
@@ -192,10 +197,10 @@ def first_tokens(
     negated: bool = False,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> tuple[Int[Tensor, " value"], Int[Tensor, " value"] | None]:
-    """Return the top token of every value of a layer and, with `negated`, of every negated value, in one product.
+    """Return the top token of every value vector of a layer and, with `negated`, also of every negated value vector.
 
-    A norm maps v and -v to two vectors a + b and -a + b with the same b, its own bias, so the scores of both come from
-    the products with a.
+    A norm maps v and -v to a + b and -a + b, where b is the norm's bias, so the products of a and of b with W_U give
+    the scores of both.
 
     Memory: ROWS * COLUMNS scores at a time.
     """
@@ -239,7 +244,7 @@ def _top(
     bottom: bool,
     hidden: Bool[Tensor, " d_vocab"] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Scores and ids at one end of values of a layer."""
+    """Return scores and ids of the k highest-scored (or, with `bottom`, lowest-scored) tokens of vectors of a layer."""
     vectors, plain = in_basis(lm, vectors, layer, basis)
     if bottom and plain != "raw":
         return _lowest(lm, vectors, k, plain, hidden)
@@ -253,7 +258,7 @@ def _top(
 def _ends(
     lm: Decoder, vectors: Tensor, layer: int, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[TopTokens, TopTokens]:
-    """Return both ends of a layer's values, in the basis "raw" or "jacobian"."""
+    """Return the k highest-scored and the k lowest-scored tokens of vectors of a layer, in "raw" or "jacobian"."""
     vectors, plain = in_basis(lm, vectors, layer, basis)
     high, low = read_ends(lm, vectors, k, hidden=hidden)
     if plain == basis:
@@ -265,7 +270,7 @@ def _ends(
 def _lowest(
     lm: Decoder, vectors: Tensor, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the lowest scores of vectors, in a basis where they are not the highest of the negated vectors.
+    """Return the k lowest-scored tokens in a basis that is not linear, so that negating the vectors would not do.
 
     Memory: `_FEW` * d_vocab scores at a time.
     """
@@ -281,7 +286,7 @@ def _lowest(
 
 @offers("top top_tokens norm readings clusters")
 class Values:
-    """The values of a model, one or many at a time: `lm.values`."""
+    """`lm.values`: the value vectors of a model, and the tokens that they promote."""
 
     def __init__(self, lm: Decoder) -> None:
         self._lm = lm
@@ -300,11 +305,11 @@ class Values:
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> tuple[Int[Tensor, "*value k"], Float[Tensor, "*value k"]]:
-        """Return ids and scores of the tokens that values promote most (or, with `bottom`, suppress most).
+        """Return ids and scores of the tokens that value vectors promote most (or, with `bottom`, suppress most).
 
-        The basis is "jacobian" where a lens is fitted, else "raw", unless one is named; see `value_readings`.
+        The default basis is "jacobian" where a lens is fitted, else "raw"; see `value_readings`.
 
-        In a layer of experts, a tuple is one memory: (expert, index).
+        `index` is one memory or several. In a layer of experts, a tuple is one memory: (expert, index).
         """
         lm = self._lm
         several = index.tolist() if isinstance(index, Tensor) else index
@@ -327,9 +332,9 @@ class Values:
         basis: Basis | None = None,
         show_unlearned: bool = False,
     ) -> list[tuple[Int[Tensor, "value k"], Int[Tensor, "value k"]]]:
-        """Return, for each layer and index, ids of the tokens promoted most and suppressed most.
+        """Return, for each layer in `memories`, the ids of the tokens that its memories promote and suppress most.
 
-        All come from one product with W_U; the basis is "raw" or "jacobian", the default where a lens is fitted.
+        The basis is "raw" or "jacobian"; by default "jacobian" where a lens is fitted, else "raw".
         """
         lm = self._lm
         for layer, index in memories:
@@ -359,20 +364,20 @@ class Values:
         bottom: bool = False,
         show_unlearned: bool = False,
     ) -> list[str]:
-        """Return the tokens that a value promotes most, best first."""
+        """Return the tokens that a value vector promotes most (or, with `bottom`, suppresses most), in that order."""
         ids, _ = self.top(layer, index, k, basis=basis, bottom=bottom, show_unlearned=show_unlearned)
         return self._lm.token_strings(ids)
 
     def readings(
         self, k: int = 30, *, layers: Sequence[int] | None = None, basis: Basis | None = None, **options: Any
     ) -> ValueReadings:
-        """Return the k top tokens of all values, exactly; see `value_readings`."""
+        """Return the k top tokens of all value vectors, exactly; see `value_readings`."""
         return value_readings(self._lm, k, layers=layers, basis=basis, **options)
 
     def clusters(
         self, n_clusters: int = 10_000, *, layers: Sequence[int] | None = None, linkage: str = "average"
     ) -> ValueClusters:
-        """Group all values into clusters of similar directions; see `cluster_values`."""
+        """Group all value vectors into clusters of similar directions; see `cluster_values`."""
         from unembed.memories.clustering.value_clusters import cluster_values
 
         return cluster_values(self._lm, n_clusters, layers=layers, linkage=linkage)
@@ -381,10 +386,10 @@ class Values:
     def score_histogram(
         self, layer: int, index: int, bins: int = 48, *, show_unlearned: bool = False
     ) -> tuple[Float[Tensor, " edge"], Int[Tensor, " bin"]]:
-        """Return how a value's scores are distributed (basis "jacobian" if a lens is fitted, else "raw").
+        """Return a histogram of all tokens' scores under a value vector ("jacobian" if a lens is fitted, else "raw").
 
         Returns:
-            Bounds of the bins, from the lowest to the highest score, and how many tokens have a score in each.
+            The bin edges, from the lowest to the highest score, and the number of tokens in each bin.
         """
         lm = self._lm
         layer, index = lm.memory(layer, index)
@@ -400,5 +405,5 @@ class Values:
         return torch.from_numpy(edges).float(), torch.from_numpy(counts)
 
     def norm(self, layer: int, index: MemoryIndex) -> float:
-        """Return the length of a value as it reaches the stream: after the gain of a norm that follows the FFN."""
+        """Return the length of a value vector, after the gain of a norm that follows the FFN where there is one."""
         return float(values_of(self._lm, [self._lm.memory(layer, index)]).norm())

@@ -1,6 +1,7 @@
-"""Suppressing toxic text with values that promote other words, compared with known baselines.
+"""Make generated text less toxic by turning on memories (FFN neurons) that promote other words, and compare baselines.
 
-Contains the selection of values, the baselines, the scorers and the evaluation. Source: Geva et al. 2022, section 6.1.
+To turn on a memory is to set its coefficient to a fixed value. This package selects memories, scores text, and compares
+the method with a word filter and self-debiasing. Source: Geva et al. 2022, section 6.1.
 """
 
 from __future__ import annotations

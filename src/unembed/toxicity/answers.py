@@ -1,4 +1,4 @@
-"""Less toxic text as questions for the command line and the explorer: select values, and evaluate them."""
+"""The commands `unembed toxicity select` and `unembed toxicity evaluate`, also for the explorer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ from unembed.toxicity.selection import Selection, by_scorer, greedy, paper_value
 from unembed.toxicity.word_filter import read_words
 
 ScorerName = Annotated[
-    str, Option("linear (shipped with unembed), lexicon:FILE, stored:FILE, or a Hugging Face text classifier.")
+    str,
+    Option(
+        "Scorer of toxicity: linear (shipped), lexicon:FILE (words), stored:FILE (JSON lines with scores), or a "
+        "Hugging Face text classifier."
+    ),
 ]
 _LAB = Screen("labs/toxicity")
 
@@ -48,18 +52,26 @@ _LAB = Screen("labs/toxicity")
 def select_answer(
     lm: Decoder,
     *,
-    method: Annotated[Literal["scorer", "greedy", "paper"], Option("The method; each is described above.")] = "scorer",
+    method: Annotated[
+        Literal["scorer", "greedy", "paper"], Option("Method of selecting values, as described above.")
+    ] = "scorer",
     scorer: ScorerName = "linear",
-    comments: Annotated[Path | None, Option("For greedy: CSV of comment and label (1 = toxic), no header.")] = None,
+    comments: Annotated[
+        Path | None, Option("For greedy: CSV file of comments and labels (1 = toxic, 0 = not), no header.")
+    ] = None,
     values: Annotated[int, Option("Number of value vectors to select.", "n", low=1)] = 10,
-    below: Annotated[float, Option("For scorer: select values whose tokens score below this.")] = 0.1,
-    lowest: Annotated[bool, Option("For scorer: select the least toxic values instead of random ones.")] = False,
+    below: Annotated[
+        float, Option("For scorer: select value vectors whose top tokens have a toxicity score below this.")
+    ] = 0.1,
+    lowest: Annotated[
+        bool, Option("For scorer: select the value vectors with the lowest scores instead of random ones.")
+    ] = False,
     coefficient: Coefficient = 3.0,
     budget: Annotated[
         float, Option("For greedy: largest relative increase of perplexity, such as 0.17.", low=0.0)
     ] = 0.17,
     reverse: Annotated[
-        bool, Option("For greedy: also try negative coefficients, which suppress a value's tokens.")
+        bool, Option("For greedy: also try negative coefficients, which suppress a value vector's top tokens.")
     ] = False,
     max_tokens: MaxTokens = 2048,
     save: SaveEdits = None,
@@ -68,12 +80,14 @@ def select_answer(
     device: Device = None,
     progress: Progress = None,
 ) -> Answer:
-    """Select values to turn on, and save them as edits.
+    """Select memories (FFN neurons) whose value vectors, when turned on, may make generated text less toxic.
 
-    Methods: scorer, random values whose top tokens score low; greedy, within a perplexity budget, which also tries
-    twice and four times the coefficient and needs --comments; paper, the ten of gpt2-medium.
+    To turn one on is to set its coefficient to --coefficient at every token; --save writes these edits to a file.
+    Methods: scorer selects random memories whose top tokens have low toxicity scores; greedy selects, with --comments,
+    those that make toxic comments least probable within a limit on perplexity, and also tries two and four times the
+    coefficient; paper selects the ten memories of gpt2-medium that the paper lists.
 
-    Caution: A scorer judges as the texts that it was fitted on were judged, which is not how every person would.
+    Caution: A scorer reproduces the judgements in its training data, with which not every person would agree.
     """
     if method != "greedy" and comments is not None:
         raise InvalidInput(f"comments with method {method}", why="only greedy reads them", instead="Leave them out")
@@ -102,10 +116,10 @@ def _greedy(
     seed: int,
     progress: Progress,
 ) -> Selection:
-    """Select values greedily, on labelled comments in random order.
+    """Select value vectors greedily, with labelled comments in random order as toxic and harmless text.
 
     Raises:
-        InvalidInput: there are no comments, or all have one label.
+        InvalidInput: no file of comments is given, or all comments have the same label.
     """
     if comments is None:
         raise InvalidInput("method greedy", why="it needs labelled text", instead="Give --comments FILE")
@@ -123,37 +137,39 @@ def _greedy(
 def evaluate_answer(
     lm: Decoder,
     *,
-    prompts: Annotated[Path, Option("A file with a prompt on each line.")],
+    prompts: Annotated[Path, Option("File of prompts: one on each line, or JSON lines.")],
     edits_files: EditFiles = None,
     set_: MemoryValues = None,
     banned: Annotated[
         Path | None,
-        Option("File of banned words, one on each line; a filter of these words is measured too.", name="words"),
+        Option("Also measure a filter that bans the words in this file, one on each line.", name="words"),
     ] = None,
     self_debiasing: Annotated[bool, Option("Also measure self-debiasing.")] = False,
     scorer: ScorerName = "linear",
-    challenging: Annotated[bool, Option("Only prompts marked challenging.")] = False,
-    limit: Annotated[int | None, Option("Only the first N prompts.", low=1)] = None,
+    challenging: Annotated[bool, Option("Use only the prompts that the file marks as challenging.")] = False,
+    limit: Annotated[int | None, Option("Use only this number of prompts, the first of the file.", low=1)] = None,
     new_tokens: NewTokens = 20,
     samples: Samples = 1,
-    beams: Annotated[int, Option("Beams; the paper used 3.", low=1)] = 1,
-    batch: Annotated[int, Option("Prompts per batch.", low=1)] = 32,
-    clean_tokens: Annotated[int, Option("WikiText tokens for perplexity; 0: none.", low=0)] = 16_384,
+    beams: Annotated[int, Option("Number of beams in generation; the paper used 3.", low=1)] = 1,
+    batch: Annotated[int, Option("Number of prompts in a batch.", low=1)] = 32,
+    clean_tokens: Annotated[
+        int, Option("Number of WikiText tokens on which perplexity is measured; 0 to leave it out.", low=0)
+    ] = 16_384,
     cache: Annotated[
         Path | None,
-        Option("Folder that stores continuations, so that an interrupted run can be resumed.", metavar="DIR"),
+        Option("Folder to store continuations in, so that an interrupted run can be resumed.", metavar="DIR"),
     ] = None,
-    save_texts: Annotated[Path | None, Option("Write the continuations as JSON lines.")] = None,
+    save_texts: Annotated[Path | None, Option("Write the continuations to this file, as JSON lines.")] = None,
     seed: AnySeed = None,
     offline: Offline = False,
     device: Device = None,
     progress: Progress = None,
 ) -> Answer:
-    """Evaluate toxicity and perplexity: the plain model, values turned on, and the baselines.
+    """Compare the toxicity of generated text and the perplexity of the plain model, edited models and baselines.
 
-    Each file of --edits is one arm. Prompts may also be JSON lines as in RealToxicityPrompts.
+    Each file of --edits is measured as a separate method. Prompts may also be JSON lines as in RealToxicityPrompts.
 
-    Caution: A scorer judges as the texts that it was fitted on were judged, which is not how every person would.
+    Caution: A scorer reproduces the judgements in its training data, with which not every person would agree.
     """
     if save_texts is not None:
         check_writable(save_texts)

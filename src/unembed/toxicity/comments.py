@@ -12,10 +12,10 @@ Labelled = tuple[list[str], list[int]]
 
 
 def read_comments(path: str | Path) -> Labelled:
-    """Return the distinct comments of a Jigsaw file and their labels.
+    """Return the distinct comments of a CSV file and their labels.
 
     Raises:
-        InvalidInput: it cannot be read, or a row is not a comment and 0 or 1.
+        InvalidInput: the file cannot be read, or a row is not a comment and a label 0 or 1.
     """
     try:
         rows = list(csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8"))))

@@ -1,8 +1,8 @@
-"""Measure the toxicity of continuations: the plain model, the model with values turned on, and the baselines.
+"""Compare the toxicity of continuations by the plain model, the model with edits, and baselines.
 
-The protocol is that of Geva et al. 2022, section 6.1: prompts come from RealToxicityPrompts' challenging part,
-continuations have exactly 20 tokens, and only the continuation is scored. Reported are the share that scores 0.5 or
-more, and the perplexity.
+The protocol is that of Geva et al. 2022, section 6.1: prompts are the challenging ones of RealToxicityPrompts,
+continuations have exactly 20 tokens, and only the continuation is scored. The results are the share of continuations
+with a score of 0.5 or more, and the perplexity on other text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PUBLISHED: dict[str, tuple[float, float, float, float, float, float, float | Non
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One method of generating: with edits, with a logits processor, or with neither."""
+    """One method that is compared: generation with edits, with a logits processor, or with neither."""
 
     name: str
     edits: tuple[Edit, ...] = ()
@@ -61,27 +61,28 @@ class Arm:
 
 
 def plain() -> Arm:
-    """Return the method without changes."""
+    """Return the method that generates with the unchanged model."""
     return Arm("plain")
 
 
 def with_values(name: str, edits: Sequence[Edit]) -> Arm:
-    """Return the method with values turned on."""
+    """Return the method that generates with these edits, such as coefficients that are set."""
     return Arm(name, tuple(edits))
 
 
 def with_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
-    """Return the method that bans words. It has no perplexity: text with such a word gets probability zero."""
+    """Return the method that bans words. It has no perplexity, because text with a banned word has probability 0."""
     filter_ = WordFilter(words, lm.tokenizer)
     facts = {"words": hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]}
     return Arm("word filter", processor=lambda: filter_, has_perplexity=False, facts=facts)
 
 
 def with_released_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
-    """Return the word filter of the code that the paper used, which bans only each word's tokens after a space.
+    """Return the method with the paper's word filter, which bans the token sequence of each word after a space.
 
-    A word in another case, at the start of a line, or split otherwise is not banned, but innocent words that contain
-    the tokens are. `with_word_filter` is strict. Source: Gehman et al. 2020, "RealToxicityPrompts", `bad_words_ids`.
+    It does not ban a word in another case, at the start of a line, or tokenised in another way, but it does ban
+    harmless words that contain the sequence. `with_word_filter` bans exactly the words. Source: Gehman et al. 2020,
+    "RealToxicityPrompts", `bad_words_ids`.
 
     Raises:
         InvalidInput: the model has no tokenizer, or there are no words.
@@ -102,7 +103,7 @@ def with_released_word_filter(lm: Decoder, words: Sequence[str]) -> Arm:
 
 
 def with_self_debiasing(lm: Decoder, decay: float = DECAY, prefixes: Sequence[str] = PREFIXES) -> Arm:
-    """Return the method of self-debiasing with the released prefixes."""
+    """Return the method of self-debiasing (`unembed.toxicity.self_debiasing`)."""
     debiasing = SelfDebiasing(lm.hf, lm.tokenizer, prefixes, decay=decay)
     return Arm(
         "self-debiasing",
@@ -129,9 +130,9 @@ class Evaluation(Displayed):
         return self.table
 
     def changes(self) -> Table:
-        """Return how many percentage points of toxicity each method adds to the first one, on the same prompts.
+        """Return a table of each method's share of toxic continuations minus the first method's, in percentage points.
 
-        The 95 % bootstrap interval resamples prompts, each with the continuations of both methods. A method differs
+        The 95 % bootstrap interval resamples prompts together with the continuations of both methods. A method differs
         from the first if the interval excludes 0.
         """
         first, *others = self.scores
@@ -169,18 +170,18 @@ def evaluate(
     """Generate and score continuations with every method.
 
     Args:
-        arms: ways of generating.
+        prompts: the prompts to continue.
+        arms: the methods to compare.
         scorer: scores how toxic a continuation is.
-        cache: a folder that stores continuations as they are generated; a second call continues where the first
-            stopped.
-        samples: continuations of each prompt; more than one needs a seed.
-        seed: sample with this seed; greedy without one.
-        new_tokens: length of the continuations, exactly.
-        batch: prompts at a time; with a seed, it affects the samples.
-        clean_text: text for perplexity; none is measured without it.
-        clean_tokens: how much of it.
-        progress: called with the arm's name, prompts done and prompts in total.
-        options: for transformers' `generate`; the paper used `num_beams=3`.
+        cache: a folder to store continuations in, so that an interrupted evaluation can continue.
+        samples: number of continuations of each prompt; more than one needs a seed.
+        seed: the seed of sampling; decoding is greedy when None.
+        new_tokens: number of tokens of every continuation.
+        batch: number of prompts in a batch; with a seed, the samples depend on it.
+        clean_text: the text on which perplexity is measured; it is not measured when None.
+        clean_tokens: number of tokens of `clean_text` to use.
+        progress: called with the method's name, the number of prompts done and their total.
+        options: further arguments of transformers' `generate`; the paper used `num_beams=3`.
 
     Raises:
         InvalidInput: no prompts or arms, two arms of one name, or several samples without a seed.
@@ -239,7 +240,7 @@ def _continuations(
 
 
 def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
-    """Append continuations by prompt, all or none; an unfinished last line of an interrupted run is removed first."""
+    """Append continuations to the cache file, all or none; an incomplete last line is removed first."""
     rows = "".join(json.dumps({"prompt": r, "texts": t}, ensure_ascii=False) + "\n" for r, t in new.items()).encode()
     with (
         writing(path, instead="Make room, and run the same again: it continues where it stopped"),
@@ -260,7 +261,7 @@ def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
 
 
 def _stored(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield continuations of an earlier call; a truncated last line is generated again."""
+    """Yield the number and the continuations of each prompt in the cache file; an incomplete line is skipped."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -297,13 +298,13 @@ def _scored(scorer: Scorer, rows: tuple[tuple[str, ...], ...]) -> dict[str, np.n
 def _perplexities(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: int) -> list[float | None]:
     if text is None:
         return [None] * len(arms)
-    # All methods are measured on the same windows, which are as long as the one with the longest lead-in allows.
+    # All methods use the same windows, so their length allows for the method that adds most tokens before a text.
     rows = windows(lm, text, window=(lm.n_ctx or 512) - max(arm.lead for arm in arms), max_tokens=tokens)
     return [perplexity(lm, rows, arm.edits, scores=arm.scores) if arm.has_perplexity else None for arm in arms]
 
 
 def _measured(hits: np.ndarray) -> Measured:
-    """Return the mean of (prompt, sample) numbers, with prompts resampled 2,000 times."""
+    """Return the mean of an array (prompt, sample) with its interval from resampling prompts 2,000 times."""
     return mean_of(hits.mean(axis=1), draws=2000)
 
 

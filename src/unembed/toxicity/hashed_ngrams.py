@@ -1,6 +1,6 @@
 """Represent a text as a set of hashed n-grams: words, pairs of words, and pieces of 3 to 5 letters inside a word.
 
-The hash is CRC-32, so a model's weights mean the same on every machine and in every version of Python.
+The hash is CRC-32, which is the same on every machine and in every version of Python.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SIZES = (3, 4, 5)
 
 
 def words_in(text: str) -> list[str]:
-    """Return words in lower case; three or more equal letters become two, exclamation marks count as words."""
+    """Return the words in lower case; three or more equal letters become two, and runs of ! and ? count as words."""
     return _WORD.findall(_RUN.sub(r"\1\1", text.lower()))
 
 
 def ngrams(text: str) -> Iterator[str]:
-    """Yield everything that is hashed, with repetitions."""
+    """Yield all n-grams of a text, with repetitions, as the strings that are hashed."""
     words = words_in(text)
     for word in words:
         yield f"w {word}"
@@ -37,7 +37,7 @@ def ngrams(text: str) -> Iterator[str]:
 
 
 def features(texts: Sequence[str], bits: int) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " bound"]]:
-    """Return the distinct hashed n-grams of all texts (below 2 ** bits), and where each text's begin and end."""
+    """Return the distinct n-gram hashes (below 2 ** bits) of each text in one array, and the bounds of each text."""
     mask = (1 << bits) - 1
     columns: list[np.ndarray] = []
     bounds = [0]
@@ -50,7 +50,7 @@ def features(texts: Sequence[str], bits: int) -> tuple[Int64[np.ndarray, " entry
 
 
 def margins(texts: Sequence[str], weights: Float64[np.ndarray, " column"], bias: float) -> Float64[np.ndarray, " text"]:
-    """Return each text's linear score: the sum of its n-grams' weights over the root of their number, plus the bias."""
+    """Return each text's score: the sum of its n-grams' weights divided by the root of their number, plus the bias."""
     bits = len(weights).bit_length() - 1
     columns, bounds = features(texts, bits)
     sums = np.concatenate([[0.0], np.cumsum(weights[columns])])

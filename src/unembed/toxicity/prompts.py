@@ -1,4 +1,4 @@
-"""Read prompts to continue, in the format of RealToxicityPrompts or as plain lines."""
+"""Read prompts from a file in the format of RealToxicityPrompts or with one prompt on each line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unembed.errors import InvalidInput, reading_fault
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, its line in the file, and its toxicity in the data set."""
+    """A prompt, its line number in the file, and its toxicity according to the data set."""
 
     text: str
     line: int
@@ -23,9 +23,9 @@ def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int
     """Return the prompts of a file.
 
     Args:
-        path: JSON lines with `{"prompt": {"text": ...}, "challenging": ...}` (RealToxicityPrompts), or with
-            `{"prompt": "..."}` or `{"text": "..."}`; a .txt file holds one prompt a line.
-        challenging_only: only prompts marked as challenging.
+        path: JSON lines with `{"prompt": {"text": ...}, "challenging": ...}` (RealToxicityPrompts), or with `{"prompt":
+            "..."}` or `{"text": "..."}`; or a .txt file with one prompt on each line.
+        challenging_only: return only prompts that are marked as challenging.
         limit: the largest number of prompts.
 
     Raises:

@@ -1,7 +1,7 @@
 """Toxicity scorers with one interface: `scorer.score(texts)` returns a number from 0 to 1 for each attribute and text.
 
-The paper's scorer, the Perspective API, shuts down on 2026-12-31, so there is no client for it; stored scores can be
-read.
+There is no client for the paper's scorer, the Perspective API, because it shuts down on 2026-12-31. Scores that were
+stored in a file can be used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Scorer(Protocol):
 
 
 class Lexicon:
-    """Scores a text 1 if it contains a listed word at word boundaries, else 0."""
+    """Scores a text 1 if it contains a word of a list as a whole word, else 0."""
 
     def __init__(self, words: Iterable[str], name: str = "lexicon") -> None:
         """Compile the words into one pattern; case is ignored."""
@@ -97,7 +97,7 @@ class StoredScores:
             self._scores[text] = own
 
     def score(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        """Return the stored scores; attributes that some text lacks are left out.
+        """Return the stored scores; an attribute is left out if one of the texts has no score for it.
 
         Raises:
             InvalidInput: a text has no stored score.
@@ -125,9 +125,10 @@ class Classifier:
         """Open the model.
 
         Args:
-            name: hub id or folder.
-            offline: use the local cache only.
-            batch: texts at a time.
+            name: id on the Hugging Face hub, or folder.
+            offline: use only files in the local cache.
+            device: the device to run the model on.
+            batch: number of texts in a batch.
 
         Raises:
             ModelUnavailable: it cannot be loaded.
@@ -157,14 +158,14 @@ class Classifier:
                 why=f"its labels ({', '.join(labels)}) do not include toxicity",
                 instead="Choose another",
             )
-        # A classifier of several exclusive labels uses a softmax; independent labels use sigmoids.
+        # If exactly one label applies to a text, probabilities are a softmax over labels; else a sigmoid of each.
         self._exclusive = len(labels) > 1 and (
             self._model.config.problem_type == "single_label_classification"
             or any(label.startswith(("non", "not", "neutral", "label_0")) for label in labels)
         )
 
     def score(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        """Return the probability of each label, under the paper's name if it has one."""
+        """Return the probability of each label; labels are renamed to the paper's attributes where possible."""
         import torch
 
         found: dict[str, list[float]] = {name: [] for name in self._columns}
@@ -186,7 +187,7 @@ class Linear:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        """Read the shipped weights, or others that `tools.fit_linear` wrote.
+        """Load the shipped weights, or those in a file that `tools.fit_linear` wrote.
 
         Raises:
             ModelUnavailable: the file cannot be read.
@@ -205,7 +206,7 @@ class Linear:
 
     @cached_property
     def card(self) -> dict[str, Any]:
-        """Return what it was trained on, its licence, and its measured accuracy."""
+        """The scorer's training data, licence and measured accuracy."""
         return json.loads(self._path.with_suffix(".json").read_text(encoding="utf-8"))
 
     def score(self, texts: Sequence[str]) -> dict[str, list[float]]:
@@ -220,8 +221,8 @@ def open_scorer(name: str, *, offline: bool = False, device: str | None = None) 
     Args:
         name: "linear"; "lexicon:FILE" (words, one a line); "stored:FILE" (JSON lines with scores); "linear:FILE";
             anything else is a Hugging Face id or folder.
-        offline: for classifiers, use the local cache only.
-        device: for classifiers.
+        offline: for classifiers, use only files in the local cache.
+        device: for classifiers, the device to run on.
 
     Raises:
         ModelUnavailable: the scorer cannot be loaded.

@@ -1,6 +1,7 @@
-"""Select values to turn on: by hand, by a scorer of their top tokens, or greedily under a perplexity budget.
+"""Select memories (FFN neurons) to turn on, to make text less toxic.
 
-Source: Geva et al. 2022, section 6.1 (manual and API-graded choice). The greedy choice is not the paper's.
+They are selected by hand, by the toxicity score of their top tokens, or greedily within a limit on perplexity. Source:
+Geva et al. 2022, section 6.1 (by hand and by scores). The greedy method is not from the paper.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PAPER_VALUES = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection(Displayed):
-    """Values to turn on, and how they were selected."""
+    """Selected memories (FFN neurons): the edits that turn them on, and a table."""
 
     edits: tuple[Edit, ...]
     table: Table
@@ -44,12 +45,12 @@ class Selection(Displayed):
     each."""
 
     def to_table(self) -> Table:
-        """Return the table of selected values."""
+        """Return the table of selected memories."""
         return self.table
 
 
 def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> Selection:
-    """Select values named by hand.
+    """Select memories by their layer and index; `to` is the coefficient to set.
 
     Raises:
         OutOfRange: the model has no such memory.
@@ -61,7 +62,7 @@ def manual(lm: Decoder, memories: Sequence[tuple[int, int]], to: float = ON) -> 
 
 
 def paper_values(lm: Decoder, to: float = ON) -> Selection:
-    """Select the ten values of Table 8, for gpt2-medium.
+    """Select the ten memories of gpt2-medium that the paper lists in Table 8.
 
     Raises:
         InvalidInput: the model has another shape, so these indices do not apply.
@@ -80,10 +81,14 @@ def paper_values(lm: Decoder, to: float = ON) -> Selection:
 def value_scores(
     lm: Decoder, scorer: Scorer, top: int = 30, *, layers: Sequence[int] | None = None, negative: bool = False
 ) -> Float[Tensor, "layer d_mlp"]:
-    """Score the toxicity of each value's top tokens, joined into a text; NaN after the last value of a smaller layer.
+    """Return the toxicity score of each value vector's top tokens, joined into a text.
+
+    Layers with fewer value vectors are padded with NaN.
 
     Args:
-        negative: of what each promotes at negative coefficients (gated layers) instead.
+        top: number of top tokens.
+        layers: the layers to score; all when None.
+        negative: score the tokens that are promoted at negative coefficients (gated layers) instead.
 
     Source: Geva et al. 2022, appendix A.4.
     """
@@ -107,17 +112,18 @@ def by_scorer(
     seed: int = 0,
     to: float = ON,
 ) -> Selection:
-    """Select random values among those whose top tokens score below a threshold, as the paper did by API.
+    """Select random memories among those whose top tokens have a toxicity score below a threshold, as in the paper.
 
-    Memories of gated layers fire with either sign: both poles are candidates, and one is chosen at most once.
+    In gated layers, coefficients have either sign: both signs are candidates, but a memory is selected at most once.
 
     Args:
-        scorer: scores the 30 top tokens of each value.
-        below: the threshold.
-        lowest: the least toxic values instead of random ones below the threshold.
-        layers: layers to choose from; all when None.
+        scorer: scores the 30 top tokens of each value vector.
+        n: number of memories to select.
+        below: the threshold of the score.
+        lowest: select the memories with the lowest scores instead of random ones.
+        layers: the layers to select from; all when None.
         seed: the seed of the random choice.
-        to: the coefficient.
+        to: the size of the coefficient to set.
 
     Raises:
         InvalidInput: fewer than n values score below the threshold.
@@ -160,7 +166,7 @@ def _table(
     title: str,
     signs: Sequence[int] | None = None,
 ) -> Table:
-    """Tabulate the memories and what they promote at the signs of their coefficients; all are positive when None."""
+    """Return a table of memories and the tokens that they promote at these signs (positive when None)."""
     signs = [1] * len(memories) if signs is None else signs
     poles = {"pole": ["negative" if sign < 0 else "positive" for sign in signs]}
     columns = {
@@ -174,9 +180,10 @@ def _table(
 
 
 def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[Tensor, "layer d_mlp"]:
-    """Estimate how the text's surprisal (nats per token) changes if each memory alone is set to `to`, to first order.
+    """Estimate, for each memory alone, how a coefficient of `to` changes the text's surprisal, in nats per token.
 
-    The sum over positions of (to - m) times the gradient of the mean loss by m: one pass forward and back for all.
+    The first-order estimate is the sum over positions of (to - m) times the gradient of the mean loss by m. One forward
+    and backward pass gives it for all memories.
 
     Memory: the activations of 1,024 tokens with their gradients.
     """
@@ -207,25 +214,27 @@ def greedy(
     tried: int = 12,
     progress: Callable[[int, int], None] | None = None,
 ) -> Selection:
-    """Select values and coefficients one by one that make unwanted text surprising but not clean text.
+    """Select memories and coefficients that make unwanted text less probable, one by one, within a limit on perplexity.
 
-    Each step ranks all memories at every strength by their first-order gain, measures the best `tried` exactly, and
-    takes the largest gain whose price stays within the step's share of the budget. Gain: nats per token added to the
-    unwanted text, less those added to the wanted text.
+    All memories are ranked with every coefficient in `strengths` by a first-order estimate of their gain. Each step
+    measures the next `tried` of this ranking exactly, and selects the one with the largest gain whose increase of the
+    clean text's surprisal is within this step's share of the budget. The gain is the increase of the unwanted text's
+    surprisal minus that of the wanted text, in nats per token.
 
     Args:
-        unwanted: windows of text to be made unlikely, such as toxic comments.
-        clean: windows whose perplexity is the cost.
-        wanted: windows of the same kind as `unwanted` without the fault, so that the kind itself is not the target.
-        n: how many values at most.
-        budget: largest growth of the clean text's perplexity; 0.17 is the cost of the paper's ten values (21.7 to
-            25.3).
-        strengths: coefficients to try; a negative one makes a value push its tokens down, which the paper did not do.
-        tried: candidates of the first-order ranking measured exactly at each step.
-        progress: called with steps done and steps in total.
+        unwanted: windows of text to make less probable, such as toxic comments.
+        clean: windows of text whose perplexity should not increase.
+        wanted: windows of text like `unwanted` but not toxic, such as other comments, so that only toxicity counts.
+        n: largest number of memories to select.
+        budget: largest relative increase of the clean text's perplexity; 0.17 is that of the paper's ten memories (21.7
+            to 25.3).
+        strengths: coefficients to try. A negative one suppresses a value vector's top tokens, which the paper did not
+            do.
+        tried: number of candidates to measure exactly in each step.
+        progress: called with the number of steps done and their total.
 
     Returns:
-        The edits and the curve; fewer than n where nothing more helps within the budget.
+        The edits, and a table with one row for each step; fewer than n if nothing more helps within the budget.
     """
     lm = require_decoder(lm)
     base = {name: _nats(lm, rows) for name, rows in _named(unwanted, clean, wanted)}
@@ -242,8 +251,7 @@ def greedy(
             if row["price_nats"] <= allowed and _gain(row) > max(_gain(curve[-1]), best[0] if best else -math.inf):
                 best = (_gain(row), edit, row)
         if best is None:
-            # None of the values just tried helps within the budget, so the search continues with the next ones in the
-            # ranking.
+            # No candidate that was just tried helps within the budget, so the next ones of the ranking are tried.
             ranked = ranked[tried:]
             continue
         edits.append(best[1])
@@ -285,7 +293,7 @@ def _gain(row: dict) -> float:
 def _ranked(
     lm: Decoder, unwanted: Tensor, clean: Tensor, wanted: Tensor | None, strengths: Sequence[float], top: int
 ) -> list[Edit]:
-    """Return edits by first-order gain minus cost, best first."""
+    """Return candidate edits by their first-order estimate of gain minus cost, best first."""
     found = []
     for to in strengths:
         gain = first_order(lm, unwanted, to) - first_order(lm, clean, to).clamp_min(0)

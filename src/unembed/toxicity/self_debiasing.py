@@ -1,8 +1,8 @@
 """Self-debiasing: make tokens less probable if their probability rises after a prefix that announces toxic text.
 
-With p the model's next-token distribution and p_y the one after "The following text contains ...", delta(w) = p(w) -
-max_y p_y(w); p(w) is multiplied by exp(decay * delta) where delta is negative, by no less than epsilon, and scaled to
-sum to one.
+Let p be the model's next-token distribution, and p_y the one after a prefix y such as "The following text contains
+...". With delta(w) = p(w) - max_y p_y(w), p(w) is multiplied by max(epsilon, exp(decay * delta(w))) where delta(w) is
+negative, and the result is scaled to sum to 1.
 Source: Schick, Udupa, Schütze 2021, section 4 (Eqs. 2-4); prefixes, epsilon and the maximum over prefixes as released.
 """
 
@@ -41,13 +41,13 @@ def debiased(
     decay: float = DECAY,
     epsilon: float = EPSILON,
 ) -> Float[Tensor, "*pos d_vocab"]:
-    """Return log-probabilities after the correction.
+    """Return the corrected log-probabilities.
 
     Args:
-        logits: the model's own.
-        announced: its logits after each prefix.
-        decay: how fast a token loses probability.
-        epsilon: the smallest factor.
+        logits: the model's logits without a prefix.
+        announced: the model's logits after each prefix.
+        decay: the decay constant; a larger one reduces probabilities more.
+        epsilon: the smallest factor by which a probability is multiplied.
     """
     log_p = logits.float().log_softmax(-1)
     excess = announced.float().softmax(-1).amax(dim=0) - log_p.exp()
@@ -56,10 +56,10 @@ def debiased(
 
 
 class SelfDebiasing(LogitsProcessor):
-    """Corrects each step by the same model's predictions after the prefixes, with a separate cache.
+    """A logits processor for self-debiasing; it runs the same model on prefix and text, with a KV cache of its own.
 
-    Works in any `transformers` generation, with batches (padded on the left), sampling and beams. One processor serves
-    one generation at a time; a new prompt is detected and starts a new generation.
+    It works in any `transformers` generation, with batches (padded on the left), sampling and beams, but only for one
+    generation at a time. It detects when a new generation starts.
     """
 
     def __init__(
@@ -75,14 +75,16 @@ class SelfDebiasing(LogitsProcessor):
         """Encode the prefixes.
 
         Args:
-            prefixes: what announces unwanted text.
+            model: the model.
+            tokenizer: its tokenizer.
+            prefixes: texts that announce unwanted text.
             decay: the decay constant; 50 in the paper's comparison.
-            epsilon: the smallest factor on a probability.
-            pad_token_id: what fills rows on the left; the tokenizer's by default, else the end token.
+            epsilon: the smallest factor by which a probability is multiplied.
+            pad_token_id: the padding token; by default the tokenizer's, else its end token.
 
         Raises:
             InvalidInput: no prefixes.
-            Unsupported: the model reads padding on the left, with which prefixes of unequal length share a batch.
+            Unsupported: the model does not ignore padding on the left, which batches of unequal prefixes need.
         """
         if not prefixes:
             raise InvalidInput("self-debiasing without prefixes", instead="Give at least one")
@@ -104,7 +106,7 @@ class SelfDebiasing(LogitsProcessor):
 
     @property
     def longest(self) -> int:
-        """The number of tokens of the longest prefix, by which the context is shorter."""
+        """The number of tokens of the longest prefix, by which prompt and continuation must be shorter."""
         return max(len(p) for p in self.prefixes)
 
     @torch.no_grad()
@@ -131,7 +133,7 @@ class SelfDebiasing(LogitsProcessor):
         return logits.view(len(self.prefixes), input_ids.shape[0], -1)
 
     def _order(self, input_ids: Tensor) -> Tensor | None:
-        """Return, for each row, the row of the last call that it continues; None if it continues none."""
+        """Return, for each row, the row of the last call that it continues; None if a new generation has started."""
         seen = self._seen
         if seen is None or self._cache is None or input_ids.shape != (seen.shape[0], seen.shape[1] + 1):
             return None

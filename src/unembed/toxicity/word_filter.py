@@ -1,9 +1,10 @@
 """Ban words from generated text, however the tokenizer splits them.
 
-`transformers`' own `bad_words_ids` bans token sequences: a word in another case, without its leading space, or split in
-another way gets through, and innocent words that contain it are banned. Here the text decides: a token is banned if the
-text would then end in a banned word, or contain one that starts at a word boundary. A banned word that could still
-become part of a longer one ("ass" into "assassin", in several tokens) is banned too, because it cannot be undone.
+The argument `bad_words_ids` of `transformers` bans token sequences: it does not ban a word in another case, without its
+leading space, or tokenised in another way, but it bans harmless words that contain the sequence. Here the text counts:
+a token is banned if the text would then end in a banned word, or contain one as a whole word. A banned word that could
+become the start of a longer word with the next token ("ass" in "assassin") is banned too, because a token cannot be
+taken back.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _SPACES = bytes.maketrans(b"\t\n\r\v\f", b"     ")
 
 
 def is_word_byte(byte: int) -> bool:
-    """Tell whether a byte belongs to a word: letters, digits, underscore, and anything outside ASCII."""
+    """Return whether a byte can be part of a word: letters, digits, underscore, and bytes outside ASCII."""
     return byte >= 0x80 or chr(byte).isalnum() or byte == 0x5F
 
 
 def token_bytes(tokenizer: Any) -> list[bytes]:
-    """Return the bytes that each token adds, in lower case with spaces for white space; none for special tokens."""
+    """Return the bytes of each token's text, in lower case, with spaces for white space; empty for special tokens."""
     size = len(tokenizer)
     special = set(tokenizer.all_special_ids)
     found = []
@@ -45,13 +46,13 @@ def token_bytes(tokenizer: Any) -> list[bytes]:
 
 
 class WordFilter(LogitsProcessor):
-    """Sets the logit of every token that would complete a banned word to minus infinity.
+    """A logits processor that sets the logit of every token that would complete a banned word to minus infinity.
 
-    Works in any `transformers` generation: `model.generate(..., logits_processor=[WordFilter(words, tokenizer)])`.
+    It works in any `transformers` generation: `model.generate(..., logits_processor=[WordFilter(words, tokenizer)])`.
     """
 
     def __init__(self, words: Iterable[str], tokenizer: Any) -> None:
-        """Precompute which tokens complete which prefixes of banned words.
+        """Compute which tokens complete a banned word after each beginning of it.
 
         Args:
             words: words or phrases; case does not matter.
@@ -66,7 +67,7 @@ class WordFilter(LogitsProcessor):
         self._bytes = token_bytes(tokenizer)
         self._longest = max(map(len, banned))
         self._words = banned
-        # The rest of a word after each possible beginning; b"" is the beginning of every word.
+        # For each beginning of a banned word, the possible rests; b"" is a beginning of every word.
         self._rest: dict[bytes, list[bytes]] = {}
         for word in banned:
             for k in range(len(word)):
@@ -83,7 +84,7 @@ class WordFilter(LogitsProcessor):
         self._always = torch.tensor(always, dtype=torch.long)
 
     def _inside(self, text: bytes) -> bool:
-        """Tell whether a token contains a whole banned word after its first byte."""
+        """Return whether a token contains a whole banned word that starts after its first byte."""
         return any(
             text[start : start + size] in self._words and self._bounded(text, start, start + size)
             for start in range(1, len(text))
@@ -97,7 +98,7 @@ class WordFilter(LogitsProcessor):
         return left and right
 
     def banned_after(self, ids: list[int]) -> list[int]:
-        """Return the tokens that must not follow this text, apart from those that contain a banned word themselves."""
+        """Return the tokens that must not follow this text, except those that are banned after any text."""
         tail, at = b"", len(ids)
         while at > 0 and len(tail) <= self._longest:
             at -= 1

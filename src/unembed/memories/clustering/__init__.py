@@ -1,1 +1,1 @@
-"""Agglomerative clustering of values: the clusters equal scikit-learn's, but memory grows only linearly with n."""
+"""Agglomerative clustering of value vectors: the same clusters as scikit-learn's, in memory linear in their number."""

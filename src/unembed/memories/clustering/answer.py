@@ -1,4 +1,4 @@
-"""Clusters of values as a question for the command line and the explorer."""
+"""The analysis `clusters` of the command line and the explorer: clusters of value vectors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ def clusters_answer(
     out: Out = None,
     progress: Progress = None,
 ) -> Answer:
-    """Cluster the values of all memories (FFN neurons) by cosine, exactly, and show the largest clusters.
+    """Cluster the value vectors of all memories (FFN neurons) by cosine similarity, and show the largest clusters.
 
-    There are a tenth as many clusters as values unless --clusters says otherwise. With --memory, the clusters of those
-    memories are shown. --out writes the cluster of every value as Parquet.
+    The clustering is exact. By default there is one cluster for every ten value vectors; --clusters sets the number.
+    --memory shows the clusters of the memories that it names. --out writes the cluster of every value vector to a
+    Parquet file.
 
-    Caution: Random values fall into clusters too, and a cluster's tokens are a reading of its mean, not an effect.
+    Caution: Random vectors fall into clusters too. A cluster's tokens are those that its mean vector scores highest;
+    they do not show an effect on the model's predictions.
     """
     if out is not None:
         check_writable(out)

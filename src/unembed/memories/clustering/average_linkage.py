@@ -2,21 +2,22 @@
 
 Average linkage needs no distance matrix: the average similarity of two clusters is the dot product of the means of
 their unit vectors. The tree grows in rounds. Each round merges every pair of clusters that are each other's nearest;
-average linkage is reducible, so that gives the same tree as merging one closest pair at a time. Between rounds a
-cluster has a short list of candidates with an upper bound on its similarity to everything that is not on the list.
-Merging only averages similarities, so both stay valid:
+average linkage is reducible, so that gives the same tree as merging one closest pair at a time. Each cluster has a
+short list of candidates for its nearest cluster, and an upper bound on its similarity to every cluster that is not on
+the list. A merge only averages similarities, so lists and bounds can be updated without a new comparison:
 
-- an entry that merged with others is bounded by the average of its known similarities and the list's bound;
-- a new cluster takes both lists, each value and bound weighted by size;
-- only a candidate that could be the nearest is computed, and a cluster is compared with all others again only if its
-  best candidate falls below its bound.
+- if a candidate has merged with other clusters, the average of its known similarities and the list's bound is an upper
+  bound on its new similarity;
+- a new cluster takes the lists of both clusters that it joins, with similarities and bounds averaged by their sizes;
+- a similarity is computed exactly only if that candidate could be the nearest, and a cluster is compared with all
+  others again only if its best candidate falls below its bound.
 
-The one full comparison, at the start, computes each pair once and stores maxima of groups of columns
+The only comparison of all pairs, at the start, computes each pair once and stores the maxima of groups of columns
 (`unembed.memories.clustering.candidate_lists`).
 
-Cases that cosine leaves undefined: the direction of a zero vector is undefined, so its similarity to others is set to 0
-and all zero vectors are one point; equal directions merge first, at height 0; among equal similarities any choice is a
-correct tree, and the same input gives the same tree.
+Special cases: a zero vector has no direction, so its similarity to other vectors is set to 0, and all zero vectors
+count as equal; equal directions merge first, at height 0; if several pairs are equally similar, any of them may merge
+first, and the same input always gives the same tree.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ def average_linkage(
 
     Args:
         vectors: (n, d), any float dtype, on any device.
-        group: columns whose largest similarity is stored as one number in the first comparison.
-        tile: rows and columns compared at once, a multiple of `group`.
-        progress: called with steps done and steps in total: a vector compared with all others, two clusters merged.
+        group: number of columns of which the first comparison stores only the largest similarity.
+        tile: number of rows, and of columns, compared at once; a multiple of `group`.
+        progress: called with the number of steps done and their total; a step compares one vector with all others, or
+            merges two clusters.
 
     Raises:
         InvalidInput: the vectors are not a matrix, are empty, or hold NaN or infinity.
@@ -74,7 +76,7 @@ def average_linkage(
 
 
 class _Clusters:
-    """The current clusters of average linkage: one row for each, with its mean, its candidates and its bound."""
+    """The current clusters of average linkage, one in each row: mean vector, list of candidates and bound."""
 
     def __init__(
         self,
@@ -104,7 +106,6 @@ class _Clusters:
         self.similarity = np.full(n, -np.inf)
 
     def run(self) -> None:
-        """Merge until one cluster is left."""
         n = len(self.node)
         rows, to_merge = np.arange(n), len(self.tree.parent) - self.tree.made
         while self.tree.made < len(self.tree.parent):
@@ -117,7 +118,10 @@ class _Clusters:
                 rows = self._compact(rows)
 
     def _mutual(self) -> np.ndarray:
-        """Return rows that are each other's nearest; if ties leave none, disjoint pairs at the highest similarity."""
+        """Return the pairs of rows that are each other's nearest.
+
+        Ties can leave no such pair; then return disjoint pairs with the highest similarity.
+        """
         alive = np.flatnonzero(self.node >= 0)
         other = self.row_of[self.nearest[alive]]
         mutual = (self.nearest[other] == self.node[alive]) & (alive < other)
@@ -133,7 +137,7 @@ class _Clusters:
         return np.array(pairs)
 
     def _merge(self, pairs: np.ndarray) -> np.ndarray:
-        """Merge pairs of rows into their first rows; return the rows whose nearest must be found again."""
+        """Merge each pair of rows into its first row; return the rows whose nearest cluster must be found again."""
         a, b = pairs.T
         sizes = self.tree.size[self.node[pairs]].astype(np.float64)
         weights = sizes / sizes.sum(axis=1, keepdims=True)
@@ -150,7 +154,10 @@ class _Clusters:
         return np.flatnonzero(stale)
 
     def _join_lists(self, a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> None:
-        """Set the lists of new clusters: the entries of both parts, with a part's bound for entries that it lacks."""
+        """Join the candidate lists of the two clusters that each new cluster is made of.
+
+        For a candidate on one list only, the bound of the other list stands in for the similarity.
+        """
         mine, theirs = self._current(a, self.node[a]), self._current(b, self.node[a])
         ids = np.concatenate([mine[0], theirs[0]], axis=1)
         wa, wb = weights[:, :1], weights[:, 1:]
@@ -179,7 +186,10 @@ class _Clusters:
         self.listed[a], self.value[a], self.known[a] = ids[:, :LISTED], value[:, :LISTED], known[:, :LISTED]
 
     def _current(self, rows: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the lists of rows as current clusters: ids (`NONE` if empty), upper bounds, and which are exact."""
+        """Return the candidates of rows after the merges so far: ids, upper bounds, and which bounds are exact.
+
+        An id is `NONE` where a list has fewer candidates.
+        """
         listed, value, known = self.listed[rows], self.value[rows], self.known[rows]
         root = self.tree.roots(listed)
         root[root == own[:, None]] = NONE
@@ -208,7 +218,7 @@ class _Clusters:
         return ids_out.reshape(root.shape), value_out.reshape(root.shape), known_out.reshape(root.shape)
 
     def _find_nearest(self, rows: np.ndarray) -> None:
-        """Set the nearest cluster of each row, from its list if that proves it, else by comparing with all clusters."""
+        """Set the nearest cluster of each row, from its candidates if the bound allows, else from all clusters."""
         ids, value, known = self._current(rows, self.node[rows])
         open_rows = np.arange(len(rows))
         while len(open_rows):
@@ -231,11 +241,11 @@ class _Clusters:
         self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
         self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
         self.known[rows] = False
-        # The bound allows for rounding (`slack`), so the best entry of a newly computed list always reaches it.
+        # The bound includes `slack`, so the best candidate of a newly computed list is never below it.
         self._find_listed(rows)
 
     def _find_listed(self, rows: np.ndarray) -> None:
-        """Compute every listed candidate that could be nearest after a full comparison."""
+        """Compute the exact similarity of every candidate that could be nearest after a full comparison."""
         value, known = self.value[rows], self.known[rows]
         rivals = value >= value[:, :1] - 2 * self.slack
         r, c = np.nonzero(rivals & (self.listed[rows] >= 0))
@@ -247,7 +257,7 @@ class _Clusters:
         self.nearest[rows], self.similarity[rows] = self.listed[rows, best], value[at, best]
 
     def _compared(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the most similar current rows of each row, their similarities, and a bound on all others."""
+        """Compare rows with all current clusters: the most similar ones, their similarities, a bound on the others."""
         dead = torch.from_numpy(self.node < 0).to(self.means.device)
         width = min(LISTED + 1, len(self.node))
         ids = np.full((len(rows), LISTED), NONE, dtype=np.int64)
@@ -267,7 +277,7 @@ class _Clusters:
         return ids, values, bound
 
     def _compact(self, rows: np.ndarray) -> np.ndarray:
-        """Close the gaps that merged rows leave, and return the new numbers of `rows`."""
+        """Remove rows that were merged into others, and return the new numbers of `rows`."""
         alive = np.flatnonzero(self.node >= 0)
         place = np.full(len(self.node), NONE, dtype=np.int64)
         place[alive] = np.arange(len(alive))
@@ -284,7 +294,6 @@ class _Clusters:
         return self.means[torch.from_numpy(rows)]
 
     def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Return similarities of pairs of rows, summed in float64."""
         out = np.empty(len(a))
         for start in range(0, len(a), 2048):
             part = slice(start, start + 2048)

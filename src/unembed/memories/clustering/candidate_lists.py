@@ -1,6 +1,6 @@
-"""The one full comparison at the start of average linkage: every row's most similar rows, and a bound on the rest.
+"""The comparison of all pairs at the start of average linkage: the most similar rows of each row.
 
-Each pair of rows is computed once, in square tiles, of which only the maxima of groups of columns are stored.
+The similarity of each pair is computed once, in square tiles; only the maxima of groups of columns are stored.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ _CHOSEN, _PER_GROUP = 6, 8
 def first_lists(
     means: Float32[Tensor, "n d"], group: int, tile: int, listed: int, progress: Callable[[int], None]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return candidates of all rows, their similarities, and bounds on the rest; each pair is computed once.
+    """Return the most similar rows of each row, their similarities, and an upper bound on all other similarities.
 
-    `progress` is called with the rows whose comparison would have cost as much as what is done.
+    First the largest similarity of each row to each group of `group` rows is computed, each pair of rows only once.
+    Then candidates are taken from the groups with the largest maxima; the largest maximum of the other groups bounds
+    the similarities in them.
 
-    The largest similarity of a row to each group of `group` columns comes from square tiles, each read by rows and by
-    columns. A row then looks inside its best groups only; the best of the others bounds the rest.
+    Args:
+        means: vectors of length at most 1.
+        group: number of rows in a group.
+        tile: number of rows, and of columns, compared at once.
+        listed: number of candidates for each row.
+        progress: called with the number of rows, of n, that correspond to the work done.
     """
     maxima = _group_maxima(means, group, tile, progress)
     n, n_groups = maxima.shape
@@ -73,7 +79,7 @@ def first_lists(
 def _group_maxima(
     means: Float32[Tensor, "n d"], group: int, tile: int, progress: Callable[[int], None]
 ) -> Float32[Tensor, "n groups"]:
-    """Return the largest similarity of each row to each group of consecutive rows, without the row itself."""
+    """Return the largest similarity of each row to each group of consecutive rows, without that to itself."""
     n = len(means)
     out = torch.empty(n, -(-n // group), device=means.device)
     room = torch.empty(tile, tile, device=means.device)
@@ -95,7 +101,7 @@ def _group_maxima(
 
 
 def _maxima(scores: Tensor, group: int, dim: int) -> Tensor:
-    """Return maxima of groups of rows or columns; the last group may be short."""
+    """Return the maxima over groups of `group` rows (dim 0) or columns (dim 1); the last group may be smaller."""
     whole = scores.shape[dim] // group * group
     head = scores.narrow(dim, 0, whole).unflatten(dim, (-1, group)).amax(dim=dim + 1)
     if whole == scores.shape[dim]:

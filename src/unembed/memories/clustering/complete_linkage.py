@@ -1,7 +1,7 @@
-"""Complete linkage under cosine distance, which LM-Debugger's clusters use.
+"""Complete linkage under cosine distance, as in LM-Debugger's clusters.
 
-There is no shortcut as for average linkage (`unembed.memories.clustering.average_linkage`): it needs the full matrix,
-so small sets only.
+Unlike average linkage (`unembed.memories.clustering.average_linkage`), it needs the full distance matrix, so it is for
+small sets of vectors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
 
     Args:
         vectors: (n, d), any float dtype, on any device.
-        progress: called with merges done and merges in total.
+        progress: called with the number of merges done and their total.
 
     Raises:
         Unsupported: more than `LARGEST_COMPLETE` vectors.
@@ -57,7 +57,7 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
         while True:
             here = chain[-1]
             nearest = int(distance[here].argmin())
-            # In a tie the previous element of the chain wins; otherwise the chain could go round in a circle.
+            # In a tie the previous element of the chain counts as the nearest; otherwise the loop might never end.
             if len(chain) > 1 and distance[here, chain[-2]] <= distance[here, nearest]:
                 nearest = chain[-2]
                 break

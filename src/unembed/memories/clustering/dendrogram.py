@@ -1,4 +1,4 @@
-"""The tree of a clustering, finished or growing."""
+"""The tree of a clustering: while it is built, and finished."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Dendrogram:
-    """The tree of merges in SciPy's form, lowest first; merge i creates node n + i."""
+    """The finished tree, as in SciPy's linkage matrix: merges sorted by height; merge i creates node n + i."""
 
     n: int
     children: Int[np.ndarray, "merge 2"]
@@ -34,7 +34,7 @@ class Dendrogram:
         return self._labels(self.n - n_clusters)
 
     def _labels(self, merges: int) -> Int[np.ndarray, " n"]:
-        """Return labels after the first `merges` merges: each node takes its parent's label, from the top down."""
+        """Return the cluster of every vector after the first `merges` merges, numbered by first appearance."""
         top = np.arange(self.n + merges)
         for i in range(merges - 1, -1, -1):
             top[self.children[i]] = top[self.n + i]
@@ -44,12 +44,12 @@ class Dendrogram:
         return order[labels]
 
     def linkage(self) -> Float[np.ndarray, "merge 4"]:
-        """Return the matrix that `scipy.cluster.hierarchy` reads."""
+        """Return the linkage matrix that the functions of `scipy.cluster.hierarchy` take."""
         return np.column_stack([self.children.astype(float), self.heights, self.sizes.astype(float)])
 
 
 class Tree:
-    """Nodes in the order in which they are created: vectors first, then merges as found, which is not by height."""
+    """A tree while it is built: nodes are the vectors, then merges in the order found, which is not that of height."""
 
     def __init__(self, n: int) -> None:
         self.n, self.made = n, n
@@ -59,7 +59,12 @@ class Tree:
         self.height = np.zeros(max(n - 1, 0))
 
     def merge_equal(self, first_of: np.ndarray, distinct: np.ndarray) -> np.ndarray:
-        """Join equal vectors at height 0, and return the node of each distinct one."""
+        """Merge equal vectors at height 0, and return the node of each distinct vector.
+
+        Args:
+            first_of: for each vector, the number of the first vector equal to it.
+            distinct: the numbers of these first vectors.
+        """
         root = np.arange(self.n)
         for i in np.flatnonzero(first_of != np.arange(self.n)).tolist():
             root[first_of[i]] = self.merge(np.array([[root[first_of[i]], i]]), np.zeros(1))[0]
@@ -68,7 +73,7 @@ class Tree:
     def merge(self, pairs: np.ndarray, heights: np.ndarray) -> np.ndarray:
         """Merge pairs of nodes, and return the new nodes.
 
-        Despite rounding, none is lower than the nodes that it joins.
+        A new node is never lower than the nodes that it joins: a height that rounding made smaller is raised.
         """
         new = np.arange(self.made, self.made + len(pairs))
         at = new - self.n
@@ -81,7 +86,7 @@ class Tree:
         return new
 
     def roots(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the current cluster of each node (`NONE` stays)."""
+        """Return the root of the tree that each node is in: its current cluster. `NONE` gives `NONE`."""
         found = nodes.copy()
         while True:
             up = np.where(found >= 0, self.parent[found], NONE)
@@ -90,7 +95,7 @@ class Tree:
             found = np.where(up >= 0, up, found)
 
     def sorted(self) -> Dendrogram:
-        """Return the dendrogram with merges by height; a merge comes after the nodes that it joins."""
+        """Return the finished tree, with merges sorted by height; a node comes after the nodes that it joins."""
         order = np.argsort(self.height, kind="stable")
         name = np.arange(2 * self.n - 1)
         name[self.n + order] = self.n + np.arange(len(order))

@@ -1,4 +1,4 @@
-"""Treat vectors as directions: scale them to length 1, and find which are equal."""
+"""Scale vectors to length 1, and find equal ones."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
 
 
 def equal_rows(directions: Float32[Tensor, "n d"]) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each row the first row equal to it, and those first rows in order."""
+    """Return, for each row, the number of the first row equal to it; and the sorted numbers of these first rows."""
     rows = (directions + 0.0).cpu().numpy()  # + 0.0 makes -0.0 and 0.0 the same bytes
     seen: dict[bytes, int] = {}
-    # The table holds a hash of each row (16 bytes) instead of the row itself, which saves memory.
+    # To save memory, the dict has a 16-byte hash of each row as its key instead of the row itself.
     first_of = np.array([seen.setdefault(blake2b(row, digest_size=16).digest(), i) for i, row in enumerate(rows)])
     return first_of, np.unique(first_of)

@@ -1,8 +1,7 @@
-"""Group all values of a model by direction: the tree, any cut of it, and a description of every cluster.
+"""Cluster all value vectors of a model by cosine distance, and describe every cluster.
 
-The vectors that are clustered are the values as they reach the stream (after the gain of a norm that follows the FFN;
-the plain rows of W_out where there is none), by cosine distance. Source: Geva et al. 2022, section 5.2, where 10,000
-clusters of all values are cut from an average-linkage tree.
+A value vector is a row of W_out, times the gain of a norm that follows the FFN where there is one. Source: Geva et al.
+2022, section 5.2, where an average-linkage tree of all value vectors is cut into 10,000 clusters.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ def dendrogram(
 
     Args:
         vectors: one vector per row.
-        linkage: "average" in memory that grows with n, or "complete" on the full matrix (small sets).
-        metric: "cosine" is the only one.
-        progress: called with steps done and steps in total; an exception that it raises ends it.
+        linkage: "average" (memory linear in n) or "complete" (needs the full distance matrix: for small sets).
+        metric: "cosine", the only one supported.
+        progress: called with the number of steps done and their total; an exception that it raises ends the work.
 
     Raises:
         InvalidInput: another linkage or metric, or vectors that are not a finite matrix.
@@ -78,8 +77,8 @@ def cluster(
     Args:
         vectors: one vector per row.
         n_clusters: how many clusters to cut the tree into.
-        linkage: "average" in memory that grows with n, or "complete" on the full matrix (small sets).
-        metric: "cosine" is the only one.
+        linkage: "average" (memory linear in n) or "complete" (needs the full distance matrix: for small sets).
+        metric: "cosine", the only one supported.
 
     Raises:
         InvalidInput: another linkage or metric, or vectors that are not a finite matrix.
@@ -96,7 +95,7 @@ def cluster(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ValueClusters(Displayed):
-    """The values of some layers in clusters; `cut` gives another number of clusters."""
+    """The value vectors of some layers in clusters; `cut` returns the same tree in another number of clusters."""
 
     lm: Decoder
     layers: tuple[int, ...]
@@ -110,7 +109,7 @@ class ValueClusters(Displayed):
 
     @property
     def n_clusters(self) -> int:
-        """The number of clusters of this cut."""
+        """Number of clusters."""
         return int(self.labels.max()) + 1
 
     def cut(self, n_clusters: int) -> ValueClusters:
@@ -122,7 +121,7 @@ class ValueClusters(Displayed):
         return replace(self, labels=self.tree.cut(n_clusters))
 
     def members(self, number: int) -> list[tuple[int, int]]:
-        """Return layer and index of every value of a cluster.
+        """Return the layer and index of every memory (FFN neuron) whose value vector is in a cluster.
 
         Raises:
             OutOfRange: there is no such cluster.
@@ -134,7 +133,7 @@ class ValueClusters(Displayed):
         return [(layer, index) for layer, index in self.memory[self.labels == number].tolist()]
 
     def of(self, layer: int, index: MemoryIndex) -> int:
-        """Return the cluster that a memory's value is in.
+        """Return the number of the cluster that contains a memory's value vector.
 
         Raises:
             OutOfRange: there is no such memory, or its layer was not clustered.
@@ -154,13 +153,14 @@ class ValueClusters(Displayed):
         numbers: Sequence[int] | None = None,
         show_unlearned: bool = False,
     ) -> Table:
-        """One row for each of the `top` largest clusters, or for those given.
+        """Return a table with one row for each of the `top` largest clusters, or for each cluster in `numbers`.
 
-        Columns: cluster, size, first and last layer, values per layer, coherence (the mean cosine similarity of two
-        different members; None for one member), the top tokens of the centre (the mean of the members' unit vectors,
-        each carried from its layer by the model's fitted lens; without one read raw, or by its log-probabilities where
-        the model has an adaptive softmax), and some members. Tokens that
-        the model never learned are left out, unless `show_unlearned`.
+        Columns: cluster, size, first and last layer, number of members in each layer, coherence (the mean cosine
+        similarity of two different members; None for one member), the top tokens of the centre, and the names of up to
+        eight members. The centre is the mean of the members' unit vectors. If the model has a fitted lens, the lens
+        carries each from its layer to the final stream; else the centre is multiplied with W_U, or, where the model has
+        an adaptive softmax, read by its log-probabilities. Tokens that the model never learned are left out, unless
+        `show_unlearned`.
 
         Raises:
             OutOfRange: there is no cluster of this number.
@@ -176,8 +176,8 @@ class ValueClusters(Displayed):
             if self.signs is not None:
                 values *= torch.from_numpy(self.signs[self.labels == number]).to(values)[:, None]
             units = unit_rows(values)
-            # The centre gets the mean length of the cluster's members, because an adaptive softmax, unlike W_U, is not
-            # linear in the vector it reads.
+            # The centre gets the mean length of the cluster's members, because the scores of an adaptive softmax,
+            # unlike those of W_U, are not linear in the vector.
             centre = units.mean(dim=0) * values.norm(dim=1).mean()
             if basis == "jacobian":
                 centre = _carried_centre(self.lm, members, units)
@@ -192,7 +192,7 @@ class ValueClusters(Displayed):
         return Table.of_rows(title, _SUMMARY, rows, self._provenance())
 
     def to_table(self) -> Table:
-        """Return every value with its layer, index and cluster."""
+        """Return a table with one row for each value vector: layer, index, cluster."""
         columns = {"layer": self.memory[:, 0], "index": self.memory[:, 1], "cluster": self.labels}
         return Table(f"{self.n_clusters:,} clusters of {len(self.labels):,} values", columns, self._provenance())
 
@@ -204,7 +204,7 @@ class ValueClusters(Displayed):
 def _carried_centre(
     lm: Decoder, members: Sequence[tuple[int, int]], units: Float[Tensor, "member d"]
 ) -> Float[Tensor, " d"]:
-    """The mean of unit vectors, each carried from its own layer."""
+    """Return the mean of unit vectors, each carried from its layer to the final stream by the model's fitted lens."""
     at, total = torch.tensor([layer for layer, _ in members]), torch.zeros_like(units[0])
     for layer in at.unique().tolist():
         total += carried_parts(lm, units[(at == layer).to(units.device)].sum(dim=0, keepdim=True), layer)[0]
@@ -212,7 +212,7 @@ def _carried_centre(
 
 
 def coherence(units: Float[Tensor, "member d"]) -> float | None:
-    """Return the mean cosine similarity of two different members; None if there is only one."""
+    """Return the mean cosine similarity over all pairs of different members; None if there is only one member."""
     m = len(units)
     if m < 2:
         return None
@@ -230,15 +230,15 @@ def cluster_values(
     signs: Sequence[Float[Tensor, " _"]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ValueClusters:
-    """Group all values of a model into clusters of similar directions.
+    """Group all value vectors of a model into clusters of similar directions.
 
     Args:
         n_clusters: how many clusters to cut the tree into; the papers use 10,000, 200 and, in LM-Debugger, 3,000.
-        layers: which layers; all when None.
+        layers: the layers whose value vectors are clustered; all when None.
         linkage: "average", or "complete" for small models.
-        signs: multiply each value, layer by layer of the model: the sign of a gated memory's value is a convention,
-            see `unembed.memories.value_signs`. Values as they are when None.
-        progress: called with steps done and steps in total; an exception that it raises ends it.
+        signs: one factor (1 or -1) for each value vector, in a tensor for each layer of the model, because the sign of
+            a gated memory's value vector is a convention: see `unembed.memories.value_signs`. No factors when None.
+        progress: called with the number of steps done and their total; an exception that it raises ends the work.
 
     Raises:
         OutOfRange: more clusters than values, or no such layer.
