@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tests.server.closeness import close
 from tests.server.conftest import rest
 from unembed import scale_attention, scale_coefficient, scale_ffn, scale_head
+from unembed.jacobian import reading_by
 from unembed.server.app import create
 from unembed.server.routes import traces
 from unembed.server.state import ServerState
@@ -37,8 +38,7 @@ def command(wren, monkeypatch):
 def _command(*arguments: str) -> dict:
     from unembed.cli.commands import app
 
-    # The page of these tests has no lens, so the command reads without one too.
-    result = CliRunner().invoke(app, [*arguments, "--lens", "none", "--json"])
+    result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     # Roles are those of a conversation; JSON of the command has them only there.
     return {"roles": None} | json.loads(result.stdout)
@@ -175,8 +175,9 @@ def test_findings_are_those_of_the_trace_and_of_the_command(client, wren, comman
 
 
 def test_moves_are_described_in_words(client, wren):
-    key = post(client, "Once upon a time there was a little")["id"]
-    found = client.get(f"/api/v1/traces/{key}").json()["moves"]
+    with reading_by(wren, None):  # a page with a lens has no rank changes of the logit lens
+        key = post(client, "Once upon a time there was a little")["id"]
+        found = client.get(f"/api/v1/traces/{key}").json()["moves"]
     trace = wren.trace("Once upon a time there was a little")
     moves = trace.rank_changes(int(trace.prediction[-1]), -1)
     assert [(m["layer"], m["cause"], m["rank_after"]) for m in found] == [
