@@ -227,9 +227,12 @@ class LayerDescriber:
             signs = torch.tensor([-1.0 if one.pole == "negative" else 1.0 for one in some], device=self._lm.device)
             vectors = written_values(self._lm, layer, rows)
             vectors = vectors * signs[:, None].to(vectors)
-            passages = self._passages[part]
-            effects = value_effects(self._lm, vectors, layer, passages, self._caches[part])
-            yield start, vectors, effects[:, : self._lm.d_vocab]
+            effects = torch.zeros(len(some), self._lm.d_vocab, device=self._lm.device)
+            for passage, cache in zip(self._passages[part], self._caches[part], strict=True):
+                change = value_effects(self._lm, vectors, layer, [passage], [cache])[:, : self._lm.d_vocab]
+                # A few passages change all logits several times as much as others; each has to count alike.
+                effects += change / change.std(dim=1, keepdim=True).clamp_min(1e-30)
+            yield start, vectors, effects / len(self._passages[part])
 
     def _output_words(self, one: _Candidate) -> str:
         named = _named(one)

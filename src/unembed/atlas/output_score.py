@@ -1,9 +1,10 @@
 """Score the output side of a description: whether adding the value raises the tokens that it names.
 
 The value, with the sign of the coefficient, is added to the stream after its layer at the end of a few passages, at a
-tenth of the stream's length there, and the layers that follow are run (`memories.value_effects`). The change of each
-token's logit, averaged over the passages, is compared with those of tokens that are as frequent in the index's text, at
-most 512 drawn at random: the score is the mean share of them that rise less than a named token does. Chance gives 0.5.
+tenth of the stream's length there, and the layers that follow are run (`memories.value_effects`). The changes of the
+logits at a passage are divided by their standard deviation over the vocabulary, so that passages count alike, and
+averaged. They are compared with those of tokens that are as frequent in the index's text, at most 512 drawn at random:
+the score is the mean share of them that rise less than a named token does. Chance gives 0.5.
 The control is the same share for the tokens that other descriptions of the layer name (`controls`).
 """
 

@@ -87,7 +87,8 @@ def test_the_output_score_is_the_rank_of_what_adding_the_value_does(wren: Langua
     test = unread_windows(wren, None, 8)[3::4]
     for line in described[:8]:
         vector = written_values(wren, line.layer, torch.tensor([line.index]))
-        effect = value_effects(wren, vector, line.layer, test)[0]
+        changes = [value_effects(wren, vector, line.layer, [passage])[0] for passage in test]
+        effect = torch.stack([change / change.std() for change in changes]).mean(dim=0)
         share = torch.tensor([float((effect < effect[token]).double().mean()) for token in line.token_ids]).mean()
         assert line.test_output == pytest.approx(float(share), abs=0.15)  # of all tokens, not equally frequent ones
 
