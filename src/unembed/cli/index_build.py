@@ -25,7 +25,7 @@ def build(
     segmentation: Annotated[
         Literal["sentences", "windows"], Option("Split documents into sentences or overlapping windows.")
     ] = "sentences",
-    window: Annotated[int | None, Option("Tokens in a window.", low=2)] = None,
+    window: Annotated[int | None, Option("Number of tokens in a window.", low=2)] = None,
     column: Annotated[str, Option("Field that contains the text, in JSONL or Parquet.")] = "text",
     errors: Annotated[
         Literal["strict", "replace", "ignore"], Option("What to do with bytes that are not UTF-8.")
