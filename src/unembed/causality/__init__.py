@@ -1,8 +1,8 @@
-"""Replace or remove activations in the running model, and measure what that does to the prediction.
+"""Replace or remove activations during a forward pass, and measure what that does to the prediction.
 
-This package holds metrics of a prediction, activation patching between two prompts, path patching from a writer to a
-reader, ablation, total effects next to direct ones, and attribution patching as an estimate of all. How a tensor is
-captured or replaced is left to `stream`.
+This package contains metrics of a prediction, activation patching between two prompts, path patching from one component
+to another, ablation, total effects next to direct ones, and attribution patching, which estimates all of these effects.
+How a tensor is captured or replaced is left to `stream`.
 """
 
 from unembed.causality.ablation import Ablation as Ablation

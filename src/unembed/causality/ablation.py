@@ -1,4 +1,4 @@
-"""Ablation: remove heads, memories, components or layers, and measure the prediction, in prompts or over a corpus."""
+"""Ablate heads, memories, components or layers, and measure the change in prediction, in prompts or over a corpus."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from unembed.validation import as_int, one_of, positive_int
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ablation(Displayed):
-    """The metric after each ablation of parts in one prompt.
+    """The metric after each ablation in one prompt.
 
     Attributes:
-        values: the metric: (layer, head) for heads="all", (layer, memory) for memories="all", else one number for each
-            ablation in the order of `labels`.
+        values: the metric after each ablation: (layer, head) for heads="all", (layer, memory) for memories="all", else
+            one axis in the order of `labels`.
         labels: what was ablated, such as "L5H3" or "L5M278".
         baseline: the metric of the unchanged run.
-        to: what replaced the activations, in words.
-        spread: with activations of several other prompts, the standard deviation of the metric over them; else None.
+        to: what replaced the activations, as text.
+        spread: the standard deviation of the metric over several other prompts, if their activations were used as
+            replacements; else None.
     """
 
     metric: str
@@ -50,11 +51,11 @@ class Ablation(Displayed):
 
     @property
     def effects(self) -> Float[Tensor, "..."]:
-        """Baseline minus value: the total effect of the ablated part, positive if the part supports the metric."""
+        """Baseline minus value: how much the metric falls, positive if the ablated component raises the metric."""
         return self.baseline - self.values
 
     def to_table(self) -> Table:
-        """One row for each ablation, the largest effect first."""
+        """Return a table with one row for each ablation, the largest effect first."""
         columns = {"ablated": self.labels, "metric": self.values, "effect": self.effects, "spread": self.spread}
         title = f"Ablation to {self.to}: {self.metric}, baseline {self.baseline:+.4g}"
         return ranked(title, columns, self.effects, self.provenance)
@@ -62,28 +63,28 @@ class Ablation(Displayed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PromptAblations(Displayed):
-    """The same ablations in several prompts, in the order of the prompts."""
+    """The results of the same ablations in several prompts, in the order of the prompts."""
 
     each: tuple[Ablation, ...]
 
     @property
     def all_effects(self) -> Float[Tensor, "prompt ..."]:
-        """Return the effects in every prompt."""
+        """The effects in each prompt."""
         return torch.stack([one.effects for one in self.each])
 
     @property
     def effects(self) -> Float[Tensor, "..."]:
-        """Return the mean effect: how much the metric falls."""
+        """The mean over prompts of how much the metric falls."""
         return self.all_effects.mean(dim=0)
 
     @property
     def spread(self) -> Float[Tensor, "..."]:
-        """The standard deviation over prompts; NaN with one prompt."""
+        """The standard deviation of the effects over prompts; NaN if there is only one prompt."""
         every = self.all_effects
         return every.std(dim=0) if len(every) > 1 else torch.full_like(every[0], float("nan"))
 
     def to_table(self) -> Table:
-        """One row for each ablation, the largest mean effect first."""
+        """Return a table with one row for each ablation, the largest mean effect first."""
         first, spread = self.each[0], self.spread if len(self.each) > 1 else None
         columns = {"ablated": first.labels, "effect": self.effects, "spread": spread}
         title = f"Ablation to {first.to}: mean effect over {len(self.each)} prompts"
@@ -174,46 +175,48 @@ def ablate(
     """Ablate activations one at a time and measure the prediction after the last token.
 
     Args:
-        prompt: a prompt; a list of prompts of any lengths; or a corpus from `unembed.open_corpus`, over which the loss
-            of every predicted token is measured.
-        heads: pairs (layer, head), or "all"; "all" is the default where nothing is chosen.
-        memories: pairs (layer, index), groups of such pairs (each ablated together), groups by name, or "all".
+        prompt: a prompt; a list of prompts of any lengths; or a corpus from `unembed.open_corpus`. Over a corpus, the
+            loss of every predicted token is measured.
+        heads: pairs (layer, head), or "all", which is the default if nothing else is chosen either.
+        memories: pairs (layer, index), lists of such pairs (each list is ablated together), a dict of names and lists,
+            or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
-        to: "zero"; "mean", over a corpus; prompts, whose activations replace the prompt's (the metric is averaged); or
-            over a corpus "resample", the activations of other segments at the same position.
-        metric: the metric of the logits after the last token; the two most probable tokens' logit difference by
-            default. For several prompts, one or one for each.
-        layers: whole layers (what attention and FFN add), or "all".
+        to: what replaces the activations: "zero"; "mean", their mean over a corpus; a list of prompts, whose
+            activations are used one after another (the metric is averaged); or, over a corpus only, "resample": the
+            activations of other segments at the same position.
+        metric: the metric of the logits after the last token; by default, the logit difference of the two most probable
+            tokens. For several prompts, one metric or a list of one for each.
+        layers: whole layers (attention and FFN together), or "all".
         how: "exact", or "attribution_patching": the effect of setting each head and memory to zero is estimated from
             one backward pass, and the `top` largest are ablated (see `attribution_patching`).
-        attention_mask: where the prompts are ids (prompt, pos): 1 at real tokens; padding may be on either side.
-        positions: where to ablate, counted from a prompt's first real token; every position if not given.
-        corpus: for "mean" in prompts, what `unembed.open_corpus` takes; the shipped text by default.
-        mean_tokens: tokens of the corpus that the mean is taken over.
-        by_position: for "mean", the mean of each position separately.
-        n_tokens: tokens of a corpus that are run.
-        tokens_per_batch: the size of a batch of a corpus, columns times rows of a batch, padding included.
-        seed: over a corpus, of resampling and of the intervals.
-        top: with attribution patching, how many are ablated.
-        edits: changes that hold in all runs.
-        batch: rows of prompts in memory at once.
+        attention_mask: if the prompts are token ids (prompt, pos), 1 at real tokens; padding may be on either side.
+        positions: the positions to ablate, counted from a prompt's first real token; by default, all.
+        corpus: for "mean" in prompts, a corpus as `unembed.open_corpus` accepts it; by default, the shipped text.
+        mean_tokens: number of tokens of the corpus to take the mean over.
+        by_position: for "mean", whether to take the mean of each position separately.
+        n_tokens: number of tokens of a corpus to run.
+        tokens_per_batch: number of tokens in a batch of a corpus, padding included.
+        seed: over a corpus, the seed of resampling and of the intervals.
+        top: with attribution patching, the number of estimates to check by ablation.
+        edits: changes to make in all forward passes.
+        batch: number of copies of prompts in memory at once.
 
     Returns:
         An `Ablation`; for several prompts `PromptAblations`, for a corpus a `CorpusAblation`; with attribution patching
         the `EstimatedEffects`.
 
     Raises:
-        OutOfRange: no such layer, head or memory.
-        InvalidInput: nothing to ablate, a position outside the prompt, other prompts shorter than this one, or a corpus
-            in which nothing is predicted.
-        Unsupported: resampling a corpus of one segment.
+        OutOfRange: the model does not have a layer, head or memory that is named.
+        InvalidInput: there is nothing to ablate, a position is outside the prompt, the prompts in `to` are shorter than
+            this one, or nothing is predicted in the corpus.
+        Unsupported: the corpus has only one segment, so it cannot be resampled.
         PointMissing: the model has no such activation.
 
-    Memory: the stream of every prompt at every layer and one batch of rows; for a corpus the stream of one batch at
-    every layer, its logits, and one number for each ablation and prediction.
+    Memory: the stream of every prompt at every layer, and one batch of copies; for a corpus the stream of one batch at
+    every layer, its logits, and one number for each ablation and predicted token.
 
-    Several prompts run in padded batches. In float64 each has the numbers that it has alone to 1e-9 (1e-6 where the
-    model's norms compute in float32); in half precision they differ by rounding, up to 2e-2 of the largest logit in
+    Several prompts run in padded batches. In float64 this changes a prompt's results by less than 1e-9 (1e-6 if the
+    model's norms compute in float32); in half precision rounding changes them by up to 2e-2 of the largest logit in
     bfloat16 and 2e-3 in float16.
     """
     one_of("how", how, ("exact", "attribution_patching"))

@@ -1,4 +1,4 @@
-"""What an ablated activation is replaced by: zero, its mean over a corpus, or its values in other prompts."""
+"""The values that replace an ablated activation: zero, its mean over a corpus, or its values in other prompts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from unembed.sweeps.reducers.reducer import Need
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The numbers that replace activations; zero if there are none."""
+    """The values that replace activations, by capture point and layer; None for zero."""
 
     numbers: dict[Need, Tensor] | None = None
     by_position: bool = False
 
     def replacement(self, target: Target, where: Tensor | None = None, n_pos: int | None = None) -> Replacement:
-        """Return the replacement of a head, memory or component, at some positions or at all."""
+        """Return the replacement of a head, memory or component, at the positions `where` (all if None)."""
         point, layer, index = target
         chosen = torch.tensor([index]) if point == "coefficients" and index is not None else index
         if self.numbers is None:
@@ -52,12 +52,12 @@ def sources_of(
     by_position: bool,
     edits: Edits,
 ) -> tuple[list[Source], str]:
-    """Return what replaces the activations of `needs` in prompts of up to `n_pos` tokens, and describe it in words.
+    """Return the values that replace the activations `needs` in prompts of up to `n_pos` tokens, and a description.
 
-    With several prompts in `to`, there is one source for each.
+    If `to` is a list of prompts, there is one `Source` for each of them.
 
     Raises:
-        InvalidInput: `to` is not one of these, or a prompt or segment is too short.
+        InvalidInput: `to` is not "zero", "mean" or a list of prompts, or a prompt or segment is too short.
     """
     if isinstance(to, str) and to == "zero":
         return [Source()], "zero"
@@ -82,10 +82,10 @@ def sources_of(
 
 
 def up_to(mean: Float[Tensor, "pos ..."], n_pos: int, corpus: str) -> Float[Tensor, "n_pos ..."]:
-    """Return the means of the first positions.
+    """Return the means of the first `n_pos` positions.
 
     Raises:
-        InvalidInput: the corpus has no segment as long.
+        InvalidInput: no segment of the corpus is that long.
     """
     if len(mean) < n_pos:
         raise InvalidInput(

@@ -30,7 +30,7 @@ Target = tuple[str, int, int | None]
 
 @dataclass(frozen=True)
 class Group:
-    """The parts that one ablation removes together."""
+    """The heads, memories or components that one ablation removes together."""
 
     label: str
     targets: tuple[Target, ...]
@@ -48,19 +48,19 @@ def groups_of(
     components: Components | None = None,
     layers: Layers | None = None,
 ) -> list[Group]:
-    """Return one group for each ablation; all heads if nothing is chosen.
+    """Return one group for each ablation; if nothing is chosen, one for each head.
 
     Args:
         heads: pairs (layer, head), or "all".
-        memories: pairs (layer, index), groups of such pairs, groups by name (a cluster, a concept), or "all".
+        memories: pairs (layer, index), lists of such pairs, a dict of names and lists, or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
-        layers: whole layers, what attention and FFN add together; or "all".
+        layers: whole layers (attention and FFN together), or "all".
 
     Raises:
-        InvalidInput: nothing to ablate, or an unknown component.
-        OutOfRange: no such layer, head or memory.
-        PointMissing: the model has no such component.
-        Unsupported: the model has no such heads or memories.
+        InvalidInput: there is nothing to ablate, or a component is unknown.
+        OutOfRange: the model does not have a layer, head or memory that is named.
+        PointMissing: a layer does not have a component that is named.
+        Unsupported: a layer has no heads or no memories to ablate.
     """
     if heads is None and memories is None and components is None and layers is None:
         heads = "all"
@@ -73,7 +73,7 @@ def groups_of(
 def grid_of(
     lm: Decoder, heads: object, memories: object, components: object, layers: object, n: int
 ) -> tuple[int, ...]:
-    """Return the shape of the values: (layer, head) or (layer, memory) if all of one kind are ablated, else a list."""
+    """Return the shape of the results: (layer, head) or (layer, memory) if all of one kind are ablated, else (n,)."""
     chosen = [kind for kind in (heads, memories, components, layers) if kind is not None]
     if not chosen or (len(chosen) == 1 and isinstance(heads, str)):
         point = "z"

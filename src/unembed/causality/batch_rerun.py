@@ -1,4 +1,4 @@
-"""Run a padded batch of a corpus once, and again with replaced activations: the loss of every predicted token."""
+"""Run a padded batch of a corpus, once unchanged and then with replaced activations, and return each token's loss."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ from unembed.sweeps.reducers.reducer import Need
 
 
 class BatchRerun:
-    """An unchanged run of a padded batch, and ablated reruns of it, which start at the first layer changed."""
+    """A padded batch of a corpus: its unchanged forward pass, and passes with ablations.
+
+    Passes with ablations start at the first layer that is changed.
+    """
 
     def __init__(self, lm: Decoder, batch: Batch, edits: Edits, needs: Sequence[Need]) -> None:
-        """Run the batch once; store the stream entering every block, and the activations of `needs`."""
+        """Run the batch once; store the input of every block, and the activations `needs`."""
         self.lm, self.batch, self.edits = lm, batch, as_edits(edits)
         self.tokens = batch.tokens.to(lm.device)
         wanted = batch.counted & (batch.next_tokens >= 0)
@@ -50,7 +53,7 @@ class BatchRerun:
         self._skips = self._can_skip()
 
     def _can_skip(self) -> bool:
-        """Tell whether starting at the last layer gives the same losses."""
+        """Tell whether a pass that starts at the last layer gives the same losses."""
         if self.lm.structure.streams is not None:
             return False  # the captured tensor is the sum of the streams, not what passes from block to block
         if self.lm.n_layers == 1 or not self.n_predicted:
@@ -59,7 +62,7 @@ class BatchRerun:
         return float((found - self.loss).abs().max()) <= 1e-5 * max(1.0, float(self.loss.abs().max()))
 
     def _changed(self, start: int, changes: Changes) -> Float[Tensor, " prediction"]:
-        """Return the losses of a pass with replacements from one layer on."""
+        """Return the loss of every prediction in a pass that starts at a layer and makes replacements."""
         start = start if self._skips else 0
         entering = (lambda _t: self.captured["resid_pre", start].clone()) if start else None
         passes = replaced_pass(self.lm, changes, self.edits, skipped=self._outputs[:start], entering=entering)
@@ -67,7 +70,7 @@ class BatchRerun:
             return self._loss(current)
 
     def _loss(self, current: ForwardPass) -> Float[Tensor, " prediction"]:
-        """Return the loss of every prediction, in float64 on the CPU."""
+        """Run the model, and return the loss of every predicted token, in nats, in float64 on the CPU."""
         mask = self.batch.mask.to(self.tokens)
         with memory_guard(f"a batch of {self.tokens.numel()} tokens"):
             logits = self.lm.hf(self.tokens, **forward_arguments(self.lm, mask), **current.arguments).logits
@@ -83,12 +86,12 @@ class BatchRerun:
         return loss
 
     def ablated(self, group: Group, sources: Sequence[Source]) -> Float[Tensor, " prediction"]:
-        """Return the losses without a group, where each row has its own source."""
+        """Return the loss of every predicted token while a group is ablated; each row has its own replacements."""
         changes = [(i, one.replacement(target)) for target in group.targets for i, one in enumerate(sources)]
         return self._changed(group.start, changes)
 
     def rows(self) -> list[dict[Need, Tensor]]:
-        """Return the captured activations of each segment, without padding."""
+        """Return the stored activations of each segment, without padding."""
         return [
             {need: self.captured[need][i, :length] for need in self._needs}
             for i, length in enumerate(self.batch.lengths.tolist())

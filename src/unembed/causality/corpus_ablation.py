@@ -1,7 +1,8 @@
-"""Ablation over a corpus: how much the loss rises, over all tokens and for each token, with intervals.
+"""Ablation over a corpus: how much the loss rises, over all tokens and for each token, with confidence intervals.
 
 Every ablation is measured on the same tokens as the unchanged model, so each prediction is compared with itself.
-Intervals are percentile bootstraps over segments (sentences or windows), because these were drawn at random.
+Intervals are percentile bootstraps over segments (sentences or windows), because segments, not tokens, were drawn at
+random.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from unembed.validation import positive_int, valid_seed
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CorpusAblation(Displayed):
-    """The change in the loss of every predicted token, for each ablation.
+    """How much the loss of every predicted token changes with each ablation.
 
     Attributes:
         labels: what was ablated, such as "L5H3".
-        loss: the loss of the unchanged model, in nats a token.
+        loss: the loss of the unchanged model, in nats per token.
         changes: by how much each prediction's loss rises, in nats.
-        tokens: the token that is predicted.
+        tokens: the id of each predicted token.
         segments: the segment of each prediction, counted from 0.
-        to: what replaced the activations, in words.
+        to: what replaced the activations, as text.
         seed: the seed of the bootstrap and of resampling.
-        texts: the texts of the tokens that are predicted, by id.
+        texts: the text of each predicted token, by its id.
     """
 
     labels: tuple[str, ...]
@@ -55,16 +56,16 @@ class CorpusAblation(Displayed):
 
     @property
     def effects(self) -> Float[Tensor, " ablation"]:
-        """Return how much the mean loss rises, in nats per token."""
+        """How much the mean loss rises, in nats per token."""
         return self.changes.double().mean(dim=1)
 
     @property
     def intervals(self) -> Float[Tensor, "ablation 2"]:
-        """Return the 95 % interval of each effect; NaN with fewer than two segments."""
+        """The 95 % confidence interval of each effect (low, high); NaN with fewer than two segments."""
         return _intervals(self.changes, self.segments, self.seed)
 
     def to_table(self) -> Table:
-        """One row for each ablation, the largest change first."""
+        """Return a table with one row for each ablation, the largest change first."""
         low, high = self.intervals.T
         columns = {"ablated": self.labels, "loss_change": self.effects, "low": low, "high": high}
         title = (
@@ -73,14 +74,14 @@ class CorpusAblation(Displayed):
         return ranked(title, columns, self.effects, self.provenance)
 
     def by_token(self, ablated: str | int = 0, least: int = 5) -> Table:
-        """Tabulate how an ablation changes the loss of each predicted token, largest change first.
+        """Return a table of how one ablation changes the loss of each predicted token, the largest change first.
 
         Args:
-            ablated: a label, or its number.
-            least: leave out tokens that are predicted less often.
+            ablated: the ablation: its label, or its number in `labels`.
+            least: the smallest number of predictions of a token in the table.
 
         Raises:
-            InvalidInput: nothing of this label was ablated.
+            InvalidInput: there is no such ablation.
         """
         i = self.labels.index(ablated) if isinstance(ablated, str) and ablated in self.labels else ablated
         if not isinstance(i, int) or not 0 <= i < len(self.labels):
@@ -107,7 +108,7 @@ class CorpusAblation(Displayed):
 def _intervals(
     changes: Float[Tensor, "ablation prediction"], segments: Int[Tensor, " prediction"], seed: int
 ) -> Float[Tensor, "ablation 2"]:
-    """Return 95 % intervals of the mean over predictions; NaN with fewer than two segments."""
+    """Return the 95 % confidence interval of the mean over predictions; NaN with fewer than two segments."""
     if len(segments.unique()) < 2:
         return torch.full((len(changes), 2), float("nan"), dtype=torch.float64)
     from unembed.document.intervals import mean_of  # 20 ms: only where it is needed
@@ -129,7 +130,7 @@ def ablate_corpus(
     edits: Edits,
     tokens_per_batch: int,
 ) -> CorpusAblation:
-    """Ablate groups one at a time over a corpus and compare the loss of every predicted token; see `ablate`."""
+    """Ablate groups one at a time over a corpus, and compare the loss of every predicted token; see `ablate`."""
     if to not in ("zero", "mean", "resample"):
         raise InvalidInput(f"ablation to {to!r:.60}", why='over a corpus it is "zero", "mean" or "resample"')
     seed = valid_seed(seed)
@@ -186,7 +187,10 @@ def ablate_corpus(
 
 
 def _resampled(pool: Sequence[dict[Need, Tensor]], n_rows: int, n_pos: int, generator: torch.Generator) -> list[Source]:
-    """Draw for each row of a batch the activations of another segment; positions past its end are drawn from it."""
+    """Return, for each row of a batch, the activations of another segment, drawn at random.
+
+    At positions past the end of that segment, activations come from random positions in it.
+    """
     sources = []
     for row in range(n_rows):
         other = int(torch.randint(len(pool) - 1, (), generator=generator))

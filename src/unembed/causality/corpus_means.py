@@ -19,28 +19,28 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 
 
 class MeanActivation(Reducer):
-    """The mean of some points in some layers over the counted tokens, in float64.
+    """The mean of some activations over the counted tokens of a corpus, in float64.
 
     Args:
-        needs: points and layers.
-        by_position: a mean for each position of a segment instead of one over all.
+        needs: pairs (capture point, layer).
+        by_position: whether to take a mean for each position of a segment instead of one over all positions.
     """
 
     def __init__(self, needs: Sequence[Need], by_position: bool = False) -> None:
         self.points, self.by_position = tuple(needs), by_position
 
     def start(self, lm: Decoder) -> None:
-        """Start without tokens."""
+        """Start with no tokens."""
         self._sums: dict[Need, Tensor] = {}
         self._counts = torch.zeros(0, dtype=torch.long)
 
     @property
     def needs(self) -> Collection[Need]:
-        """Return the given points."""
+        """The pairs (capture point, layer) whose means are taken."""
         return self.points
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Add the counted columns."""
+        """Add the activations of the counted tokens to the sum."""
         counted = batch.counted.to(tensor.device)
         weighted = tensor.double() * counted.view(*counted.shape, *[1] * (tensor.dim() - 2))
         total = weighted.sum(dim=0)
@@ -48,12 +48,12 @@ class MeanActivation(Reducer):
         self._sums[point, layer] = _added(self._sums.get((point, layer)), total)
 
     def update(self, batch: Batch) -> None:
-        """Count the tokens of the batch."""
+        """Count the tokens of a batch."""
         counts = batch.counted.sum(dim=0)
         self._counts = _added(self._counts, counts if self.by_position else counts.sum()[None])
 
     def merge(self, other: MeanActivation) -> None:
-        """Add the sums of another reducer."""
+        """Add the sums and counts of another reducer."""
         for need, total in other._sums.items():
             self._sums[need] = _added(self._sums.get(need), total)
         self._counts = _added(self._counts, other._counts)
@@ -69,16 +69,16 @@ class MeanActivation(Reducer):
         return found
 
     def state(self) -> dict[str, Any]:
-        """Return sums and counts."""
+        """Return the sums and counts."""
         return {"sums": dict(self._sums), "counts": self._counts}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore sums and counts."""
+        """Restore the sums and counts that `state` returned."""
         self._sums, self._counts = dict(state["sums"]), state["counts"]
 
 
 def _added(known: Tensor | None, new: Tensor) -> Tensor:
-    """Add two tensors, of which the shorter is padded with zeros along its first axis."""
+    """Add two tensors; the shorter is padded with zeros along its first axis."""
     if known is None:
         return new
     longer, shorter = (known, new) if len(known) >= len(new) else (new, known)
@@ -88,7 +88,7 @@ def _added(known: Tensor | None, new: Tensor) -> Tensor:
 
 
 def first_batches(lm: Decoder, corpus: Corpus, n_tokens: int, tokens_per_batch: int = 2048) -> Iterator[Batch]:
-    """Yield batches of the first tokens of a corpus, until `n_tokens` are counted.
+    """Yield batches from the start of a corpus, until `n_tokens` tokens are counted.
 
     Raises:
         Unsupported: the corpus has no text.
@@ -107,7 +107,7 @@ def first_batches(lm: Decoder, corpus: Corpus, n_tokens: int, tokens_per_batch: 
 def corpus_means(
     lm: Decoder, corpus: Corpus, needs: Sequence[Need], n_tokens: int, by_position: bool = False
 ) -> dict[Need, Float[Tensor, "..."]]:
-    """Return the mean of each point and layer over the first tokens of a corpus, in the model's dtype.
+    """Return the mean of each activation over the first tokens of a corpus, in the model's dtype.
 
     Raises:
         Unsupported: the corpus has no text.

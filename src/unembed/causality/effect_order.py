@@ -15,11 +15,11 @@ from unembed.results import Provenance, Table
 def ranked(
     title: str, columns: Mapping[str, Sequence[Any] | Tensor | None], by: Float[Tensor, "..."], provenance: Provenance
 ) -> Table:
-    """Return a table whose rows are sorted by the size of a number; rows where it is NaN are left out.
+    """Return a table whose rows are sorted by the absolute value of `by`, largest first, without rows where it is NaN.
 
     Args:
-        columns: values in the order of `by`, whose axes are flattened; columns that are None are left out, and NaN in
-            them becomes an empty cell.
+        columns: the columns of the table, each in the order of `by` with its axes flattened. A column that is None is
+            left out; a NaN becomes an empty cell.
     """
     sizes = by.flatten()
     order = [i for i in sizes.nan_to_num(0).abs().argsort(descending=True).tolist() if bool(sizes[i].isfinite())]

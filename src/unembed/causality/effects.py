@@ -1,8 +1,8 @@
-"""Compute total effects next to direct ones, by ablating each writer of an attribution alone.
+"""Compute total effects next to direct ones, by ablating each component of an attribution alone.
 
-The direct effect is the writer's contribution to the logit. The total effect is how much the same logit (or difference
-of logits) falls if that writer alone is set to zero at the attribution's position. It includes what later layers do
-with the writer's output.
+The direct effect is the component's contribution to the logit. The total effect is how much the same logit (or
+difference of logits) falls if the output of that component alone is set to zero at the attribution's position. It
+includes what later layers do with that output.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixe
 def total_effects(
     lm: Decoder, seen: Run, attribution: Attribution, rows: Sequence[Row], edits: Edits = ()
 ) -> list[float | None]:
-    """Return the total effect of each writer, in logits; None for embeddings, positions and biases.
+    """Return the total effect of each component, in logits; None for embeddings, positions and biases.
 
-    Those are not ablated. All other ablations run in batches, in passes that start at the ablated layer.
+    These are not ablated. The ablations of all others run in batches, in passes that start at the ablated layer.
 
     Raises:
         Unsupported: the attribution splits heads by source token.

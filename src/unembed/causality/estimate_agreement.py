@@ -1,4 +1,4 @@
-"""How far estimates of effects agree with exact effects, and what they may have missed."""
+"""Compare estimated effects with exact ones, and bound what the estimates may have missed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ CONFIDENCE = 0.95
 
 
 class Agreement(NamedTuple):
-    """The correlation of estimated and exact effects over some parts; NaN where it is not defined.
+    """The correlation of estimated with exact effects over some components; NaN where it is not defined.
 
     Attributes:
-        parts: which, in words.
-        number: how many.
+        parts: the components that are compared, as text.
+        number: the number of these components.
         estimate: "gradient" or "relevance".
-        pearson: correlation of the effects themselves, which the largest decide.
-        spearman: correlation of their ranks.
+        pearson: correlation of the effects themselves, dominated by the largest ones.
+        spearman: correlation of the effects' ranks.
     """
 
     parts: str
@@ -28,14 +28,14 @@ class Agreement(NamedTuple):
 
 
 class Unmeasured(NamedTuple):
-    """What is known of the memories without an exact effect, from some that were drawn at random from them.
+    """What a random sample shows about the memories (FFN neurons) whose exact effect was not computed.
 
     Attributes:
-        number: memories outside those of large estimates.
-        drawn: how many of them were replaced for real.
-        largest: the largest size of an exact effect among these.
-        label: whose it is.
-        share: at most this share of `number` has a larger effect, at a confidence of 95 %.
+        number: the number of memories that are not among those with the largest estimates.
+        drawn: the number of these that were drawn at random and replaced in the model.
+        largest: the largest absolute value of an exact effect among those drawn.
+        label: the name of the memory with that effect.
+        share: with 95 % confidence, at most this share of the `number` memories has a larger effect.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Unmeasured(NamedTuple):
     share: float
 
     def in_words(self) -> str:
-        """Say in one sentence what may have been missed."""
+        """Return one sentence about what may have been missed."""
         return (
             f"{self.drawn} of the other {self.number:,} memories were drawn at random and replaced too: the largest "
             f"effect is {self.largest:.3g} ({self.label}). At most {self.share:.1%} of them have a larger one "
@@ -54,7 +54,7 @@ class Unmeasured(NamedTuple):
 
 
 def agreement(parts: str, estimate: str, estimated: Sequence[float], exact: Sequence[float]) -> Agreement:
-    """Correlate estimated with exact effects."""
+    """Return the correlations of estimated with exact effects."""
     from scipy.stats import pearsonr, spearmanr  # 0.4 seconds: only where it is needed
 
     if min(len(set(estimated)), len(set(exact))) < 2:
@@ -67,9 +67,9 @@ def agreement(parts: str, estimate: str, estimated: Sequence[float], exact: Sequ
 
 
 def share_above(drawn: int) -> float:
-    """Return the largest share of a population that can exceed the largest of some drawn at random from it.
+    """Return an upper bound (95 % confidence) for the share of a population above the largest of a random sample.
 
-    If a share p exceeds it, the chance that none of n drawn does is at most (1 - p)^n; the p at which that is 5 % is
-    returned. No distribution is assumed.
+    If a share p of the population lies above it, all n drawn lie below with a probability of at most (1 - p)^n; the p
+    for which this is 5 % is returned. No distribution is assumed.
     """
     return 1.0 if drawn < 1 else 1.0 - (1.0 - CONFIDENCE) ** (1.0 / drawn)

@@ -1,10 +1,10 @@
-"""Attribution patching: estimate the effect of every head and memory at once from one backward pass.
+"""Attribution patching: estimate the effect of every head and memory (FFN neuron) from one backward pass.
 
-The estimate is first-order: (new - a) * dm/da for an activation a that becomes `new`, which is zero or the activation
-in another run. The derivative is the model's own (the gradient), or that of the linear model of the run (relevance),
-which holds for larger changes. Neither is ever shown as exact: every head, and the memories of the largest estimates,
-are also replaced for real. How well estimates and exact effects agree is measured on all of these, and on other
-memories drawn at random, which also bound what the estimates missed.
+The estimate is first-order: (new - a) * dm/da for the metric m and an activation a that becomes `new`, which is zero or
+the activation in another forward pass. The derivative is the model's own (the gradient), or that of a linearised model
+(relevance), which is accurate for larger changes. Estimates are never reported as exact: every head, and the memories
+with the largest estimates, are also replaced in the model. How well estimates and exact effects agree is measured on
+these, and on other memories drawn at random, which also bound what the estimates missed.
 
 Source: Nanda 2023, "Attribution patching"; Syed et al. 2023; Rezaei Jafari et al. 2025 ("RelP") for relevance.
 """
@@ -43,21 +43,21 @@ class EstimatedEffects(Displayed):
     """Estimated effects of replacing each head and memory at all positions, with exact effects of the strongest.
 
     Attributes:
-        baseline: the metric of the unchanged run (of the corrupted one where there are two).
-        to: what replaces the activations, in words.
-        heads: estimated effect of each head: by how much the metric falls when it is ablated to zero, or by how much it
-            rises from the corrupted run when the head is taken from the clean one. NaN where a layer has no heads.
-        memories: the same of each memory; NaN where a layer has none, None where the model has none.
-        head_relevance: the effect of each head estimated by relevance; None where there is no linear model of the run.
-        memory_relevance: the same of each memory.
-        labels: the strongest writers, of all heads and the memories of the largest estimates, by exact effect.
-        estimated: their effects estimated by the gradient.
-        relevance: their effects estimated by relevance; empty where there is no linear model of the run.
-        exact: their effects when they are replaced for real.
+        baseline: the metric of the unchanged run (of the corrupted run if there are two).
+        to: what replaces the activations, as text.
+        heads: estimated effect of each head: how much the metric falls when the head is ablated to zero, or how much it
+            rises from the corrupted run when the head is taken from the clean run. NaN where a layer has no heads.
+        memories: the same for each memory; NaN where a layer has no memories, None if the model has none.
+        head_relevance: the effect of each head estimated by relevance; None if the model cannot be linearised.
+        memory_relevance: the same for each memory.
+        labels: the heads and memories with the largest exact effects, among those that were replaced.
+        estimated: the effects of `labels` estimated by the gradient.
+        relevance: the effects of `labels` estimated by relevance; empty if the model cannot be linearised.
+        exact: the exact effects of `labels`.
         agreements: correlations of estimates with exact effects.
-        unmeasured: what is known of the memories that were not replaced; None where none were drawn.
-        exact_heads: exact effect of each head; None where none was replaced.
-        without_relevance: why there is no linear model of the run; empty where there is one.
+        unmeasured: what is known of the memories that were not replaced; None if no sample was drawn.
+        exact_heads: exact effect of each head; None if no head was replaced.
+        without_relevance: why the model cannot be linearised in this run; empty if it can.
     """
 
     metric: str
@@ -78,7 +78,7 @@ class EstimatedEffects(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """Tabulate the strongest writers by exact effect, with their estimates."""
+        """Return a table of the heads and memories with the largest exact effects, with their estimates."""
         columns: dict[str, list[Any]] = {
             "writer": list(self.labels),
             "exact_effect": list(self.exact),
@@ -90,7 +90,7 @@ class EstimatedEffects(Displayed):
         return Table(title, columns, self.provenance)
 
     def agreement_table(self) -> Table:
-        """One row for each set of parts and kind of estimate: how far it agrees with exact effects."""
+        """Return a table of how well each kind of estimate agrees with exact effects, for each set of components."""
         columns = {name: [getattr(one, name) for one in self.agreements] for name in Agreement._fields}
         return Table("Estimates against exact effects: correlation of sizes and of ranks", columns, self.provenance)
 
@@ -112,23 +112,25 @@ def attribution_patching(
     seed: int = 0,
     edits: Edits = (),
 ) -> EstimatedEffects:
-    """Estimate the effect of replacing every head and memory, and replace the `top` strongest for real.
+    """Estimate the effect of replacing every head and memory (FFN neuron), and check the strongest by replacing them.
 
     Args:
-        prompt: one prompt; the clean one where there are two.
-        metric: the metric of the logits after the last token; by default as in `patch`, and without a second prompt
-            the logit of the prediction minus that of the runner-up.
-        corrupted: a second prompt, whose activations become those of the first; ablation to zero when None.
-        alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
-        top: how many are listed, and memories of the largest estimates, by gradient and by relevance, that are replaced
-            in the model, as all heads are; 0 leaves the estimates unchecked.
-        sample: other memories drawn at random and replaced for real, to measure how well estimates agree with exact
-            effects, and to bound what they missed.
-        seed: of the draw.
-        edits: changes that hold in all runs; with them effects are not estimated by relevance.
+        prompt: one prompt; the clean prompt if there are two.
+        metric: the metric of the logits after the last token. The default is that of `patch`; without a second prompt,
+            it is the logit of the most probable token minus that of the second.
+        corrupted: a second prompt, whose activations are replaced by those of the first; if None, activations of the
+            first prompt are replaced by zero.
+        alignment: pairs (position in clean, position in corrupted), or "auto"; needed if lengths differ.
+        top: number of rows to list, and number of memories with the largest estimates, by gradient and by relevance, to
+            replace in the model. All heads are replaced too. With 0, no estimate is checked.
+        sample: number of other memories to draw at random and replace in the model, to measure how well estimates agree
+            with exact effects, and to bound what they missed.
+        seed: the seed of that draw.
+        edits: changes to make in all runs; with edits, effects are not estimated by relevance.
 
     Raises:
-        InvalidInput: several prompts at once, prompts of unequal length, or a metric that does not differ.
+        InvalidInput: there are several prompts at once, two prompts of unequal length, or a metric that is equal in
+            both runs.
         PointMissing: the model has no layers.
 
     Memory: activations of one forward and backward pass, and of a linear pass (`unembed.linear_model`).
@@ -208,7 +210,7 @@ def _by_relevance(
     pair: PromptPair | None,
     edits: Edits,
 ) -> tuple[_Effects, str]:
-    """Return effects estimated by relevance; none, and the reason, where there is no linear model of the run."""
+    """Return the effects estimated by relevance; none, with the reason, if the model cannot be linearised."""
     if edits:
         return {}, "the linear rules are those of the model's own parts, and this run is edited"
     try:
@@ -220,7 +222,7 @@ def _by_relevance(
 def _chosen(
     estimates: Sequence[_Effects], top: int, sample: int, seed: int
 ) -> tuple[list[Part], list[Part], list[Part]]:
-    """Return all heads, memories drawn at random, and those of the largest estimates, none of them drawn."""
+    """Return all heads, other memories drawn at random, and the memories with the largest estimates."""
     if not top:
         return [], [], []
     heads = [(p, n, i) for (p, n), values in estimates[0].items() if p == "z" for i in range(len(values))]
@@ -250,7 +252,7 @@ def _name(lm: Decoder, part: Part) -> str:
 
 
 def _drawn(effects: _Effects, sample: int, seed: int, without: set[Part]) -> list[Part]:
-    """Draw memories at random, each with equal chance, from those that are not among some others."""
+    """Draw memories at random, all equally likely, from those that are not in `without`."""
     sizes = torch.tensor([0, *(len(values) for values in effects.values())]).cumsum(0)
     order = torch.randperm(int(sizes[-1]), generator=torch.Generator().manual_seed(seed))[: sample + len(without)]
     of = torch.searchsorted(sizes, order, right=True) - 1
@@ -262,7 +264,7 @@ def _drawn(effects: _Effects, sample: int, seed: int, without: set[Part]) -> lis
 def _with_graph(
     lm: Decoder, ids: Tensor, places: Sequence[Place], edits: Edits
 ) -> tuple[dict[Place, Tensor], Float[Tensor, "1 d_vocab"]]:
-    """Return activations and last logits of one pass, whose graph starts at the input of the first block."""
+    """Return activations and last logits of one forward pass, with a graph that starts at the first block's input."""
     own: dict[Place, Tensor] = {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))
@@ -273,7 +275,7 @@ def _with_graph(
 
 
 def _gradients(value: Float[Tensor, ""], activations: Mapping[Place, Tensor]) -> dict[Place, tuple[Tensor, Tensor]]:
-    """Return each activation, by position, with the derivative of a number by it."""
+    """Return each activation, as (pos, width), with the derivative of `value` with respect to it."""
     gradients = torch.autograd.grad(value, list(activations.values()), allow_unused=True)
     found: dict[Place, tuple[Tensor, Tensor]] = {}
     for (place, a), gradient in zip(activations.items(), gradients, strict=True):
@@ -283,7 +285,7 @@ def _gradients(value: Float[Tensor, ""], activations: Mapping[Place, Tensor]) ->
 
 
 def _estimates(lm: Decoder, slopes: Mapping[Place, tuple[Tensor, Tensor]], pair: PromptPair | None) -> _Effects:
-    """Return, for each layer, the estimated effect of each head or memory."""
+    """Return the estimated effects of the heads or memories of each layer."""
     found: _Effects = {}
     for (point, layer), (a, slope) in slopes.items():
         a, slope = a.to(lm.device), slope.to(lm.device)
@@ -298,7 +300,7 @@ def _estimates(lm: Decoder, slopes: Mapping[Place, tuple[Tensor, Tensor]], pair:
 
 
 def _replacement(place: Sequence[Any], i: int, pair: PromptPair | None) -> Replacement:
-    """Return what replaces a head or memory: zero, or its activation in the clean run."""
+    """Return the replacement of a head or memory: zero, or its activation in the clean run."""
     point, layer = place
     index = i if point == "z" else torch.tensor([i])
     if pair is None:
@@ -307,7 +309,7 @@ def _replacement(place: Sequence[Any], i: int, pair: PromptPair | None) -> Repla
 
 
 def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[str, int, int]]:
-    """Return point, layer and index of the `top` largest estimates."""
+    """Return (capture point, layer, index) of the `top` largest estimates."""
     best: list[tuple[float, str, int, int]] = []
     for (point, layer), values in effects.items():
         indices = values.abs().topk(min(top, len(values))).indices.tolist()
@@ -316,7 +318,7 @@ def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[s
 
 
 def _grid(lm: Decoder, effects: dict[tuple[str, int], Tensor], point: str) -> Float[Tensor, "layer writer"]:
-    """Arrange the estimates with one row for each layer; NaN where a layer has no or fewer parts."""
+    """Return the effects with one row for each layer; NaN where a layer has fewer heads or memories than others."""
     of = {layer: values for (p, layer), values in effects.items() if p == point}
     width = max((len(values) for values in of.values()), default=0)
     grid = torch.full((lm.n_layers, width), float("nan"), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Run the last position of a prompt again, with replaced activations in each row, on the keys of its unchanged run."""
+"""Rerun the last position of a prompt with replaced activations, using keys and values of the unchanged run."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class LastPosition:
 
         Args:
             rerun: the unchanged run.
-            keys: the keys and values of that run, or of one of more tokens that begin with these.
+            keys: the keys and values of that run, or of a run of a longer text that begins with these tokens.
         """
         self._rerun, self._keys, self._position = rerun, dict(keys), rerun.n_pos - 1
 
     @torch.no_grad()
     def logits(self, rows: Sequence[Row]) -> tuple[Float[Tensor, " d_vocab"], Float[Tensor, "row d_vocab"]] | None:
-        """The logits after the last position: those of the unchanged prompt, and those of every row of replacements.
+        """Return the logits after the last position: of the unchanged prompt, and of every row of replacements.
 
-        Both come from the same kernels, so that their difference is not one of rounding.
+        Both are computed by the same kernels, so that rounding does not add to their difference.
 
         Returns:
-            None where the unchanged row does not give the logits of the unchanged run, and where the model cannot run
-            one position by itself.
+            Both tensors; None if the model cannot run one position by itself, or if such a pass without replacements
+            does not give the logits of the unchanged run.
 
         Raises:
             UnembedError: an activation cannot be replaced in this model.

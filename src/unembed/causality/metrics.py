@@ -1,7 +1,7 @@
-"""Metrics of a prediction: one number for each row of logits.
+"""Metrics of a prediction, which reduce the logits after the last token to one number for each row.
 
-A metric is a function of logits (row, d_vocab), taken at the last position, which returns one number for each row. The
-metrics made here name tokens and are bound to a model before use. Any other function of that form works too.
+A metric is a function that takes logits (row, d_vocab) and returns one number for each row. The metrics in this file
+name tokens, and are bound to a model before use. Any other function of this form works too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Metric:
     against: str | int | None = None
 
     def bind(self, lm: Decoder, reference: Float[Tensor, " d_vocab"]) -> MetricFunction:
-        """Return the metric as a function of logits.
+        """Return the metric as a function of logits (row, d_vocab).
 
         Args:
-            lm: the model, for the tokens' ids.
-            reference: logits of the run that others are compared with; only `kl_divergence` reads them.
+            lm: the model, which gives the ids of the tokens.
+            reference: logits of the unchanged run; only `kl_divergence` uses them.
 
         Raises:
             InvalidInput: a token is not a single token, or both tokens are the same.
@@ -57,7 +57,7 @@ class Metric:
         return log_p if self.kind == "log_probability" else lambda logits: log_p(logits).exp()
 
     def label(self, lm: Decoder) -> str:
-        """Describe the metric in words, such as "logit of ' girl' - ' boy'"."""
+        """Describe the metric as text, such as "logit of ' girl' - ' boy'"."""
         if self.kind == "kl_divergence":
             return "KL divergence from the reference run (nats)"
         names = [lm.token_strings([lm.single_token(t)])[0] for t in (self.token, self.against) if t is not None]
@@ -67,22 +67,22 @@ class Metric:
 
 
 def logit_difference(token: str | int, against: str | int | None = None) -> Metric:
-    """Measure the logit of a token minus that of another; with one token, its logit."""
+    """Return the metric "logit of a token minus logit of another"; with one token, its logit."""
     return Metric("logit_difference", token, against)
 
 
 def probability(token: str | int) -> Metric:
-    """Measure the probability of a token."""
+    """Return the metric "probability of a token"."""
     return Metric("probability", token)
 
 
 def log_probability(token: str | int) -> Metric:
-    """Measure the log-probability of a token, in nats."""
+    """Return the metric "log-probability of a token", in nats."""
     return Metric("log_probability", token)
 
 
 def kl_divergence() -> Metric:
-    """Measure how far a run's prediction q diverges from the reference run's p: sum p log(p / q), in nats."""
+    """Return the metric "sum of p log(p / q)", in nats, for predictions p of the unchanged and q of the changed run."""
     return Metric("kl_divergence")
 
 
@@ -92,13 +92,13 @@ def bound(
     reference: Float[Tensor, " d_vocab"],
     corrupted: Float[Tensor, " d_vocab"] | None = None,
 ) -> tuple[MetricFunction, str]:
-    """Return a metric as a function of logits, with its label.
+    """Return a metric as a function of logits, and its description.
 
-    None means the logit of the reference run's prediction minus that of the corrupted run's prediction. If the two are
-    equal, or there is no corrupted run, the runner-up is subtracted instead.
+    If `metric` is None, it is the logit of the reference run's prediction minus that of the corrupted run's. If both
+    predict the same token, or there is no corrupted run, the second most probable token is used instead.
 
     Raises:
-        InvalidInput: the metric is not callable, or does not return one number a row.
+        InvalidInput: the metric is not callable, or does not return one number for each row.
     """
     if metric is None:
         first, second = reference.topk(2).indices.tolist()
@@ -122,10 +122,10 @@ def bound(
 def metric_of_each(
     metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None, n: int, what: str
 ) -> list[Metric | MetricFunction | None]:
-    """Return the metric of each of `n` prompts or pairs, given one for all or one for each.
+    """Return a list of `n` metrics, given one for all prompts or pairs, or a list of one for each.
 
     Raises:
-        InvalidInput: there are more or fewer.
+        InvalidInput: the list does not have `n` metrics.
     """
     metrics = list(metric) if isinstance(metric, Sequence) else [metric] * n
     if len(metrics) != n:

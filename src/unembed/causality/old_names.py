@@ -18,7 +18,7 @@ from unembed.stream.run import unpadded
 def patch_pairs(
     lm: Decoder, clean: Any, corrupted: Any, points: PatchPoint = "z", *args: Any, **options: Any
 ) -> PatchingPairs:
-    """Patch pairs of prompts; replaced by `patch` with lists of clean and corrupted prompts."""
+    """Patch several pairs of prompts. Deprecated: use `patch` with lists of clean and corrupted prompts."""
     _warn("patch_pairs", "patch")
     masks = options.pop("attention_mask", None) or (None, None)
     first, second = cast(Any, [unpadded(lm, one, mask) for one, mask in zip((clean, corrupted), masks, strict=True)])
@@ -34,20 +34,20 @@ def patch_paths(
     *args: Any,
     **options: Any,
 ) -> Paths:
-    """Patch paths; replaced by `patch` with `through`."""
+    """Patch paths. Deprecated: use `patch` with `through`."""
     _warn("patch_paths", "patch(..., through=)")
     return patch(lm, clean, corrupted, senders, *args, through=receivers, **options)
 
 
 def ablate_prompts(lm: Decoder, prompts: Any, *args: Any, **options: Any) -> PromptAblations:
-    """Ablate in several prompts; replaced by `ablate` with a list."""
+    """Ablate in several prompts. Deprecated: use `ablate` with a list of prompts."""
     _warn("ablate_prompts", "ablate")
     several: Any = unpadded(lm, prompts, options.pop("attention_mask", None))
     return ablate(lm, several, *args, **options)
 
 
 def ablate_over_corpus(lm: Decoder, corpus: CorpusSource = None, *args: Any, **options: Any) -> CorpusAblation:
-    """Ablate over a corpus; replaced by `ablate` with `open_corpus`."""
+    """Ablate over a corpus. Deprecated: use `ablate` with a corpus from `open_corpus`."""
     _warn("ablate_over_corpus", "ablate(unembed.open_corpus(...))")
     names = ("heads", "memories", "components", "layers", "to")
     return ablate(lm, open_corpus(corpus), **dict(zip(names, args, strict=False)), **options)

@@ -1,4 +1,4 @@
-"""Continue a patched run: greedy tokens after a prompt in which one activation is replaced."""
+"""Generate a continuation of a prompt while one activation in the prompt is replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unembed.validation import positive_int
 
 @dataclass(frozen=True)
 class PatchedToken:
-    """One new token of a patched run."""
+    """One generated token, with its probability."""
 
     id: int
     probability: float
@@ -39,22 +39,22 @@ def continue_patched(
     edits: Edits = (),
     max_new_tokens: int = 20,
 ) -> Iterator[PatchedToken]:
-    """Yield greedy tokens after the patched prompt; the activation stays replaced at the prompt's positions.
+    """Yield the most probable next tokens one by one, while an activation at the prompt's positions is replaced.
 
     Args:
         clean: the prompt with the behaviour.
         corrupted: the prompt without it.
-        point: the activation, as in `patch`.
-        position: its position in the patched run; all corresponding positions when None.
-        index: a head (for z) or a memory (for coefficients).
-        direction: "denoising": a clean activation into the corrupted run; "noising": the reverse.
-        alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
-        edits: changes that hold in both runs.
+        point: the capture point of the activation, as in `patch`.
+        position: the position in the patched run; by default, all that have a corresponding token.
+        index: the head (for z) or the memory (for coefficients).
+        direction: "denoising" puts a clean activation into the corrupted run, "noising" the reverse.
+        alignment: pairs (position in clean, position in corrupted), or "auto"; needed if lengths differ.
+        edits: changes to make in both runs.
 
     Raises:
-        InvalidInput: the position has no corresponding token, or z or coefficients come without an index.
-        OutOfRange: no such layer, head or memory.
-        PointMissing: the model has no such point.
+        InvalidInput: the position has no corresponding token, or `point` is z or coefficients and there is no index.
+        OutOfRange: the model does not have this layer, head or memory.
+        PointMissing: the layer does not have this activation.
 
     Cost: two passes over the whole text for each new token; nothing is cached.
     """

@@ -1,4 +1,4 @@
-"""Activation patching: replace activations of one run by another's, one at a time, and measure the prediction.
+"""Activation patching: replace activations of one run by those of another, one at a time, and measure the prediction.
 
 Source: Vig et al. 2020 and Meng et al. 2022 (causal tracing); Wang et al. 2022 (denoising and noising by head, paths).
 """
@@ -38,12 +38,12 @@ class Patching(Displayed):
     """The metric after each single activation is replaced by that of the other run.
 
     Attributes:
-        values: the metric, by (layer, pos) for points of the stream, attn_out and mlp_out; by (layer, head) or
-            (layer, head, pos) for z and pattern; by (layer, pos, k) for coefficients.
-        indices: for coefficients, the memory of each value.
+        values: the metric after each replacement: (layer, pos) for the residual stream, attn_out and mlp_out; (layer,
+            head) or (layer, head, pos) for z and pattern; (layer, pos, k) for coefficients.
+        indices: for coefficients, the memory (FFN neuron) that each value is about.
         clean: the metric of the clean run.
         corrupted: the metric of the corrupted run.
-        positions: positions (of the patched run) that the `pos` axis counts.
+        positions: the positions in the patched run along the `pos` axis.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
     """
 
@@ -65,16 +65,16 @@ class Patching(Displayed):
 
     @property
     def by_position(self) -> bool:
-        """Tell whether the values have an axis of positions."""
+        """True if the values have an axis of positions."""
         return self.point not in ("z", "pattern") or self.values.dim() == 3
 
     @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
-        """Return the fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
+        """How far each value moved from the patched run's metric to the other run's: 0 no effect, 1 all the way."""
         return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:
-        """One row for each patched activation, the largest effect first."""
+        """Return a table with one row for each replaced activation, the largest effect first."""
         places = _places(self.values)
         columns: dict[str, Any] = {"layer": [self.layers[i] for i in places[0]]}
         by_head = self.point in ("z", "pattern")
@@ -92,16 +92,16 @@ class Patching(Displayed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PatchingPairs(Displayed):
-    """The patching results of several pairs of prompts, in the order of the pairs."""
+    """The results of patching several pairs of prompts, in the order of the pairs."""
 
     each: tuple[Patching, ...]
 
     @property
     def all_recovered(self) -> Float[Tensor, "pair layer ..."]:
-        """Return the fraction recovered in every pair.
+        """The fraction recovered in each pair.
 
         Raises:
-            InvalidInput: the pairs differ in length, so that their positions do not correspond.
+            InvalidInput: the prompts of the pairs differ in length, so their positions do not correspond.
         """
         shapes = {tuple(one.values.shape) for one in self.each}
         if len(shapes) > 1 or len({one.positions for one in self.each if one.by_position}) > 1:
@@ -114,17 +114,17 @@ class PatchingPairs(Displayed):
 
     @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
-        """Return the mean fraction recovered."""
+        """The mean over pairs of the fraction recovered."""
         return self.all_recovered.mean(dim=0)
 
     @property
     def spread(self) -> Float[Tensor, "layer ..."]:
-        """The standard deviation over pairs; NaN with one pair."""
+        """The standard deviation over pairs of the fraction recovered; NaN if there is only one pair."""
         each = self.all_recovered
         return each.std(dim=0) if len(each) > 1 else torch.full_like(each[0], float("nan"))
 
     def to_table(self) -> Table:
-        """One row for each patched activation, the largest mean effect first."""
+        """Return a table with one row for each replaced activation, the largest mean effect first."""
         first, mean = self.each[0], self.recovered
         places = _places(mean)
         columns: dict[str, Any] = {"layer": [first.layers[i] for i in places[0]]}
@@ -137,7 +137,7 @@ class PatchingPairs(Displayed):
 
 
 def _places(grid: Tensor) -> list[list[int]]:
-    """Return for each axis the coordinate of every element of a grid."""
+    """Return, for each axis, the index of every element of a grid along it."""
     return [axis.tolist() for axis in torch.unravel_index(torch.arange(grid.numel()), grid.shape)]
 
 
@@ -207,41 +207,42 @@ def patch(
         clean: the prompt with the behaviour; for several pairs, a list of prompts of any lengths.
         corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings; for several pairs, a list
             in the same order.
-        points: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and position), z or pattern (by head),
-            coefficients (by memory: at each layer and position the `top` whose sub-updates differ most). With
-            `through`, the writers that are replaced: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2",
-            "layer 2"; "heads" for all heads.
-        metric: a metric of the logits after the last token; by default, the clean prediction's logit minus that of
-            the corrupted run's (of the runner-up where both predict the same token). For pairs, one or one for each.
-        through: path patching: each writer is replaced for each of these readers alone. "L1H4.q", "L1H4.k", "L1H4.v",
-            "L1H4" (the three), "attn_out 2", "mlp_out 2", "layer 2", "logits"; "heads" for queries, keys and values of
-            all heads.
-        attention_mask: where clean and corrupted are ids (pair, pos): of both, 1 at real tokens; padding may be on
-            either side.
-        layers: layers to patch, of those that have the point; all of them if not given. Not with `through`.
-        positions: positions of the patched run to patch, counted from a prompt's first real token; all of them if not
-            given. With z and pattern, heads are patched at all positions together unless positions are given, and then
-            at each of them.
-        alignment: pairs (position in clean, position in corrupted), or "auto"; needed where lengths differ.
-        direction: "denoising": clean activations into the corrupted run; "noising": the reverse.
-        top: memories at each layer and position, for coefficients.
-        edits: changes that hold in all runs.
-        batch: rows in memory at once.
+        points: the activations to replace: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and
+            position), z or pattern (by head), or coefficients (at each layer and position, those of the `top` memories
+            whose contribution differs most). With `through`, the components whose output is replaced: "L0H3" (a head),
+            "L5M278" (a memory), "attn_out 2", "mlp_out 2", "layer 2"; "heads" for all heads.
+        metric: a metric of the logits after the last token. By default, it is the logit of the clean run's prediction
+            minus the logit of the corrupted run's prediction (or of the second most probable token, if both predict the
+            same). For several pairs, one metric or a list of one for each.
+        through: for path patching, the components that receive the change, each of them alone: "L1H4.q", "L1H4.k",
+            "L1H4.v", "L1H4" (the three), "attn_out 2", "mlp_out 2", "layer 2", "logits"; "heads" for queries, keys and
+            values of all heads.
+        attention_mask: if clean and corrupted are token ids (pair, pos), a mask for each of the two with 1 at real
+            tokens; padding may be on either side.
+        layers: the layers to patch; by default, all that have the activation. Not with `through`.
+        positions: the positions to patch in the patched run, counted from a prompt's first real token; by default, all.
+            For z and pattern, a head is patched at all positions together by default, and at each of `positions`
+            separately if they are given.
+        alignment: pairs (position in clean, position in corrupted), or "auto"; needed if lengths differ.
+        direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
+        top: for coefficients, the number of memories (FFN neurons) to patch at each layer and position.
+        edits: changes to make in all runs.
+        batch: number of copies of a prompt in memory at once.
 
     Returns:
         A `Patching`; for several pairs `PatchingPairs`; with `through` the `Paths`.
 
     Raises:
-        InvalidInput: no such point, writer or reader, unequal prompts without an alignment, or a metric that does not
-            differ.
-        OutOfRange: no such layer, head or memory.
-        PointMissing: the model has no such point.
-        Unsupported: paths in a model whose stream is not only added to and rescaled.
+        InvalidInput: an activation or component has no such name, prompts of unequal length have no alignment, or the
+            metric is the same in both runs.
+        OutOfRange: the model does not have a layer, head or memory that is named.
+        PointMissing: the model does not have such activations.
+        Unsupported: for path patching, the model normalises its residual stream or has several streams.
 
-    Memory: both runs' activations at the point and the stream (of `PAIRS_AT_ONCE` pairs), and one batch of rows.
+    Memory: the activations to replace and the stream in both runs (of `PAIRS_AT_ONCE` pairs), and one batch.
 
-    Pairs run in padded batches. In float64 each has the numbers that it has alone to 1e-9 (1e-6 where the model's norms
-    compute in float32); in half precision they differ by rounding, up to 2e-2 of the largest logit in bfloat16 and 2e-3
+    Pairs run in padded batches. In float64 this changes a pair's results by less than 1e-9 (1e-6 if the model's norms
+    compute in float32); in half precision rounding changes them by up to 2e-2 of the largest logit in bfloat16 and 2e-3
     in float16.
 
     Source: Meng et al. 2022; Wang et al. 2022 (section 3.1 for paths).
@@ -279,7 +280,7 @@ def _patch_each(
     chosen: tuple[PatchPoint, tuple[int, ...], Sequence[int] | None, Alignment | None, Direction, int, Edits],
     batch: int | None,
 ) -> list[Patching]:
-    """The patching of each pair, with rows of all of them in one batch."""
+    """Return the patching of each pair of prompts; all pairs share batches."""
     point, layers, positions, alignment, direction, top, edits = chosen
     pairs = [
         prompt_pair(lm, clean, corrupted, (point,), metric, alignment, direction, positions, edits)
@@ -309,11 +310,11 @@ def _patch_each(
 
 
 def _chosen(lm: Decoder, point: PatchPoint, layers: Sequence[int] | None) -> tuple[int, ...]:
-    """The layers that are patched, in order.
+    """Return the layers to patch, in order.
 
     Raises:
         OutOfRange: there is no such layer.
-        PointMissing: a layer does not have the point.
+        PointMissing: a layer does not have the activation.
     """
     having = layers_with(lm, point)
     if layers is None:
@@ -327,7 +328,7 @@ def _chosen(lm: Decoder, point: PatchPoint, layers: Sequence[int] | None) -> tup
 def _rows(
     lm: Decoder, pair: PromptPair, point: str, layers: Sequence[int], each: bool, top: int
 ) -> tuple[list[list[Replacement]], tuple[int, ...], Int[Tensor, "layer pos k"] | None]:
-    """Return a row for each patched activation, the shape of the result, and the memories of `coefficients`."""
+    """Return the replacements to make in each row, the shape of the result, and the memories for `coefficients`."""
     rows: list[list[Replacement]] = []
     source, target = pair.source, pair.target
     from_, into = pair.columns()
@@ -364,7 +365,7 @@ def _rows(
 
 
 def _heads_of(lm: Decoder, layers: Sequence[int]) -> int:
-    """Return the number of heads in each of some layers, which must be equal."""
+    """Return the number of heads in each of some layers, which must all have the same number."""
     counts = {n_heads_of(lm, layer) for layer in layers}
     if len(counts) > 1:
         raise Unsupported(
@@ -378,7 +379,7 @@ def _heads_of(lm: Decoder, layers: Sequence[int]) -> int:
 def _pattern(
     given: Float[Tensor, "dst src"], own: Float[Tensor, "dst src"], from_: Tensor, into: Tensor, i: int
 ) -> Float[Tensor, " src"]:
-    """Return the other run's attention of one position, with each weight moved to the corresponding token."""
+    """Return the other run's attention weights at one position, with each weight moved to the corresponding token."""
     row = torch.zeros_like(own[0])
     row[into] = given[from_[i], from_].to(row)
     return row

@@ -1,7 +1,8 @@
-"""The two ends of a path: a writer (head, memory, component or layer), and what reads it.
+"""The two ends of a path: the component whose output is replaced (sender), and the one that receives it (receiver).
 
-Ends are written as text: "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2", "layer 2" (both); as
-receivers "L1H4.q", "L1H4.k", "L1H4.v" (what a head reads), "attn_out 2", "mlp_out 2", "layer 2" and "logits".
+Both are given as text. A sender is "L0H3" (a head), "L5M278" (a memory), "attn_out 2", "mlp_out 2" or "layer 2" (both).
+A receiver is "L1H4.q", "L1H4.k" or "L1H4.v" (a head's queries, keys or values), "attn_out 2", "mlp_out 2", "layer 2" or
+"logits".
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _RECEIVERS = "L1H4.q, L1H4.k, L1H4.v, L1H4 (all three), attn_out 2, mlp_out 2, l
 
 @dataclass(frozen=True)
 class End:
-    """A writer or a reader: `kind` is attn_out, mlp_out or layer (both).
+    """A sender or a receiver of a path; its `kind` is attn_out, mlp_out or layer (both).
 
-    A writer may also be z (a head) or coefficients (a memory). A reader may also be q, k or v (of a head), or logits.
+    A sender may also be z (a head) or coefficients (a memory). A receiver may also be q, k or v (of a head), or logits.
     """
 
     kind: str
@@ -32,7 +33,7 @@ class End:
     index: int | None = None
 
     def __str__(self) -> str:
-        """Return the name as a user writes it."""
+        """Return the name as a user types it."""
         if self.index is None:
             return "logits" if self.kind == "logits" else f"{self.kind} {self.layer}"
         name = (memory_name if self.kind == "coefficients" else head_name)(self.layer, self.index)
@@ -40,27 +41,27 @@ class End:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Return the activations to replace for a writer."""
+        """The capture points of the activations to replace, if this is a sender."""
         return ("attn_out", "mlp_out") if self.kind == "layer" else (self.kind,)
 
 
 def senders_of(lm: Decoder, given: str | Sequence[str]) -> list[End]:
-    """Return writers by name, each once, in the order given.
+    """Return the senders with these names, each once, in the given order.
 
     Raises:
-        InvalidInput: a name is not of that form, or there is none.
-        OutOfRange: no such layer, head or memory.
-        Unsupported: the model has no such heads or memories.
+        InvalidInput: a name does not have such a form, or there are no names.
+        OutOfRange: the model does not have a layer, head or memory that is named.
+        Unsupported: a layer has no heads or no memories.
     """
     return _ends(lm, given, "sender", "writer", ("z",), _SENDERS)
 
 
 def receivers_of(lm: Decoder, given: str | Sequence[str]) -> list[End]:
-    """Return readers by name, each once, in the order given.
+    """Return the receivers with these names, each once, in the given order.
 
     Raises:
-        InvalidInput: a name is not of that form, or there is none.
-        OutOfRange: no such layer or head.
+        InvalidInput: a name does not have such a form, or there are no names.
+        OutOfRange: the model does not have a layer or head that is named.
     """
     return _ends(lm, given, "receiver", "reader", PARTS, _RECEIVERS)
 
@@ -88,7 +89,7 @@ def _ends(lm: Decoder, given: str | Sequence[str], what: str, role: str, parts: 
 
 
 def reaches(lm: Decoder, sender: End, receiver: End) -> bool:
-    """Tell whether the receiver reads the stream after the sender has written to it."""
+    """Tell whether the receiver reads the residual stream after the sender's output has been added to it."""
     if receiver.layer != sender.layer:
         return receiver.layer > sender.layer
     from_mixer = sender.kind in ("z", "attn_out")
@@ -96,9 +97,9 @@ def reaches(lm: Decoder, sender: End, receiver: End) -> bool:
 
 
 def all_heads(lm: Decoder) -> list[tuple[int, int]]:
-    """Return every head of the model, layer by layer.
+    """Return (layer, head) for every head of the model, layer by layer.
 
     Raises:
-        Unsupported: it has none.
+        Unsupported: the model has no heads.
     """
     return [(layer, head) for layer in layers_with(lm, "z") for head in range(n_heads_of(lm, layer))]

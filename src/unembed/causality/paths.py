@@ -1,8 +1,8 @@
-"""Path patching: measure the prediction if one writer is replaced for one reader only.
+"""Path patching: measure the prediction if one component's output (the sender's) is replaced for one receiver only.
 
-What the sender adds to the stream is taken from the other run, and only the receiver sees the difference: every other
-head, FFN and norm below it works on the run's own numbers. The receiver is recomputed with the model's own modules, and
-so is everything after it.
+The sender's output is taken from the other run, and only the receiver's input contains the difference: every other
+head, FFN and norm before the receiver has the activations of the unchanged run. The receiver is recomputed with the
+model's own modules, and so is everything after it.
 
 Source: Wang et al. 2022, "Interpretability in the wild", section 3.1 (path patching); Goldowsky-Dill et al. 2023.
 """
@@ -44,17 +44,17 @@ from unembed.stream.run import Tokens
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Paths(Displayed):
-    """The metric after each sender is replaced for a single receiver.
+    """The metric after the output of each sender is replaced in the input of a single receiver.
 
     Attributes:
-        senders: what writes, such as "L0H3".
-        receivers: what reads, such as "L1H4.k".
+        senders: the components whose output is replaced, such as "L0H3".
+        receivers: the components that receive the change, such as "L1H4.k".
         values: the metric of the patched run; NaN where the receiver does not come after the sender.
         composition: for two heads, ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||); NaN for other pairs.
         clean: the metric of the clean run.
         corrupted: the metric of the corrupted run.
         direction: "denoising" takes the sender from the clean run into the corrupted one, "noising" the reverse.
-        alignment: how the prompts were aligned, in words.
+        alignment: how the prompts were aligned, as text.
     """
 
     metric: str
@@ -70,11 +70,11 @@ class Paths(Displayed):
 
     @property
     def recovered(self) -> Float[Tensor, "sender receiver"]:
-        """Return the fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
+        """How far each value moved from the patched run's metric to the other run's: 0 no effect, 1 all the way."""
         return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:
-        """One row for each path, the largest effect first."""
+        """Return a table with one row for each path, the largest effect first."""
         columns = {
             "sender": [sender for sender in self.senders for _ in self.receivers],
             "receiver": self.receivers * len(self.senders),
@@ -101,12 +101,9 @@ def patch_paths(
     edits: Edits,
     batch: int | None,
 ) -> Paths:
-    """Replace each sender for each receiver alone; the arguments are those of `patch`.
+    """Replace the output of each sender for each receiver alone; the arguments are those of `patch`.
 
-    Cost: for each layer with receivers, one pass of that layer for each sender, then one pass of the layers above for
-    each path: all pairs of heads of a model with L layers of H heads take 3 L (L - 1) H^2 / 2 rows.
-
-    Memory: what each sender adds, the activations of one layer of receivers for all senders, and one batch of rows.
+    Memory: the output of each sender, the activations of one layer of receivers for all senders, and one batch.
     """
     require_unnormalised_stream(lm, "path patching")
     if any(e.target == "stream" and e.action != "add" for e in as_edits(edits)):
@@ -143,23 +140,24 @@ def patch_paths(
 
 
 def _read_by(lm: Decoder, receiver: End) -> str:
-    """Return the point of the stream that a component or a head reads."""
+    """Return the capture point of the residual stream that a component or head reads."""
     is_behind = receiver.kind == "mlp_out" and lm.structure.blocks[receiver.layer].is_sequential
     return "resid_mid" if is_behind else "resid_pre"
 
 
 class _Paths:
-    """Computes what the receivers of one run do if a sender is replaced for them alone."""
+    """Computes the output of receivers if a sender's output is replaced in their input alone."""
 
     def __init__(self, lm: Decoder, pair: PromptPair, senders: Sequence[End], batch: int | None) -> None:
-        """Compute how much more each sender adds to the stream in the other run than in the patched run."""
+        """Compute the difference of each sender's output between the other run and the patched run."""
         self.lm, self.target, self.senders, self.batch = lm, pair.target, senders, batch
         self.added: list[Float[Tensor, "pos d_model"]] = [self._added(s, pair) for s in senders]
 
     def _added(self, sender: End, pair: PromptPair) -> Float[Tensor, "pos d_model"]:
-        """Return what the sender adds at its layer in the other run minus what it adds in its own.
+        """Return the sender's output in the other run minus its output in the patched run.
 
-        A second row replaces the sender's activation by itself, so that an unchanged sender adds exactly zero.
+        A second row replaces the sender's activation by itself, so that the difference is exactly zero for equal
+        activations.
         """
         own_positions = [(c, c) for _, c in pair.positions]
 
@@ -185,12 +183,12 @@ class _Paths:
         return total
 
     def _after_middle(self, added: Tensor, layer: int) -> Tensor:
-        """Pass what a mixer added through the gain between it and the FFN."""
+        """Multiply the output of attention by the block's gain between attention and FFN."""
         block = self.lm.structure.blocks[layer]
         return _times(added, block.middle_gain) if block.is_sequential else added
 
     def _changed(self, i: int, receiver: End) -> list[Replacement]:
-        """Return what a receiver reads if a sender's part of the stream is replaced, gains included."""
+        """Return the receiver's input with the sender's output replaced, including the gains of blocks between them."""
         sender, blocks = self.senders[i], self.lm.structure.blocks
         added = self.added[i]
         point, layer = _read_by(self.lm, receiver), receiver.layer
@@ -211,7 +209,7 @@ class _Paths:
     def rows(
         self, receivers: Sequence[tuple[int, End]]
     ) -> Iterator[tuple[int, Int[Tensor, " sender"], list[list[Replacement]]]]:
-        """Yield for each receiver of one layer its number, the senders before it, and each path's replacements."""
+        """Yield, for each receiver in one layer, its number, the senders before it, and each path's replacements."""
         heads: dict[str, list[tuple[int, End]]] = {}
         for j, receiver in receivers:
             if receiver.kind in PARTS:
@@ -230,7 +228,7 @@ class _Paths:
         return [i for i, sender in enumerate(self.senders) if reaches(self.lm, sender, receiver)]
 
     def _written(self, receiver: End, read: list[list[Replacement]]) -> list[list[Replacement]]:
-        """Return what a component or layer adds when it reads these streams; for the logits, the streams themselves."""
+        """Return the outputs of a component or layer for these inputs; for the logits, the inputs themselves."""
         if receiver.kind == "logits":
             return read
         layer = receiver.layer
@@ -243,8 +241,8 @@ class _Paths:
     ) -> Float[Tensor, "sender pos head d_head"]:
         """Return each head's z if only its queries, keys or values are computed from the changed stream.
 
-        There are two rows for each sender: one reads the changed stream, and the other takes the chosen part of its
-        projection's output, before any norm or rotation of queries and keys.
+        There are two rows for each sender. The first reads the changed stream. The second reads the unchanged stream,
+        but its queries, keys or values are copied from the first, before any norm or rotation.
         """
         target = self.target
         _ = self.lm.structure.blocks[layer].attention.layout  # refuses with the reason where there is none
@@ -267,7 +265,7 @@ def _times(t: Float[Tensor, "pos d_model"], gain: float | Tensor) -> Float[Tenso
 def _compositions(
     lm: Decoder, senders: Sequence[End], receivers: Sequence[End]
 ) -> tuple[Float[Tensor, "sender receiver"], str]:
-    """Return the composition score of each pair of heads, and its basis, or the reason why there is none."""
+    """Return the composition score of each pair of heads, with its basis, or the reason why there is none."""
     found = torch.full((len(senders), len(receivers)), float("nan"), dtype=torch.float64)
     heads = [(i, s) for i, s in enumerate(senders) if s.kind == "z"]
     readings = [(j, r) for j, r in enumerate(receivers) if r.kind in PARTS]

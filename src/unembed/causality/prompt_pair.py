@@ -1,4 +1,4 @@
-"""Describe the two runs of a patching: corresponding tokens, and activations of one as replacements in the other."""
+"""The two runs of activation patching: which tokens correspond, and activations of one run for use in the other."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ Alignment = Literal["auto"] | Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """A corrupted run: the clean prompt with noise added to the embeddings of chosen tokens, as in causal tracing.
+    """Noise to add to the embeddings of chosen tokens of the clean prompt, as in causal tracing.
+
+    The run with this noise is the corrupted run.
 
     Attributes:
-        positions: tokens whose embeddings are corrupted.
-        scale: standard deviation of the noise, in standard deviations of the prompt's embeddings.
+        positions: the positions of the tokens whose embeddings get noise.
+        scale: standard deviation of the noise, as a multiple of that of the prompt's embeddings.
 
     Source: Meng et al. 2022, section 2.1 (three standard deviations).
     """
@@ -46,7 +48,7 @@ def align(
     """Return pairs (position in clean, position in corrupted) of corresponding tokens, and how they were found.
 
     Raises:
-        InvalidInput: unequal lengths without an alignment, or pairs out of range.
+        InvalidInput: prompts of unequal length have no alignment, or a pair is out of range.
     """
     if alignment is None:
         if len(clean) != len(corrupted):
@@ -80,7 +82,7 @@ def align(
 
 @dataclass(frozen=True, eq=False)
 class PromptPair:
-    """The two runs of a patching: activations of the source replace those of the target."""
+    """The two runs of activation patching: activations of the source replace those of the target."""
 
     clean: Rerun
     corrupted: Rerun
@@ -98,16 +100,16 @@ class PromptPair:
 
     @property
     def source(self) -> Rerun:
-        """The run from which activations are taken."""
+        """The run that gives the activations."""
         return self.clean if self.direction == "denoising" else self.corrupted
 
     @property
     def target(self) -> Rerun:
-        """The run that is patched."""
+        """The run in which activations are replaced."""
         return self.corrupted if self.direction == "denoising" else self.clean
 
     def columns(self) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-        """Return the positions in the source, and those in the target."""
+        """Return the corresponding positions in the source, and those in the target."""
         from_, into = zip(*self.positions, strict=True)
         return torch.tensor(from_), torch.tensor(into)
 
@@ -123,12 +125,12 @@ def prompt_pair(
     positions: Sequence[int] | None = None,
     edits: Edits = (),
 ) -> PromptPair:
-    """Run both prompts; return their activations at some points, the patched positions, and both metrics.
+    """Run both prompts; return their activations at `points`, the positions to patch, and the metric of both.
 
     The arguments are those of `patch`.
 
     Raises:
-        InvalidInput: the prompts have no such positions, or the metric is the same in both runs.
+        InvalidInput: a position has no corresponding token, or the metric is the same in both runs.
     """
     if direction not in ("denoising", "noising"):
         raise InvalidInput(f"direction {direction!r}", why='it is "denoising" or "noising"')
@@ -159,7 +161,7 @@ def prompt_pair(
 def recovered(
     values: Float[Tensor, "..."], clean: float, corrupted: float, direction: Direction
 ) -> Float[Tensor, "..."]:
-    """Return the fraction of the way from the patched run's metric to the other run's: 0 no effect, 1 all of it."""
+    """Return how far each value moved from the patched run's metric to the other run's: 0 no effect, 1 all the way."""
     start, end = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     return (values - start) / (end - start)
 
@@ -167,7 +169,7 @@ def recovered(
 def taken_from(
     run: Rerun, point: str, layer: int, pairs: Sequence[tuple[int, int]], index: int | None = None
 ) -> Replacement:
-    """Return an activation of one run as the replacement in another, at (own position, position in the other)."""
+    """Return an activation of `run` as a replacement in another run, at pairs (position in `run`, position there)."""
     given = run.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
     chosen: int | Tensor | None = index
     if index is not None and point == "z":

@@ -1,8 +1,8 @@
-"""Estimate effects by relevance: derivatives of the linear model of the run in place of the model's own.
+"""Estimate effects by relevance: derivatives of a linearised model in place of the model's own.
 
-A gradient follows the norms' scales, the attention patterns and the slopes of activations at one point, which do not
-hold for a change as large as an ablation. The linear rules take the first two for constants and an activation for what
-it does on the whole way from zero.
+A gradient follows the norms' scales, the attention patterns and the slopes of activation functions at one point, which
+change when an activation is ablated. The linear rules treat the first two as constants, and replace an activation
+function by its average slope from zero to its input.
 
 Source: Rezaei Jafari et al. 2025, "RelP", section 3.
 """
@@ -28,13 +28,13 @@ _KINDS: dict[str, PartKind] = {"z": "head", "coefficients": "memory"}
 def relevance_slopes(
     lm: Decoder, ids: Int[Tensor, "1 pos"], places: Sequence[Place], function: MetricFunction
 ) -> dict[Place, tuple[Float[Tensor, "pos width"], Float[Tensor, "pos width"]]]:
-    """Return the activations at some places of a run, and the derivatives of a metric by them under the linear rules.
+    """Return activations of a run, and the derivatives of a metric with respect to them under the linear rules.
 
-    Places that the linear model of the run does not have are left out.
+    Activations that the linearised model does not have are left out.
 
     Raises:
         Unsupported: the model has several streams, or a final norm that is not linear at a constant scale.
-        SumNotProved: a head's values, mixed by its pattern, are not what its layer computed.
+        SumNotProved: a head's attention pattern times its values is not the z that the model computed.
 
     Memory: that of `linear_pass`.
     """

@@ -1,7 +1,8 @@
-"""Run the model with a batch in which each row has some of its activations replaced.
+"""Run the model on a batch in which each row has some of its activations replaced.
 
-Activations are replaced at the capture points of `stream`. Two of them act through another point: a pattern acts
-through z, which mixes the row's own values by it, and the middle of the stream acts through what attention adds.
+Activations are replaced at the capture points of `stream`. Two of them cannot be replaced directly. An attention
+pattern is replaced through z, which is the pattern times the row's values. The stream between attention and FFN
+(resid_mid) is replaced through the output of attention.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
-    """New values for one activation in one row.
+    """New values for one activation in one row of a batch.
 
     Attributes:
-        point: which activation, one of `PATCH_POINTS`.
-        positions: where; every position when None.
-        index: a head (for z and pattern) or memories (for coefficients); the whole vector when None.
-        value: the numbers, broadcast to what is replaced: (position, ...) or a scalar.
+        point: the capture point of the activation, one of `PATCH_POINTS`.
+        positions: the positions to replace; all if None.
+        index: the head (for z and pattern) or memories (for coefficients) to replace; the whole vector if None.
+        value: the new values, (position, ...) or a scalar; they are broadcast.
     """
 
     point: str
@@ -47,7 +48,7 @@ class Replacement:
     value: Tensor
 
     def write(self, t: Float[Tensor, "pos ..."]) -> None:
-        """Write the values into one row's activation (pos, ...)."""
+        """Write the new values into the activation (pos, ...) of one row."""
         positions = slice(None) if self.positions is None else self.positions.to(t.device)
         value = self.value.to(t)
         if self.index is None:
@@ -60,7 +61,7 @@ class Replacement:
             t[positions[:, None], self.index.to(t.device)[None]] = value
 
     def padded(self, n_pos: int, width: int) -> Replacement:
-        """Return the same replacement for a prompt of `n_pos` tokens that is padded on the right to `width` columns."""
+        """Return the same replacement for a prompt of `n_pos` tokens, padded on the right to `width` columns."""
         positions = torch.arange(n_pos) if self.positions is None else self.positions
         value = torch.nn.functional.pad(self.value, (0, width - n_pos)) if self.point == "pattern" else self.value
         return replace(self, positions=positions, value=value)
@@ -81,17 +82,18 @@ def replaced_pass(
     skipped: Sequence[Any] = (),
     entering: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[ForwardPass]:
-    """A context in which a pass makes the replacements, after the edits and before the captures.
+    """A context in which a forward pass makes replacements, after the edits and before the captures.
 
     Args:
-        captures: as `stream.hooks.attach_hooks` takes them.
-        hooks: further changes, made before the replacements.
-        skipped: the forms of the first blocks' outputs (`record_outputs`); those blocks return what they receive.
-        entering: gives the stream that enters the first block that runs, in place of the one it would receive.
+        captures: as in `stream.hooks.attach_hooks`.
+        hooks: functions that change other activations, called before the replacements.
+        skipped: the types of the first blocks' outputs, from `record_outputs`; these blocks return their input
+            unchanged.
+        entering: a function that replaces the input of the first block that is not skipped.
 
     Raises:
-        PointMissing: a layer has no such activation.
-        Unsupported: it cannot be replaced in this model.
+        PointMissing: a layer does not have an activation to replace.
+        Unsupported: an activation cannot be replaced in this model.
     """
     chosen: dict[Place, list[tuple[int, Replacement]]] = {}
     for row, replacement in changes:
@@ -143,7 +145,7 @@ def _writing(changes: Changes) -> Hook:
 
 
 def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Hook]:
-    """Replace the stream between mixer and FFN by changing what the mixer adds."""
+    """Replace the stream between attention and FFN by changing the output of attention."""
     block, seen = lm.structure.blocks[layer], dict[str, Tensor]()
     if block.entry_norm is not None:
         raise Unsupported(f"replacing resid_mid of {block.path}", why="the block normalises the stream itself")
@@ -170,7 +172,7 @@ def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Ho
 
 
 def _mixing(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Hook]:
-    """Replace a pattern by changing z, which is the pattern's mixture of the row's own values."""
+    """Replace an attention pattern by changing z, which is the pattern times the row's values."""
     require_point(lm, "values", layer)
     seen = dict[str, Tensor]()
 
@@ -190,12 +192,15 @@ def _noting(seen: dict[str, Tensor], name: str) -> Hook:
 
 
 def by_head(values: Float[Tensor, "row kv_head pos d_head"], n_heads: int) -> Float[Tensor, "row head pos d_head"]:
-    """Return the values of each query head, which are those of its key-value head."""
+    """Return the values of each query head: those of its key-value head."""
     return values.repeat_interleave(n_heads // values.shape[1], dim=1)
 
 
 def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
-    """Return a list that collects the form of every block's output, without tensors, until the stack closes."""
+    """Return a list to which every block appends the type of its output, until the stack closes.
+
+    That is None for a tensor; for a tuple or list, it is its items without tensors, with an ellipsis for the stream.
+    """
     forms: list[Any] = []
     stack.enter_context(lm.lock)  # a pass of another thread would add the forms of its blocks
     for block in lm.structure.blocks:
@@ -205,7 +210,7 @@ def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
 
 
 def _without_stream(out: Any) -> Any:
-    """Return the output of a block without its tensors; an ellipsis marks the stream."""
+    """Return the output of a block without its tensors; an ellipsis marks the place of the stream."""
     if isinstance(out, Tensor):
         return None
     i = next(i for i, value in enumerate(out) if isinstance(value, Tensor))

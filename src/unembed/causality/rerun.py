@@ -1,9 +1,9 @@
-"""Run one prompt many times at once, with replaced activations in each row of the batch.
+"""Run one prompt many times in a batch, with other activations replaced in each row.
 
-A row starts at the first layer whose activation is replaced: the blocks below return the stream of the unchanged run. A
-test run first shows whether that is exact; models whose layers share more than the stream are run in full. Rows of
-several prompts share batches, padded on the right, if a second test run shows that this is exact too. (It is not for a
-rotation whose frequencies depend on the length of the batch.)
+A batch starts at the first layer in which an activation is replaced: the blocks before it return the stream of the
+unchanged run. A test shows first whether this is exact; if it is not, because layers share more than the stream, all
+blocks run. Rows of several prompts share batches, padded on the right, if a second test shows that this is exact too.
+(It is not for rotary embeddings whose frequencies depend on the length of the batch.)
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Function = Callable[[Float[Tensor, "row d_vocab"]], Float[Tensor, " row"]]
 
 
 def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
-    """Return the layers that have a point.
+    """Return the layers that have the activation of a capture point.
 
     Raises:
-        PointMissing: none has it, or there are no layers.
+        PointMissing: no layer has it, or the model has no layers.
         Unsupported: no layer's FFN has memories.
     """
     if not lm.n_layers:
@@ -51,14 +51,14 @@ def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
 
 
 def n_heads_of(lm: Decoder, layer: int) -> int:
-    """Return the number of heads of a layer that has z."""
+    """Return the number of heads in a layer."""
     mixer = lm.structure.blocks[layer].mixer
     assert mixer is not None
     return mixer.n_heads
 
 
 class Rerun:
-    """An unchanged run of one prompt, and reruns of it with replaced activations."""
+    """One prompt: its unchanged run, and reruns with replaced activations."""
 
     def __init__(
         self,
@@ -70,21 +70,21 @@ class Rerun:
         seen: Run | None = None,
         outputs: list[Any] | None = None,
     ) -> None:
-        """Run the prompt once; store the stream that enters every block, and `points` in the layers that have them.
+        """Run the prompt once; store the input of every block, and the activations at `points`.
 
         Args:
             tokens: one prompt.
-            points: further activations to store.
-            edits: changes that hold in every run.
-            stream: what enters the first block instead of the embedding (a corrupted embedding).
-            seen: a run of the same tokens, or of more, under the same edits; where it captured resid_pre and nothing
-                else is stored, the prompt is not run again.
-            outputs: what `record_outputs` collected in a run of the model, where there was one.
+            points: capture points of further activations to store, in all layers that have them.
+            edits: changes to make in every run.
+            stream: the input of the first block, if it is not the embedding of the prompt (a corrupted embedding).
+            seen: a run, under the same edits, of a text that begins with these tokens. If it captured resid_pre, and no
+                other activations are needed, the prompt is not run again.
+            outputs: the list that `record_outputs` collected in a run of the model, if there is one.
 
         Raises:
-            InvalidInput: more than one prompt, or a point that cannot be replaced.
-            PointMissing: the model has no such point.
-            Unsupported: the embedding of a model with several streams.
+            InvalidInput: there is more than one prompt, or an activation that cannot be replaced.
+            PointMissing: the model does not have an activation to store.
+            Unsupported: `stream` is given, and the model has several streams.
         """
         self.lm, self.edits, self.stream = lm, as_edits(edits), stream
         self.ids, mask = prepare(lm, tokens)
@@ -113,12 +113,12 @@ class Rerun:
 
     @property
     def block_outputs(self) -> list[Any]:
-        """The forms of the blocks' outputs, as `record_outputs` collects them."""
+        """The types of the blocks' outputs, as `record_outputs` collects them."""
         return self._outputs
 
     @property
     def n_pos(self) -> int:
-        """The number of tokens of the prompt."""
+        """The number of tokens in the prompt."""
         return self.ids.shape[1]
 
     def activation(self, point: str, layer: int) -> Float[Tensor, "pos ..."]:
@@ -127,7 +127,7 @@ class Rerun:
 
     @torch.no_grad()
     def _first_run(self) -> Float[Tensor, " d_vocab"]:
-        """Return the logits after the last token of the unchanged run; store its activations and block outputs."""
+        """Run the prompt unchanged, store its activations, and return the logits after the last token."""
         lm = self.lm
 
         def capture_at(point: str, layer: int) -> Callable[[Tensor], None]:
@@ -145,7 +145,7 @@ class Rerun:
 
     @torch.no_grad()
     def _stored(self, seen: Run, outputs: list[Any] | None) -> Float[Tensor, " d_vocab"] | None:
-        """Logits after the last token from a run already made; None where it did not capture what reruns need."""
+        """Take logits and stream from a run already made; None if it did not capture the stream in every layer."""
         lm = self.lm
         if not all(seen.has("resid_pre", layer) for layer in range(lm.n_layers)):
             return None
@@ -162,11 +162,11 @@ class Rerun:
         return seen.logits[0, self.n_pos - 1].to(lm.device)
 
     def _entering(self, layer: int) -> Float[Tensor, "pos d_model"]:
-        """Return the stream of the unchanged run that enters a block."""
+        """Return the input of a block in the unchanged run."""
         return self._captured["resid_pre", layer] if layer or self.stream is None else self.stream
 
     def _check_patterns(self) -> None:
-        """Check that z is the pattern times the values in this model, because patterns are replaced through z."""
+        """Check that z is the attention pattern times the values, because patterns are replaced through z."""
         for layer in layers_with(self.lm, "pattern") if "pattern" in self._needed else ():
             z = self._captured["z", layer]
             edited = [e.index for e in self.edits if e.target == "head" and e.layer == layer]
@@ -192,9 +192,9 @@ class Rerun:
         """Return a metric of the logits after the last token, for every row of replacements, in float64 on the CPU.
 
         Args:
-            rows: what each row replaces; a batch starts at its lowest layer.
-            function: a function of logits (row, d_vocab), returning one number a row.
-            batch: rows in memory at once; as many as hold `TOKENS_AT_ONCE` tokens if not given.
+            rows: the replacements in each row; a batch starts at the lowest layer that is replaced in it.
+            function: a function of logits (row, d_vocab) that returns one number for each row.
+            batch: number of rows in memory at once; by default, as many as have `TOKENS_AT_ONCE` tokens together.
 
         Memory: activations and logits of one batch.
         """
@@ -208,12 +208,12 @@ class Rerun:
         batch: int | None = None,
         hooks: Mapping[Place, Hook] | None = None,
     ) -> Float[Tensor, "row pos ..."]:
-        """Return an activation for every row of replacements; the pass stops there.
+        """Return an activation for every row of replacements; the pass stops after that activation.
 
         Args:
-            rows: what each row replaces.
-            batch: rows in memory at once.
-            hooks: further changes of every batch, made before the replacements.
+            rows: the replacements in each row.
+            batch: number of rows in memory at once.
+            hooks: functions that change other activations in every batch, called before the replacements.
         """
 
         def one(chosen: Sequence[RowOf]) -> Tensor:
@@ -230,7 +230,7 @@ class Rerun:
         return _each([(self, row) for row in rows], batch, one)
 
     def try_skipping(self) -> None:
-        """Test once whether starting at a later layer gives this model's own logits."""
+        """Test, the first time, whether a pass that starts at a later layer gives the model's own logits."""
         if self._skips is None:
             self._skips = True
             self._skips = self._skips_exactly()
@@ -250,7 +250,7 @@ class Rerun:
         return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
 
     def _is_own_pattern(self, replacement: Replacement) -> bool:
-        """Tell whether a pattern is replaced by the pattern of the unchanged run."""
+        """Tell whether the replacement of a pattern equals the pattern of the unchanged run."""
         if replacement.point != "pattern" or ("pattern", replacement.layer) not in self._captured:
             return False
         own = self._captured["pattern", replacement.layer][replacement.index]
@@ -258,7 +258,7 @@ class Rerun:
         return torch.equal(own, replacement.value.to(own))
 
     def _same_kernels(self) -> dict[Place, Callback]:
-        """Return captures that make attention use the same kernels as the unchanged run.
+        """Return captures of patterns that do nothing, so that attention uses the kernels of the unchanged run.
 
         Fused kernels round differently.
         """
@@ -276,9 +276,9 @@ def measured_together(
     """Return each prompt's metric for every row of its replacements, in float64 on the CPU.
 
     Args:
-        parts: unchanged runs of one model under the same edits, with the rows of each and its metric. Rows of prompts
-            of unequal length share batches, padded on the right, where the model gives padded prompts their own logits.
-        batch: rows in memory at once; as many as hold `TOKENS_AT_ONCE` tokens if not given.
+        parts: for each prompt its unchanged run, its rows of replacements, and its metric. All runs are of one model
+            under the same edits. Prompts of unequal length share batches if padding does not change their logits.
+        batch: number of rows in memory at once; by default, as many as have `TOKENS_AT_ONCE` tokens together.
 
     Memory: activations and logits of one batch.
     """
@@ -300,7 +300,7 @@ def measured_together(
 
 
 def _padding_is_exact(runs: Sequence[Rerun]) -> bool:
-    """Tell whether the shortest prompt has its own logits in one batch with the longest."""
+    """Tell whether padding in a batch with the longest prompt leaves the shortest prompt's logits unchanged."""
     shortest, longest = (pick(runs, key=lambda run: run.n_pos) for pick in (min, max))
     if shortest.n_pos == longest.n_pos:
         return True
@@ -311,7 +311,7 @@ def _padding_is_exact(runs: Sequence[Rerun]) -> bool:
 def _each(
     rows: Sequence[RowOf], batch: int | None, work: Callable[[Sequence[RowOf]], Tensor]
 ) -> Float[Tensor, "row ..."]:
-    """Return what `work` returns for each row, in order; rows that start at the same layer share a batch."""
+    """Return the result of `work` for each row, in order; rows that start at the same layer share a batch."""
     longest = max((run.n_pos for run, _ in rows), default=1)
     size = max(1, TOKENS_AT_ONCE // longest) if batch is None else positive_int("batch", batch)
     for run in dict.fromkeys(run for run, _ in rows):
@@ -349,16 +349,16 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
 
 
 def last_logits(lm: Decoder, n_pos: int, n: int = 1) -> dict[str, Tensor]:
-    """Return the argument with which a pass computes only the logits of the last `n` positions, if the model has one.
+    """Return the argument that limits the logits to the last `n` positions; empty if the model has no such argument.
 
-    It gives positions instead of their number, because with a number Gemma 4 computes no more than these positions in
-    its last layers.
+    The argument is a list of positions. With their number alone, Gemma 4 would compute only these positions in its last
+    layers.
     """
     return {"logits_to_keep": torch.arange(n_pos - n, n_pos)} if accepts_argument(lm, "logits_to_keep") else {}
 
 
 def _entered(runs: Sequence[Rerun], t: Float[Tensor, "row pos d_model"], layer: int) -> Tensor:
-    """Return the stream that enters a block in each row's unchanged run; zero at padding."""
+    """Return the input of a block in the unchanged run of each row's prompt; zero at padding."""
     if len(set(runs)) == 1:
         return runs[0]._entering(layer).to(t).expand_as(t).clone()
     out = torch.zeros_like(t)
@@ -373,7 +373,7 @@ def _replaced(
     captures: Mapping[Place, Callback] | None = None,
     hooks: Mapping[Place, Hook] | None = None,
 ) -> Iterator[ForwardPass]:
-    """A context in which a pass of these rows makes their replacements and starts at the first replaced layer."""
+    """A context in which a forward pass of these rows makes their replacements, from the first replaced layer on."""
     runs = [run for run, _ in rows]
     first, n_pos = runs[0], max(run.n_pos for run in runs)
     skips = all(run._skips for run in set(runs))

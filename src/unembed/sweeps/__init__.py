@@ -1,4 +1,4 @@
-"""Run a model once over a corpus and feed any number of running statistics."""
+"""Run a model once over a corpus, and compute any number of statistics of its activations in that one pass."""
 
 from unembed.sweeps.checkpoint import CheckpointInterval as CheckpointInterval
 from unembed.sweeps.fast_kernels import Fast as Fast

@@ -1,4 +1,4 @@
-"""Save a sweep to one file, either completely or not at all; only the same sweep can resume from it."""
+"""Save the state of a sweep to one file, either completely or not at all; only the same sweep can resume from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The contents of a checkpoint: the number of batches processed, and the state of every reducer after them."""
+    """The contents of a checkpoint: the number of batches done, and the state of every reducer after them."""
 
     batches: int
     tokens: int
@@ -44,7 +44,7 @@ class CheckpointInterval:
     minutes: float | None = 5.0
 
     def is_due(self, batches: int, seconds: float) -> bool:
-        """Tell whether the interval has passed since the last save."""
+        """Tell whether a sweep must be saved, given the batches and seconds since the last save."""
         if self.batches is not None and batches >= self.batches:
             return True
         return self.minutes is not None and seconds >= 60 * self.minutes
@@ -53,7 +53,7 @@ class CheckpointInterval:
 def identity_of(
     lm: Decoder, corpus: Corpus | TokenizedCorpus | WholeWindows, reducers: Sequence[Reducer], tokens_per_batch: int
 ) -> dict[str, str]:
-    """Describe everything that must be equal for a sweep to resume from a checkpoint."""
+    """Return everything that must be equal for a sweep to resume from a checkpoint, by name."""
     return {
         "model": lm.name,
         "weights": sampled_fingerprint(lm),
@@ -65,10 +65,10 @@ def identity_of(
 
 
 def save(path: Path, checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:
-    """Write the whole checkpoint; it is on the disk when this returns.
+    """Write a checkpoint; when this returns, it is on the disk completely.
 
     Raises:
-        CheckpointFault: the disk is full or the folder cannot be written; what was there before is untouched.
+        CheckpointFault: the disk is full or the folder cannot be written; an earlier checkpoint is not changed.
     """
     content = {
         "schema": SCHEMA,
@@ -89,7 +89,7 @@ def prepare(path: Path) -> None:
     """Check that the folder can be written to, before hours are spent on the sweep.
 
     Raises:
-        CheckpointFault: it cannot.
+        CheckpointFault: the folder cannot be written to.
     """
     try:
         if b"\0" in os.fsencode(path):
@@ -115,10 +115,10 @@ def _unwritable(path: Path, error: Exception) -> CheckpointFault:
 
 
 def load(path: Path, identity: Mapping[str, str]) -> Checkpoint | None:
-    """Read the checkpoint of this sweep; return None if there is none.
+    """Read the checkpoint of this sweep; return None if the file does not exist.
 
     Raises:
-        CheckpointFault: it is damaged, or belongs to another sweep; the message names what differs.
+        CheckpointFault: the file is damaged, or is from another sweep; the message names the difference.
     """
     if not path.exists():
         return None

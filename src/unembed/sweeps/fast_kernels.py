@@ -1,15 +1,16 @@
 """Faster kernels for the forward pass of a sweep.
 
-`chunked_gelu` changes no bit of the result. `fast_forward` does: "float32" changes rounding only, "bfloat16" multiplies
-in bfloat16 and leaves activations and the stream as they are. `fast_difference` measures the effect on coefficients.
+`chunked_gelu` changes no bit of the result. `fast_forward` does: "float32" changes rounding only; "bfloat16" computes
+matrix products in bfloat16, but leaves activations and the residual stream in float32. `fast_difference` measures how
+much memory coefficients change.
 
-Both replace `forward` of some modules and restore it at the end, so hooks stay in place.
+Both replace the `forward` of some modules and restore it at the end, so hooks still work.
 
 | change | gain, one core of an AMD EPYC |
 |---|---|
-| GELU spelled out in eight steps, one chunk after another | a sixth of GPT-2's forward pass |
-| `fast="float32"`: such a GELU in one kernel | a third of GPT-2's sweep |
-| `fast="bfloat16"`: products in bfloat16 as well | 60 % of the sweep (`benchmarks/RESULTS.md`) |
+| `chunked_gelu`: a GELU of eight tensor operations runs on one chunk after another | a sixth of GPT-2's forward pass |
+| `fast="float32"`: such a GELU runs in one kernel | a third of GPT-2's sweep |
+| `fast="bfloat16"`: matrix products in bfloat16 as well | 60 % of the sweep (`benchmarks/RESULTS.md`) |
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ CHUNK = 1 << 17
 
 
 def processor_has_bfloat16() -> bool:
-    """Tell whether this processor can multiply in bfloat16; without such instructions it is slower than float32."""
+    """Tell whether this processor has instructions for bfloat16; without them bfloat16 is slower than float32."""
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def check_fast(lm: Decoder, fast: str | None) -> None:
-    """Refuse a mode that does not exist or would not be faster on this machine.
+    """Refuse a value of `fast` that does not exist, or would not be faster on this machine.
 
     Raises:
-        InvalidInput: there is no such mode.
-        Unsupported: bfloat16 on a processor without instructions for it.
+        InvalidInput: there is no such value.
+        Unsupported: `fast` is "bfloat16", and the processor has no instructions for it.
     """
     if fast is not None:
         one_of("fast", fast, get_args(Fast))
@@ -56,7 +57,7 @@ def check_fast(lm: Decoder, fast: str | None) -> None:
 
 
 def tanh_gelus() -> tuple[type[nn.Module], ...]:
-    """Return the modules that compute GELU as 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) step by step."""
+    """Return the classes of modules that compute GELU as 0.5 x (1 + tanh(...)) by separate tensor operations."""
     from transformers.models.bloom.modeling_bloom import BloomGelu  # 0.1 s, which only sweeps spend
 
     return activations.NewGELUActivation, activations.FastGELUActivation, BloomGelu
@@ -64,11 +65,11 @@ def tanh_gelus() -> tuple[type[nn.Module], ...]:
 
 @contextmanager
 def chunked_gelu(lm: Decoder) -> Iterator[None]:
-    """A context in which step-by-step GELUs run chunk by chunk on the CPU.
+    """A context in which GELUs of several tensor operations run on one chunk of the input after another, on the CPU.
 
-    On a batch as wide as a hidden layer, each of the eight steps would read and write main memory, whereas a chunk
-    stays in the processor's cache. The result is the same bit for bit, because tanh gives an element the same bits
-    wherever it lies in a chunk (a sigmoid would not). Hooks see one call on the whole tensor.
+    Each of the eight operations would read and write a whole hidden layer in main memory, whereas a chunk stays in the
+    processor's cache. The result is the same bit for bit, because tanh gives an element the same bits wherever it lies
+    in a tensor (a sigmoid would not). Hooks see one call on the whole tensor.
     """
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
@@ -101,7 +102,7 @@ def fast_forward(lm: Decoder, fast: str | None) -> Iterator[None]:
 
 
 def fast_difference(lm: Decoder, batch: Batch, fast: str) -> float:
-    """Return the largest change of a coefficient on a batch, relative to the largest coefficient of its layer."""
+    """Return the largest change of a coefficient in a batch, relative to the largest coefficient of its layer."""
     tokens, mask = batch.tokens.to(lm.device), batch.mask.long().to(lm.device)
 
     def coefficients() -> Tensor:
@@ -150,7 +151,7 @@ def _fast_forward_of(module: nn.Module, fast: str) -> Callable[..., Any] | None:
 
 @contextmanager
 def _tf32(lm: Decoder) -> Iterator[None]:
-    """A context that allows TensorFloat-32 products on CUDA; it changes nothing elsewhere."""
+    """A context that allows matrix products in TensorFloat-32 on CUDA; it changes nothing on other devices."""
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
     matmul.allow_tf32 = before or lm.device.type == "cuda"

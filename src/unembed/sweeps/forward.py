@@ -1,4 +1,4 @@
-"""Run one batch: each reducer receives its tensors as they appear, and the pass stops after the last one needed."""
+"""Run one batch: each reducer (statistic) receives the tensors it needs, and the pass stops after the last of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unembed.sweeps.reducers.reducer import LOGITS, Need, Reducer
 def feed_reducers(
     lm: Decoder, reducers: Sequence[Reducer], fast: Fast | None = None
 ) -> Iterator[Callable[[Batch], None]]:
-    """A context that yields a function, which runs a batch (exactly or fast) and feeds all reducers."""
+    """A context that yields a function, which runs the model on a batch and passes the tensors to all reducers."""
     feed = _Feed(lm, reducers)
     with fast_forward(lm, fast), chunked_gelu(lm), attach_hooks(lm, feed.callbacks()) as current:
 

@@ -1,4 +1,4 @@
-"""Make Ctrl-C wait for a safe moment."""
+"""Delay Ctrl-C until a moment at which a program can stop safely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 def deferred_interrupt(enabled: bool) -> Iterator[threading.Event]:
     """A context in which the first Ctrl-C only sets an event, and a second one interrupts at once.
 
-    It works in the main thread only.
+    It has an effect in the main thread only.
     """
     event = threading.Event()
     if not enabled or threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""The local engine: one process runs one model on the batches in order."""
+"""The local engine of a sweep: one process runs the model on one batch after another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(
     progress: ProgressCallback | None,
     fast: Fast | None = None,
 ) -> list[Any]:
-    """See `unembed.sweep`."""
+    """Run a sweep in this process; see `unembed.sweep`."""
     identity: dict[str, str] = {}
     if checkpoint is not None:
         prepare(checkpoint)

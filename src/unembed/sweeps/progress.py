@@ -1,4 +1,4 @@
-"""Report the progress of a sweep: share done, rate and time left."""
+"""Report the progress of a sweep: the share that is done, the rate and the time left."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a sweep at one moment.
+    """How far a sweep has come.
 
     Attributes:
-        batches: processed so far, in earlier runs too.
-        tokens: positions counted so far, in earlier runs too.
-        share: the share of the corpus, 0 to 1, by bytes of its files or characters of its texts.
-        rate: tokens per second in this run.
-        left: seconds until the end at this rate; None before the first batch.
+        batches: number of batches done so far, including those before a restart.
+        tokens: number of tokens counted so far, including those before a restart.
+        share: the share of the corpus that is done, 0 to 1, in bytes of its files or characters of its texts.
+        rate: tokens per second since the start or restart.
+        left: seconds until the end at this rate; None before the first batch is done.
     """
 
     batches: int
@@ -50,11 +50,11 @@ class Reporter:
         self._resumed_at = 0, 0.0
 
     def resume(self, tokens: int, share: float) -> None:
-        """Start the clock again, after the batches of an earlier run."""
+        """Start measuring the rate, after the batches that were done before a restart."""
         self._start, self._resumed_at = time.monotonic(), (tokens, share)
 
     def report(self, batches: int, tokens: int, share: float, *, end: bool = False) -> None:
-        """Report, if the interval has passed or the sweep has ended."""
+        """Call the callback, if the interval has passed or the sweep has ended."""
         now = time.monotonic()
         if self._callback is None or (not end and now - self._last < self._interval):
             return

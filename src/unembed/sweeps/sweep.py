@@ -1,4 +1,4 @@
-"""Run a model once over a corpus for any number of reducers (`unembed.sweep`)."""
+"""Run a model once over a corpus, and compute any number of statistics (`unembed.sweep`)."""
 
 from __future__ import annotations
 
@@ -35,30 +35,32 @@ def sweep(
     fast: Fast | None = None,
     progress: ProgressCallback | None = None,
 ) -> list[Any]:
-    """Run one forward pass for each batch, stopped after the last tensor that a reducer needs.
+    """Run the model once over a corpus, and return the statistics that the reducers compute.
 
-    With a checkpoint, an interrupted sweep resumes from its last save. Its result is bit for bit that of an
-    uninterrupted sweep on the same machine and number of threads. Another model, corpus or setting is refused. After
-    Ctrl-C the current batch ends and the sweep saves before it stops. A finished checkpoint gives its result at once.
+    Each batch takes one forward pass, which stops after the last tensor that a reducer needs. With a checkpoint, an
+    interrupted sweep resumes from its last save. Its result is bit for bit that of an uninterrupted sweep on the same
+    machine and number of threads. A checkpoint of another model, corpus or setting is refused. After Ctrl-C the current
+    batch ends and the sweep saves before it stops. If the checkpoint is of a finished sweep, the result is returned at
+    once.
 
     Args:
-        corpus: what `open_corpus` opens or takes, or a corpus that is tokenised or cut into windows already.
-        reducers: running statistics; the results are in the same order.
-        engine: "local", this process; "ray", or a `Ray` with settings: workers on a Ray cluster.
-        checkpoint: the file to which the sweep is saved and from which it resumes.
-        every: how often it is saved; every five minutes when None.
-        tokens_per_batch: columns times rows of a batch.
-        fast: "float32" (other kernels, rounding differs) or "bfloat16" (products in bfloat16) for a faster forward
-            pass whose results differ from the model's own; `fast_difference` measures by how much.
-        progress: called with a `Progress` about twice a second, and at the end.
+        corpus: anything that `open_corpus` accepts, or a corpus that is already tokenised or cut into windows.
+        reducers: the statistics to compute; the results are in the same order.
+        engine: "local" for this process; "ray", or a `Ray` object with settings, for workers on a Ray cluster.
+        checkpoint: the file to save the sweep to, and to resume it from.
+        every: how often to save; by default, every five minutes.
+        tokens_per_batch: number of tokens in a batch, padding included.
+        fast: "float32" (other kernels, which round differently) or "bfloat16" (matrix products in bfloat16) for a
+            faster forward pass, whose results differ from the model's own; `fast_difference` measures by how much.
+        progress: a function to call with a `Progress` about twice a second, and at the end.
 
     Returns:
         The result of each reducer.
 
     Raises:
-        ExtraMissing: the engine is Ray, which is not installed.
-        CheckpointFault: the checkpoint is damaged, belongs to another sweep, or cannot be written.
-        Unsupported: fast="bfloat16" where the processor has no instructions for it.
+        ExtraMissing: the engine is Ray, and ray is not installed.
+        CheckpointFault: the checkpoint is damaged, is from another sweep, or cannot be written.
+        Unsupported: `fast` is "bfloat16", and the processor has no instructions for it.
         CorpusUnreadable: the corpus is empty, or cannot be read or decoded.
     """
     if not isinstance(engine, Ray):

@@ -1,1 +1,1 @@
-"""The Ray engine: workers, the driver that schedules them, and the transfer of models and states."""
+"""The Ray engine of a sweep: workers, the driver that gives them jobs, and the transfer of models and results."""

@@ -1,4 +1,4 @@
-"""The driver of a Ray sweep schedules shards and merges, stores copies of states, and repeats lost jobs."""
+"""The driver of a Ray sweep: it gives jobs to workers, copies their results, and repeats jobs that were lost."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ MAX_JOB_FAILURES = 5
 
 
 class SweepDriver:
-    """One sweep in progress.
+    """A Ray sweep in progress.
 
-    A part of the corpus is stored once this process holds a copy of its states. Until then the batches of its shards
-    are kept in memory here, so that they can be read again. The merge of a stored part is stored at once.
+    The corpus is cut into shards (sequences of batches). Workers process shards and merge the results of neighbouring
+    ones; the result of neighbouring shards is a `Part`. A part is called stored when this process has a copy of its
+    states. Until then, the batches of its shards stay in memory here, so that they can be processed again if a worker
+    dies. The merge of a stored part with another is stored at once.
 
     Args:
-        shards: the shards that are not in `parts`.
-        parts: what an earlier run saved.
-        at_risk: a part of this many shards is stored.
-        checkpoint: where to save, if anywhere.
-        identity: the identity of the sweep, for the checkpoint.
+        shards: the shards of the corpus that are not in `parts`.
+        parts: the results that an earlier run saved.
+        at_risk: the number of shards in a part at which it is stored.
+        checkpoint: the file to save to, or None.
+        identity: what must be equal to resume the sweep (`identity_of`).
     """
 
     def __init__(
@@ -59,13 +61,13 @@ class SweepDriver:
             self._tree.put(part)
 
     def run(self) -> list[Part]:
-        """Process the corpus until one stored part covers it.
+        """Process the corpus until one stored part covers all of it.
 
-        Returns that part in a list, which is empty if there was no shard.
+        Returns that part in a list, which is empty if the corpus has no shards.
 
         Raises:
-            Unsupported: no worker starts, or worker after worker dies.
-            Exception: what a reducer raised.
+            Unsupported: no worker could be started, or workers died again and again.
+            Exception: an exception that a reducer raised.
         """
         done = self._coverage()
         self._reporter.resume(done.tokens, done.share)
@@ -117,7 +119,7 @@ class SweepDriver:
             self._queue.append(shard)
 
     def _next_shard(self) -> Shard | None:
-        """Return the next shard of the corpus. At its end, tell the tree how many shards there are."""
+        """Return the next shard of the corpus; at its end, record the number of shards and return None."""
         if self._tree.n_shards is not None:
             return None
         shard = next(self._shards, None)
@@ -128,10 +130,10 @@ class SweepDriver:
         return shard
 
     def _handle(self, result: JobResult) -> None:
-        """Record what was done, and queue again what was lost.
+        """Record the result of a job, or put its shards into the queue again if the result is lost.
 
         Raises:
-            Unsupported: the same job was lost with its worker again and again.
+            Unsupported: workers died at the same job again and again.
         """
         job = result.job
         inputs = (job.earlier, job.later) if isinstance(job, MergeJob) else ()
@@ -166,7 +168,7 @@ class SweepDriver:
         self._queue.extendleft(self._not_stored[number] for number in reversed(range(first, end)))
 
     def _store(self, part: Part) -> bool:
-        """Copy a part's states to this process unless they are here; return False if they are lost."""
+        """Copy a part's states to this process if they are not here; return False if they are lost."""
         if part.states is None:
             part.states = self._pool.fetch(part)
         if part.states is None:
@@ -176,7 +178,7 @@ class SweepDriver:
         return True
 
     def _parts_from_start(self) -> list[Part]:
-        """Return the parts that cover the corpus from its start without a gap, including inputs of running merges."""
+        """Return the parts from the start of the corpus up to the first gap, including inputs of running merges."""
         merges = [job for job in self._pool.running_jobs() if isinstance(job, MergeJob)]
         return contiguous_parts((*self._tree.parts(), *(part for job in merges for part in (job.earlier, job.later))))
 
@@ -188,7 +190,10 @@ class SweepDriver:
         return done
 
     def _save(self) -> None:
-        """Store and save what is done up to the first gap. A lost part is reported by the job that needs it."""
+        """Store and save what is done from the start of the corpus up to the first gap.
+
+        A lost part ends this; the job that needs it reports the loss.
+        """
         parts: list[Part] = []
         for part in self._parts_from_start() if self._checkpoint is not None else ():
             if not self._store(part):
@@ -204,13 +209,13 @@ class SweepDriver:
 
 
 def _states(parts: Sequence[Part]) -> tuple[Mapping[str, Any], ...]:
-    """Return all parts in the form that a checkpoint stores; `parts_of` is the inverse."""
+    """Return all parts in the form that a checkpoint stores; `parts_of` converts them back."""
     table = [(p.first, p.end, p.coverage.batches, p.coverage.tokens, p.coverage.share) for p in parts]
     return ({"parts": table}, *(state for part in parts for state in part.states or ()))
 
 
 def parts_of(checkpoint: Checkpoint) -> list[Part]:
-    """Return the parts that a checkpoint holds."""
+    """Return the parts that a checkpoint contains."""
     table, *states = checkpoint.states
     width = len(states) // max(1, len(table["parts"]))
     return [

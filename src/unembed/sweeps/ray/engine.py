@@ -1,8 +1,8 @@
-"""The Ray engine: one model in each actor, shards assigned as actors become idle, lost shards read again.
+"""The Ray engine of a sweep: each worker (a Ray actor) has the model, and idle workers get the next job.
 
-This process cuts the corpus, assigns jobs and stores copies of results; the actors run the model and merge states. When
-an actor dies, with its process or its machine, its job returns to the queue and another actor is started; the others
-continue. The result depends on the corpus and the shard size only (see `merge_tree`).
+This process cuts the corpus into shards, assigns jobs and stores copies of results; the workers run the model and merge
+results. When a worker dies, with its process or its machine, its job returns to the queue and another worker is
+started; the others continue. The result depends only on the corpus and the shard size (see `merge_tree`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(
     progress: ProgressCallback | None,
     fast: Fast | None = None,
 ) -> list[Any]:
-    """See `unembed.sweep`."""
+    """Run a sweep on a Ray cluster; see `unembed.sweep`."""
     ray = import_ray()
     identity: dict[str, str] = {}
     if checkpoint is not None:
@@ -72,10 +72,10 @@ def run(
 
 
 def _max_workers(ray: Any, settings: Ray) -> int:
-    """Return how many workers fit into the cluster.
+    """Return the number of workers for which the cluster has enough CPUs and GPUs.
 
     Raises:
-        Unsupported: no worker fits.
+        Unsupported: the cluster has too few CPUs or GPUs for one worker.
     """
     resources = ray.cluster_resources()
     n = int(resources.get("CPU", 0) // settings.cpus)

@@ -1,8 +1,8 @@
-"""Decide which neighbouring parts of a sweep are merged next, whichever worker finishes first.
+"""Decide which neighbouring parts of a sweep are merged next, independently of which worker finishes first.
 
 A part covers the shards from `first` to `end` (exclusive). A part of 2^k shards that begins at a multiple of 2^(k+1) is
-merged with the 2^k shards after it, or with all remaining shards where the corpus ends earlier. So the tree, and with
-it every bit of the result, depends only on the number of shards.
+merged with the 2^k shards after it, or with all remaining shards if the corpus ends earlier. So the order of merges,
+and with it every bit of the result, depends only on the number of shards.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from unembed.sweeps.ray.shards import Coverage, States
 
 @dataclass(eq=False)
 class Part:
-    """The states of the reducers after a sequence of neighbouring shards.
+    """The states of the reducers (statistics) after a sequence of neighbouring shards.
 
     Attributes:
-        first: the first shard.
-        end: the shard after the last one.
-        coverage: batches and tokens of the run.
-        ref: the cluster's reference to the states.
-        states: the states themselves, where this process holds a copy.
+        first: the number of the first shard.
+        end: the number of the last shard plus 1.
+        coverage: the number of batches and tokens in these shards.
+        ref: the Ray reference to the states.
+        states: the states themselves, if this process has a copy; else None.
     """
 
     first: int
@@ -33,12 +33,12 @@ class Part:
     states: States | None = None
 
     def __len__(self) -> int:
-        """The number of shards."""
+        """Return the number of shards."""
         return self.end - self.first
 
 
 class MergeTree:
-    """Holds the parts that wait to be merged with a neighbour."""
+    """The parts that wait to be merged with a neighbour."""
 
     def __init__(self) -> None:
         self._parts: dict[int, Part] = {}
@@ -49,7 +49,7 @@ class MergeTree:
         self._parts[part.first] = part
 
     def pair(self) -> tuple[Part, Part] | None:
-        """Remove and return two neighbours that can be merged now; None if there are none."""
+        """Remove and return two neighbouring parts that can be merged now; None if there are none."""
         for first in sorted(self._parts):
             left = self._parts[first]
             end = self._end_of_right(left)
@@ -59,7 +59,10 @@ class MergeTree:
         return None
 
     def _end_of_right(self, left: Part) -> int | None:
-        """Return where the right neighbour of a left half ends; None for a right half."""
+        """Return the `end` of the part with which `left` is merged as its right neighbour.
+
+        None if `left` is itself the right one of two parts that are merged.
+        """
         size = len(left)
         if size & (size - 1) or left.first % (2 * size):
             return None
@@ -67,7 +70,7 @@ class MergeTree:
         return end if self.n_shards is None else min(end, self.n_shards)
 
     def root(self) -> Part | None:
-        """Return the part that covers all shards, once there is one."""
+        """Return the part that covers all shards; None if there is none yet."""
         part = self._parts.get(0)
         return part if part is not None and part.end == self.n_shards else None
 
@@ -76,12 +79,12 @@ class MergeTree:
         del self._parts[part.first]
 
     def parts(self) -> Iterable[Part]:
-        """Return all parts that wait."""
+        """Return all parts that wait to be merged."""
         return self._parts.values()
 
 
 def contiguous_parts(parts: Iterable[Part]) -> list[Part]:
-    """Return the parts that cover the corpus from its start without a gap."""
+    """Return the parts from the start of the corpus up to the first gap, in order."""
     by_first = {part.first: part for part in parts}
     run: list[Part] = []
     while (part := by_first.get(run[-1].end if run else 0)) is not None:

@@ -1,7 +1,7 @@
-"""Send a model to another process: its class, configuration and weights, or the name it was opened by.
+"""Send a model to another process: its class, configuration and weights, or the name that it was opened by.
 
-A live model is never pickled, so its hooks and caches are not sent. The weights are sent as plain bytes: Ray's object
-store holds them once for each machine, and all workers of a machine read them in place.
+The model object itself is never pickled, so its hooks and caches are not sent. The weights are sent as plain bytes:
+Ray's object store has one copy of them on each machine, which all workers of that machine read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unembed.models.offload import is_offloaded
 
 @dataclass(frozen=True)
 class SerializedModel:
-    """A model with its weights."""
+    """A model as data to send: its class, configuration and weights, and what else is needed to open it."""
 
     kind: type[PreTrainedModel]
     config: Any
@@ -37,7 +37,7 @@ class SerializedModel:
 
 @dataclass(frozen=True)
 class ModelReference:
-    """Where to open a model again, if it is spread over devices or not entirely in memory."""
+    """The name and options to open a model again, if it is spread over devices or not entirely in memory."""
 
     where: str
     options: dict[str, Any]
@@ -45,7 +45,7 @@ class ModelReference:
 
 
 def serialize_model(lm: Decoder) -> SerializedModel | ModelReference:
-    """Collect everything that another process needs to open the model.
+    """Return everything that another process needs to open the model.
 
     Raises:
         Unsupported: the model is spread over devices and was not opened by name or from a folder.
@@ -72,7 +72,7 @@ def serialize_model(lm: Decoder) -> SerializedModel | ModelReference:
 
 
 def deserialize_model(source: SerializedModel | ModelReference) -> Decoder:
-    """Open the model in this process.
+    """Open a model in this process from what `serialize_model` returned.
 
     Raises:
         ModelUnavailable: the weights differ: the model was changed after it was opened, or this machine has another
@@ -96,13 +96,13 @@ def deserialize_model(source: SerializedModel | ModelReference) -> Decoder:
 
 
 def _bytes(tensor: Tensor) -> tuple[np.ndarray, torch.dtype, tuple[int, ...]]:
-    """Return bytes and dtype separately, because NumPy has no bfloat16."""
+    """Return a tensor's bytes as a NumPy array, its dtype and its shape; NumPy has no bfloat16."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape)
 
 
 def _tensor(data: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return a tensor that is a view of bytes, which may be read-only (in an object store they are)."""
+    """Return a tensor that is a view of an array of bytes, which may be read-only (in Ray's object store they are)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(data).view(dtype).view(shape)

@@ -22,7 +22,7 @@ States = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class Shard:
-    """A sequence of neighbouring batches."""
+    """A sequence of neighbouring batches, which one job processes."""
 
     number: int
     batches: tuple[Batch, ...]
@@ -30,11 +30,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the corpus was read.
+    """How much of the corpus was processed.
 
     Attributes:
-        tokens: positions counted.
-        share: the share of the corpus, up to the end of the last batch.
+        tokens: number of tokens counted.
+        share: the share of the corpus, 0 to 1, from its start up to the end of the last batch.
     """
 
     batches: int
@@ -42,7 +42,7 @@ class Coverage:
     share: float
 
     def then(self, later: Coverage) -> Coverage:
-        """Return the coverage of both parts, where `later` directly follows this one."""
+        """Return the coverage of two parts together, where `later` directly follows this one."""
         return Coverage(self.batches + later.batches, self.tokens + later.tokens, later.share)
 
 
@@ -56,7 +56,7 @@ def cut_shards(batches: Iterator[Batch], size: int, skip: int = 0) -> Iterator[S
 
 
 def start_reducers(lm: Decoder, reducers: Sequence[Reducer]) -> list[Reducer]:
-    """Return started copies of the reducers, which themselves stay unstarted."""
+    """Return copies of the reducers, started for this model; the originals stay as they are."""
     copies = deepcopy(list(reducers))
     for reducer in copies:
         reducer.start(lm)
@@ -66,7 +66,7 @@ def start_reducers(lm: Decoder, reducers: Sequence[Reducer]) -> list[Reducer]:
 def reduce_shard(
     lm: Decoder, reducers: Sequence[Reducer], shard: Shard, fast: Fast | None = None
 ) -> tuple[Coverage, States]:
-    """Feed a shard to new copies of the reducers."""
+    """Run the model on a shard, and return its coverage and the states of newly started reducers."""
     started = start_reducers(lm, reducers)
     with feed_reducers(lm, started, fast) as feed:
         for batch in shard.batches:
@@ -76,7 +76,7 @@ def reduce_shard(
 
 
 def merge_states(lm: Decoder, reducers: Sequence[Reducer], earlier: States, later: States) -> States:
-    """Return the states after two neighbouring sequences of shards."""
+    """Return the merged states of the reducers after two neighbouring sequences of shards."""
     left, right = restore_reducers(lm, reducers, earlier), restore_reducers(lm, reducers, later)
     for one, other in zip(left, right, strict=True):
         one.merge(other)
@@ -84,7 +84,7 @@ def merge_states(lm: Decoder, reducers: Sequence[Reducer], earlier: States, late
 
 
 def restore_reducers(lm: Decoder, reducers: Sequence[Reducer], states: States) -> list[Reducer]:
-    """Return copies of the reducers with these states."""
+    """Return copies of the reducers that have these states."""
     started = start_reducers(lm, reducers)
     for reducer, state in zip(started, states, strict=True):
         reducer.load_state(state)
@@ -92,7 +92,7 @@ def restore_reducers(lm: Decoder, reducers: Sequence[Reducer], states: States) -
 
 
 def _states(reducers: Sequence[Reducer]) -> States:
-    """Return the states on the CPU, so that a process without the worker's device can hold them."""
+    """Return the states of reducers, with tensors on the CPU, so that a process without a GPU can load them."""
     return tuple(
         {name: value.cpu() if isinstance(value, Tensor) else value for name, value in reducer.state().items()}
         for reducer in reducers

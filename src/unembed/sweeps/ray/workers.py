@@ -1,4 +1,4 @@
-"""The workers of a Ray sweep: actors that each hold the model, and the pool that gives them jobs."""
+"""The workers of a Ray sweep (actors that each have a copy of the model), and the pool that gives them jobs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ MAX_STARTUP_FAILURES = 5
 
 @dataclass(frozen=True)
 class Ray:
-    """How a sweep uses a Ray cluster: one that is already connected, or else one started on this machine.
+    """Settings of a sweep on a Ray cluster: the connected one, or else one that is started on this machine.
 
     Attributes:
-        workers: the number of actors; as many as the cluster has room for when None.
-        cpus: threads of each.
-        gpus: GPUs of each, fractions allowed; the model is moved to the first.
-        batches_per_shard: batches in one job.
-        shards_at_risk: neighbouring shards that the workers merge among themselves before this process stores a copy;
-            when a machine is lost, what was stored only there is computed again. A power of two.
-        open_model: a function that opens the model inside a worker. When None, the weights are sent from here; a model
-            that is spread over devices is opened there by its name.
+        workers: the number of workers; by default, as many as the cluster has CPUs and GPUs for.
+        cpus: number of CPUs, and of threads, for each worker.
+        gpus: number of GPUs for each worker, which may be a fraction; the model is moved to the first.
+        batches_per_shard: number of batches in one job.
+        shards_at_risk: number of neighbouring shards whose results workers merge before this process copies the result;
+            if a machine is lost, results that were only there are computed again. A power of two.
+        open_model: a function that opens the model inside a worker. By default, the weights are sent from this process;
+            a model that is spread over devices is opened in the worker by its name.
     """
 
     workers: int | None = None
@@ -56,7 +56,7 @@ class Ray:
 
 
 class Worker:
-    """A model in a separate process."""
+    """A Ray actor: a model in a separate process."""
 
     def open(
         self,
@@ -65,7 +65,7 @@ class Worker:
         reducers: Sequence[Reducer],
         fast: Fast | None,
     ) -> bool:
-        """Open the model; called once."""
+        """Open the model; called once, before any job."""
         torch.set_num_threads(settings.cpus)
         disable_progress_bar()  # a progress bar for each worker would only clutter the terminal
         if settings.open_model is not None:
@@ -80,36 +80,36 @@ class Worker:
         return True
 
     def read(self, shard: Shard) -> tuple[Coverage, States]:
-        """Run the model over one shard."""
+        """Run the model over one shard; return what was covered and the states of the reducers."""
         return reduce_shard(self._lm, self._reducers, shard, self._fast)
 
     def merge(self, coverage: Coverage, earlier: States, later: States) -> tuple[Coverage, States]:
-        """Merge two neighbouring parts."""
+        """Merge the states of two neighbouring parts; return them with the coverage of both."""
         return coverage, merge_states(self._lm, self._reducers, earlier, later)
 
 
 @dataclass(frozen=True, eq=False)
 class ReadJob:
-    """Run the model over a shard."""
+    """The job of running the model over a shard."""
 
     shard: Shard
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first shard, and the one after the last shard."""
+        """The number of the first shard, and the number of the last shard plus 1."""
         return self.shard.number, self.shard.number + 1
 
 
 @dataclass(frozen=True, eq=False)
 class MergeJob:
-    """Merge two neighbouring parts."""
+    """The job of merging two neighbouring parts."""
 
     earlier: Part
     later: Part
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first shard, and the one after the last shard."""
+        """The number of the first shard, and the number of the last shard plus 1."""
         return self.earlier.first, self.later.end
 
 
@@ -118,12 +118,12 @@ Job = ReadJob | MergeJob
 
 @dataclass(frozen=True, eq=False)
 class JobResult:
-    """The outcome of one job: tokens processed and where its states live, or the failure.
+    """The outcome of one job: what it covers and the reference to its states, or that it failed.
 
     Attributes:
-        coverage: what the result covers; None where the job failed.
-        ref: the cluster's reference to the states.
-        input_lost: the job failed because an input of it no longer exists.
+        coverage: the batches and tokens that the result covers; None if the job failed.
+        ref: the Ray reference to the states.
+        input_lost: whether the job failed because one of its inputs no longer exists.
     """
 
     job: Job
@@ -136,7 +136,7 @@ class WorkerPool:
     """The worker actors, each of which is idle, busy or still starting."""
 
     def __init__(self, ray: Any, settings: Ray, n: int, arguments: tuple[Any, ...]) -> None:
-        """Request n actors; they start as the cluster finds room."""
+        """Request `n` workers; each starts as soon as the cluster has room for it."""
         self._ray, self._arguments, self.n = ray, arguments, n
         # A request without num_gpus would see every GPU, so 0 is passed as well. Ray must not restart a worker, because
         # the driver does that.
@@ -158,7 +158,7 @@ class WorkerPool:
         return [job for _, job, _ in self._busy.values()]
 
     def submit(self, job: Job) -> None:
-        """Give a job to an idle actor."""
+        """Give a job to an idle worker."""
         actor = self.idle.popleft()
         if isinstance(job, ReadJob):
             done, states = actor.read.options(num_returns=2).remote(job.shard)
@@ -171,8 +171,8 @@ class WorkerPool:
         """Return the results of jobs that end within `seconds`.
 
         Raises:
-            Exception: what a reducer, or opening the model, raised in a worker.
-            Unsupported: worker after worker dies before its model is open.
+            Exception: an exception that a reducer, or opening the model, raised in a worker.
+            Unsupported: workers died again and again before their model was open.
         """
         waiting = [*self._busy, *self._starting]
         results: list[JobResult] = []
@@ -212,25 +212,25 @@ class WorkerPool:
             self.idle.append(actor)
 
     def _get(self, ref: Any) -> Any:
-        """Return the object behind a reference; an error raised inside a worker is raised here unchanged."""
+        """Return the object behind a Ray reference; an exception of a worker is raised here unchanged."""
         try:
             return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from error
 
     def fetch(self, part: Part) -> States | None:
-        """Return the states of a part; None if they are lost."""
+        """Copy the states of a part to this process; None if they are lost."""
         try:
             return self._ray.get(part.ref)
         except self._ray.exceptions.RayError:
             return None
 
     def store(self, states: States) -> Any:
-        """Return a new reference to states that this process holds."""
+        """Put states of this process into Ray's object store, and return the reference."""
         return self._ray.put(states)
 
     def shutdown(self) -> None:
-        """End all actors."""
+        """End all workers."""
         for actor in (*self.idle, *self._starting.values(), *(actor for actor, _, _ in self._busy.values())):
             self._ray.kill(actor)
 
@@ -239,7 +239,7 @@ def import_ray() -> Any:
     """Import and return the `ray` module with its telemetry turned off.
 
     Raises:
-        ExtraMissing: it is not installed.
+        ExtraMissing: ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,1 +1,1 @@
-"""Define running statistics, which a sweep feeds batch by batch; each can be merged, saved and resumed."""
+"""Reducers: statistics that a sweep updates batch by batch, and that can be merged, saved and resumed."""

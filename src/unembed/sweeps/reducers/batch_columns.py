@@ -1,4 +1,4 @@
-"""Flatten a batch for a scan: one column for each position, with its group and whether it counts."""
+"""Flatten a batch into columns, one for each token position, for a search for the largest activations."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from unembed.corpus.segments import Batch
 
 
 class BatchColumns:
-    """The positions of a batch, prepared once for all layers.
+    """The token positions of a batch as columns, prepared once for all layers.
+
+    A column has a position in the corpus, and a mark whether it may enter a list of largest activations.
 
     Args:
-        counted: the positions that may become triggers.
-        device: where the activations are.
-        per_document: group columns by document.
-        distinct: group columns by prefix; of equal prefixes in the batch only the earliest counts.
-        copies: select the counted positions first instead of filtering afterwards. It copies the activations, which
-            pays where many positions are not counted, or where an uncounted position would often pass the threshold.
+        counted: marks the positions that may enter a list of largest activations.
+        device: the device of the activations.
+        per_document: whether to group columns by document.
+        distinct: whether to group columns by prefix; of equal prefixes in the batch only the earliest counts.
+        copies: whether to copy the activations of counted positions first, instead of filtering afterwards. A copy is
+            faster if many positions are not counted, or if activations at uncounted positions are often large.
     """
 
     def __init__(
@@ -60,9 +62,9 @@ class BatchColumns:
             self.within = [(d, columns) for d, columns in by_document if len(columns)]
 
     def at(self, position: Int[Tensor, " some"]) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"] | None]:
-        """Select the columns that may become triggers, and return them with their positions in the corpus.
+        """Return the columns at some positions of the batch that count, and their indices in `position`.
 
-        The second value is None where all columns may.
+        The second value is None if all of them count.
         """
         if self._selected is None:
             column = position
@@ -76,14 +78,14 @@ class BatchColumns:
         return (column, None) if len(rows) == len(column) else (column[rows], rows)
 
     def of(self, tensor: Float[Tensor, "batch pos key"]) -> Float[Tensor, "column key"]:
-        """Return the activations as columns, as a view where no copy is needed."""
+        """Return the activations with one row for each column; a view if no copy is needed."""
         return tensor.reshape(-1, tensor.shape[-1]) if self._selected is None else tensor[self._selected]
 
 
 def prefix_hashes(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
-    """Return a 64-bit hash of every prefix of every row; two prefixes collide with probability about 2^-63.
+    """Return a 64-bit hash of every prefix of every row; two prefixes have equal hashes with probability about 2^-63.
 
-    The hash is a sum of mixed tokens times powers of an odd number, modulo 2^64.
+    The hash is a sum of mixed token ids times powers of an odd number, modulo 2^64.
     """
     mixed = (tokens + 1) * -7046029254386353131
     mixed = (mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)) * -4658895280553007687
@@ -93,7 +95,7 @@ def prefix_hashes(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
 
 
 def _earliest(groups: Tensor, positions: Tensor, counted: Tensor) -> Bool[Tensor, "batch pos"]:
-    """Mark the earliest counted column of each group."""
+    """Mark the counted column with the smallest position in each group."""
     _, group = torch.unique(groups, return_inverse=True)
     candidates = torch.where(counted, positions, torch.iinfo(torch.int64).max)
     earliest = torch.full((int(group.max()) + 1,), torch.iinfo(torch.int64).max)

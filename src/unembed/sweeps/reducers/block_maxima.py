@@ -1,4 +1,4 @@
-"""Compute maxima over blocks of activations, and find the entries of a block from its maximum."""
+"""Compute maxima over blocks of activations, and find the large entries in a block whose maximum is large."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ STEP = 8
 def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]:
     """Return the maximum of `sign * x` over blocks of `STEP` rows; left-over rows form the last block.
 
-    The rows of a block are a stride apart, so that they are read as `STEP` parallel streams, about twice as fast as
-    neighbouring rows.
+    The rows of a block are not neighbours but a fixed distance apart, so that memory is read in `STEP` parallel
+    sequences, which is about twice as fast.
     """
     n, keys = x.shape
     stride = n // STEP
@@ -30,7 +30,7 @@ def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]
 
 
 def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"], Bool[Tensor, "cell step"]]:
-    """Return the rows (of `n`) in the block of each maximum, and a mask of those that exist."""
+    """Return the rows (of `n`) in each maximum's block, and a mask that is False for rows that do not exist."""
     stride = n // STEP
     step = torch.arange(STEP, device=row.device)
     found = torch.where((row < stride)[:, None], row[:, None] + stride * step, stride * STEP + step)
@@ -40,7 +40,7 @@ def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"]
 def rows_above(
     row: Int[Tensor, " cell"], key: Int[Tensor, " cell"], x: Tensor, threshold: Tensor, sign: int
 ) -> tuple[Int[Tensor, " found"], Int[Tensor, " found"]]:
-    """Find the rows of `x` that reach the threshold of their key, within the blocks of some maxima."""
+    """Return the rows of `x` that reach their key's threshold, in the blocks of some maxima, and the keys."""
     rows, inside = members(row, len(x))
     cell, entry = ((entries(x, rows, key) * sign >= threshold[key][:, None]) & inside).nonzero(as_tuple=True)
     return rows[cell, entry], key[cell]
@@ -49,7 +49,7 @@ def rows_above(
 def entries(
     x: Float[Tensor, "row key"], rows: Int[Tensor, "cell step"], key: Int[Tensor, " cell"]
 ) -> Float[Tensor, "cell step"]:
-    """Return the entries of `x` at several rows of one key for each cell."""
+    """Return the entries of `x` at several rows of one key, for each cell."""
     if not x.is_contiguous():
         return x[rows, key[:, None]]
     # torch gathers by one list of flat offsets more than twice as fast as by two indices.

@@ -1,8 +1,9 @@
-"""How often each memory fires, and with which sign: where its coefficient is a good part of its usual size.
+"""Count how often each memory (FFN neuron) fires, and with which sign.
 
-A gated memory's coefficient is hardly ever exactly 0, so that counting what is not 0 counts every token. What is
-counted instead is a coefficient of at least `FIRES` of the memory's usual size, the root mean square on a first batch.
-Without a gate most coefficients are exactly 0, and what is above 0 is counted.
+In a gated FFN a coefficient is hardly ever exactly 0, so counting coefficients other than 0 would count every token.
+Instead, a memory fires where its coefficient is at least `FIRES` times its typical size, which is the root mean square
+of its coefficients in a first batch. Without a gate most coefficients are exactly 0, and a memory fires where its
+coefficient is above 0.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FIRES = 0.5
 
 @dataclass(frozen=True, eq=False)
 class FiringCounts:
-    """At how many of `count` positions each memory fires, by layer and sign."""
+    """The number of positions, out of `count`, at which each memory (FFN neuron) fires, by layer and sign."""
 
     layers: tuple[int, ...]
     count: int
@@ -38,7 +39,7 @@ class FiringCounts:
 
 @torch.no_grad()
 def usual_sizes(lm: Decoder, batch: Batch, layers: Sequence[int]) -> dict[int, Float[Tensor, " d_mlp"]]:
-    """The root mean square of the coefficients of gated layers over the counted positions of a batch."""
+    """Return the root mean square of each memory's coefficients in a batch, for layers with a gated FFN."""
     gated = [n for n in layers if lm.is_signed(n)]
     if not gated:
         return {}
@@ -48,13 +49,13 @@ def usual_sizes(lm: Decoder, batch: Batch, layers: Sequence[int]) -> dict[int, F
 
 
 class FiringShare(Summed, Pointwise):
-    """How often each memory fires at either sign.
+    """Counts how often each memory (FFN neuron) fires with either sign.
 
     Args:
-        usual: the usual size of each memory of gated layers, from `usual_sizes`.
-        layers: which layers; all when None.
+        usual: the typical coefficient of each memory in gated layers, from `usual_sizes`.
+        layers: the layers to count in; by default, all.
 
-    Memory: 16 bytes a key, and 4 for its usual size.
+    Memory: 16 bytes for each memory, and 4 for its typical coefficient.
     """
 
     def __init__(self, usual: Mapping[int, Float[Tensor, " _"]], layers: Sequence[int] | None = None) -> None:
@@ -62,7 +63,7 @@ class FiringShare(Summed, Pointwise):
         self.usual = {layer: sizes.cpu() for layer, sizes in usual.items()}
 
     def start(self, lm: Decoder) -> None:
-        """Start without any positions."""
+        """Start with counts of 0."""
         super().start(lm)
         self._bounds = {n: FIRES * sizes.to(lm.device) for n, sizes in self.usual.items()}
         self._sums = {
@@ -73,11 +74,11 @@ class FiringShare(Summed, Pointwise):
         self._sums["count"] = torch.zeros((), dtype=torch.long)
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Count where a layer's memories fire."""
+        """Count where the memories of a layer fire."""
         self._add(layer, counted_columns(tensor, batch), slice(None))
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Count where a layer's memories fire, expert by expert."""
+        """Count where the memories of a layer with experts fire, one expert after another."""
         counted = batch.counted.flatten().to(routed.position.device)
         for first, position, m in routed.by_expert():
             rows = m[counted[position]] if batch.n_counted < len(counted) else m
@@ -92,10 +93,10 @@ class FiringShare(Summed, Pointwise):
         self._sums[f"{layer} negative"][keys] += key_counts(m <= -bound)
 
     def update(self, batch: Batch) -> None:
-        """Count the positions."""
+        """Count the positions of a batch."""
         self._sums["count"] += batch.n_counted
 
     def result(self) -> FiringCounts:
-        """Return all counts."""
+        """Return the counts so far."""
         ends = ([self._sums[f"{n} {sign}"].clone() for n in self._layers] for sign in ("positive", "negative"))
         return FiringCounts(self._layers, int(self._sums["count"]), *map(tuple, ends))

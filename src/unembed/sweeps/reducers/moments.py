@@ -1,4 +1,4 @@
-"""Compute the mean and variance of every unit, and how often each unit is active."""
+"""Compute the mean and variance of every channel of an activation, and how often each memory is active."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARTS = ("mean", "m2", "least", "largest")
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The moments of each unit of a point, by layer: float64 on the CPU."""
+    """Mean, variance, minimum and maximum of each channel, by layer, in float64 on the CPU."""
 
     layers: tuple[int, ...]
     count: int
@@ -33,19 +33,19 @@ class Moments:
 
 
 class MeanVariance(Pointwise):
-    """Mean, variance, minimum and maximum of every unit, merged as in Chan, Golub and LeVeque 1979.
+    """Computes the mean, variance, minimum and maximum of every channel (Chan, Golub and LeVeque 1979).
 
-    Memory: 32 bytes a unit.
+    Memory: 32 bytes for each channel.
     """
 
     def start(self, lm: Decoder) -> None:
-        """Start without any positions."""
+        """Start with no data."""
         super().start(lm)
         self._sums: dict[int, dict[str, Tensor]] = {}
         self._n: dict[int, int] = dict.fromkeys(self._layers, 0)
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Add the positions of a layer."""
+        """Add the activations of a layer."""
         x = counted_columns(tensor, batch).float()
         if len(x) == 0:
             return
@@ -54,7 +54,7 @@ class MeanVariance(Pointwise):
         self._add(layer, len(x), {name: t.double().cpu() for name, t in part.items()})
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Add the positions of a layer of experts; coefficients of an expert that was not chosen count as 0."""
+        """Add the coefficients of a layer with experts; those of experts that were not chosen count as 0."""
         n, counted = batch.n_counted, batch.counted.flatten().to(routed.position.device)
         if n == 0:
             return
@@ -91,12 +91,12 @@ class MeanVariance(Pointwise):
         self._n[layer] = after
 
     def merge(self, other: MeanVariance) -> None:
-        """Merge two parts."""
+        """Add the data of another reducer."""
         for layer, part in other._sums.items():
             self._add(layer, other._n[layer], part)
 
     def result(self) -> Moments:
-        """Return the moments of every unit; empty where nothing was counted."""
+        """Return the moments of every channel, for the layers that have data."""
         found = [layer for layer in self._layers if layer in self._sums]
 
         def column(name: str) -> tuple[Tensor, ...]:
@@ -107,21 +107,21 @@ class MeanVariance(Pointwise):
         return Moments(tuple(found), count, column("mean"), variance, column("least"), column("largest"))
 
     def state(self) -> dict[str, Any]:
-        """Return the counts and float64 sums."""
+        """Return the counts and the float64 sums."""
         state: dict[str, Any] = {f"n.{layer}": n for layer, n in self._n.items()}
         for layer, part in self._sums.items():
             state |= {f"{name}.{layer}": t for name, t in part.items()}
         return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved sums."""
+        """Restore the counts and sums that `state` returned."""
         self._n = {layer: int(state[f"n.{layer}"]) for layer in self._layers}
         self._sums = {n: {name: state[f"{name}.{n}"].clone() for name in _PARTS} for n in self._layers if self._n[n]}
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveShare:
-    """How often each unit was active, and how many units were active at once."""
+    """The number of positions at which each memory (FFN neuron) was active, and shares computed from it."""
 
     layers: tuple[int, ...]
     count: int
@@ -129,24 +129,24 @@ class ActiveShare:
     """The number of positions at which each unit was active."""
 
     def share(self, layer: int) -> Float[Tensor, " width"]:
-        """Return the share of positions at which each unit of a layer was active."""
+        """Return the share of positions at which each memory of a layer was active."""
         return self.active[self.layers.index(layer)].double() / max(self.count, 1)
 
     def by_layer(self) -> Float[Tensor, " layer"]:
-        """Return for each layer the mean share of units that are active at a position (Geva et al. 2021, figure 7)."""
+        """Return, for each layer, the mean share of memories active at a position (Geva et al. 2021, figure 7)."""
         return torch.stack([self.share(layer).mean() for layer in self.layers])
 
 
 class ActiveFraction(Summed, Pointwise):
-    """How often each memory is active.
+    """Counts how often each memory (FFN neuron) is active.
 
     Args:
-        threshold: a memory is active where its coefficient is larger; in gated layers, whose coefficients are signed,
-            where the magnitude is.
-        layers: which layers; all when None.
-        magnitude: compare magnitudes; None compares them in gated layers only.
+        threshold: a memory is active where its coefficient is larger than this; in gated layers, whose coefficients
+            have either sign, where the absolute value is larger.
+        layers: the layers to count in; by default, all.
+        magnitude: whether to compare absolute values; by default, only in gated layers.
 
-    Memory: 8 bytes a key.
+    Memory: 8 bytes for each memory.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ActiveFraction(Summed, Pointwise):
         self.threshold, self.magnitude = threshold, magnitude
 
     def start(self, lm: Decoder) -> None:
-        """Start without any positions."""
+        """Start with counts of 0."""
         super().start(lm)
         gated = {layer: lm.feed_forward(layer).is_gated for layer in self._layers}
         self._magnitude = {layer: gated[layer] if self.magnitude is None else self.magnitude for layer in self._layers}
@@ -164,12 +164,12 @@ class ActiveFraction(Summed, Pointwise):
         self._sums["count"] = torch.zeros((), dtype=torch.long)
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Count a layer's active units."""
+        """Count where the memories of a layer are active."""
         x = counted_columns(tensor, batch)
         self._sums[str(layer)] += key_counts((x.abs() if self._magnitude[layer] else x) > self.threshold)
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Count a layer's active units, expert by expert."""
+        """Count where the memories of a layer with experts are active, one expert after another."""
         counted = batch.counted.flatten().to(routed.position.device)
         for first, position, m in routed.by_expert():
             if batch.n_counted < len(counted):
@@ -180,11 +180,11 @@ class ActiveFraction(Summed, Pointwise):
                 self._sums[str(layer)][first : first + m.shape[1]] += batch.n_counted - len(m)
 
     def update(self, batch: Batch) -> None:
-        """Count the positions."""
+        """Count the positions of a batch."""
         self._sums["count"] += batch.n_counted
 
     def result(self) -> ActiveShare:
-        """Return all counts."""
+        """Return the counts so far."""
         return ActiveShare(
             self._layers, int(self._sums["count"]), tuple(self._sums[str(layer)].clone() for layer in self._layers)
         )

@@ -1,4 +1,4 @@
-"""A base class for statistics over one capture point, layer by layer."""
+"""A base class for statistics of one activation, such as the coefficients, in some layers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 
 
 class Pointwise(Reducer):
-    """A reducer over one point of some layers, position by position.
+    """A reducer that reads one capture point in some layers.
 
     Args:
-        point: a capture point with a width, such as "coefficients" or "resid_post".
-        layers: which layers; all when None.
+        point: the capture point of an activation, such as "coefficients" or "resid_post".
+        layers: the layers to read; by default, all that have the activation.
     """
 
     def __init__(self, point: str = "coefficients", layers: Sequence[int] | None = None) -> None:
         self.point, self.layers = point, None if layers is None else tuple(layers)
 
     def start(self, lm: Decoder) -> None:
-        """Resolve the layers and check that they have the point.
+        """Choose the layers, and check that they have the activation.
 
         Raises:
-            PointMissing: a layer does not have the point.
+            PointMissing: a layer does not have the activation.
         """
         every = lm.memory_layers if self.point == "coefficients" and lm.memory_layers else range(lm.n_layers)
         self._layers = tuple(every) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
@@ -38,12 +38,12 @@ class Pointwise(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """The point at every chosen layer."""
+        """The capture point in every chosen layer."""
         return [(self.point, layer) for layer in self._layers]
 
 
 def counted_columns(tensor: Tensor, batch: Batch) -> Float[Tensor, "n width"]:
-    """Return the counted positions as rows; heads are concatenated."""
+    """Return the activations at counted positions, one row for each; heads are concatenated."""
     flat = tensor.reshape(-1, tensor[0, 0].numel())
     if batch.n_counted == len(flat):
         return flat
@@ -51,5 +51,5 @@ def counted_columns(tensor: Tensor, batch: Batch) -> Float[Tensor, "n width"]:
 
 
 def key_counts(which: Tensor) -> Int[Tensor, " width"]:
-    """Count the rows that are True in each column; the result is on the CPU."""
+    """Return the number of True entries in each column, on the CPU."""
     return torch.count_nonzero(which, dim=0).cpu()

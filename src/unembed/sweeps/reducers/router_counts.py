@@ -1,4 +1,4 @@
-"""Count how much of a corpus each expert reads, and which tokens."""
+"""Count how often the router of a mixture of experts chooses each expert in a corpus, and for which tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unembed.sweeps.reducers.reducer import Summed
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """How often each routed expert was chosen."""
+    """How often each routed expert was chosen, by layer."""
 
     layers: tuple[int, ...]
     count: int
@@ -35,15 +35,16 @@ class Routing:
         return self.chosen[self._row(layer)].double() / max(self.count, 1)
 
     def top_tokens(self, layer: int, expert: int, top: int = 10, *, least: int = 5) -> list[tuple[int, int, float]]:
-        """Return the tokens that go to an expert most often, relative to their frequency.
+        """Return the tokens for which an expert is chosen most often, relative to how often the token occurs.
 
         Args:
-            layer: one that was counted.
+            layer: a layer in which choices were counted.
             expert: the number of the expert in the layer.
-            least: tokens that occur less often are left out.
+            least: the smallest number of occurrences of a token in the result.
 
         Returns:
-            Token, how often the expert read it, and the share of the token's occurrences; equal shares by count.
+            For each token its id, how often the expert was chosen for it, and the share of its occurrences. The largest
+            shares come first, equal shares by count.
         """
         if self.tokens is None or self.all_tokens is None:
             raise InvalidInput("tokens of an expert", why="they were not counted", instead="Use RoutedTokens")
@@ -59,12 +60,12 @@ class Routing:
 
 
 class RoutedShare(Summed, Pointwise):
-    """The share of positions that each routed expert of each layer reads.
+    """Counts the positions at which each routed expert of each layer is chosen.
 
     Args:
-        layers: with experts; all of them when None.
+        layers: the layers to count in, which must have experts; by default, all that have them.
 
-    Memory: 8 bytes an expert.
+    Memory: 8 bytes for each expert.
     """
 
     counts_tokens = False
@@ -73,7 +74,7 @@ class RoutedShare(Summed, Pointwise):
         super().__init__("coefficients", layers)
 
     def start(self, lm: Decoder) -> None:
-        """Start without any positions.
+        """Start with counts of 0.
 
         Raises:
             InvalidInput: a chosen layer has no experts.
@@ -105,13 +106,13 @@ class RoutedShare(Summed, Pointwise):
             table.view(-1)[cell] += n.to(torch.int32)
 
     def update(self, batch: Batch) -> None:
-        """Count the positions."""
+        """Count the positions of a batch."""
         self._sums["count"] += batch.n_counted
         if self.counts_tokens:
             self._sums["all"] += torch.bincount(batch.tokens[batch.counted], minlength=len(self._sums["all"]))
 
     def result(self) -> Routing:
-        """Return all counts."""
+        """Return the counts so far."""
         chosen = tuple(self._sums[f"chosen.{n}"].clone() for n in self._layers)
         count, tokens, everywhere = int(self._sums["count"]), None, None
         if self.counts_tokens:
@@ -121,7 +122,7 @@ class RoutedShare(Summed, Pointwise):
 
 
 class RoutedTokens(RoutedShare):
-    """The share of positions that each routed expert reads, and the tokens that it reads.
+    """Counts the positions at which each routed expert is chosen, and the tokens at these positions.
 
     Memory: 4 bytes for each token of the vocabulary and each expert of the chosen layers. In a large model, choose a
     few layers.

@@ -1,4 +1,4 @@
-"""Sort rows of (value, position, group) by decreasing value, and equal values by increasing position."""
+"""Sort rows of (value, position, group) by decreasing value; equal values are sorted by increasing position."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ EMPTY = torch.iinfo(torch.int64).max
 
 
 def nth_largest(x: Float[Tensor, "column key"], n: int, sign: int) -> Float[Tensor, " key"]:
-    """Return the n-th largest of `sign * x` over columns."""
+    """Return the n-th largest of `sign * x` over columns, for each key."""
     if n == 1:
         return x.amax(dim=0) if sign > 0 else -x.amin(dim=0)
     return sign * nth_of_rows(x.T.contiguous(), n, largest=sign > 0)
 
 
 def nth_of_rows(x: Float[Tensor, "key column"], n: int, *, largest: bool = True) -> Float[Tensor, " key"]:
-    """Return the n-th largest, or smallest, entry of every row."""
+    """Return the n-th largest entry of every row, or the n-th smallest."""
     if x.device.type != "cpu":
         return x.topk(n, dim=1, largest=largest).values[:, -1]
     # On short rows NumPy selects several times faster than torch. NumPy has no bfloat16, hence the conversion.
@@ -29,7 +29,7 @@ def nth_of_rows(x: Float[Tensor, "key column"], n: int, *, largest: bool = True)
 
 
 def at_least(x: Float[Tensor, "row key"], bound: Float[Tensor, " key"], sign: int) -> Bool[Tensor, "row key"]:
-    """Mark where `sign * x` reaches the bound of its key."""
+    """Mark where `sign * x` is at least the bound of its key."""
     if x.device.type != "cpu":
         return x >= bound if sign > 0 else x <= -bound
     # NumPy compares several times faster than torch. NumPy has no bfloat16, hence the conversion.
@@ -38,16 +38,16 @@ def at_least(x: Float[Tensor, "row key"], bound: Float[Tensor, " key"], sign: in
 
 
 def flat_nonzero(mask: Bool[Tensor, "row column"]) -> Int[Tensor, " found"]:
-    """Return the places of the true entries in the flattened mask."""
+    """Return the indices of the True entries in the flattened mask."""
     if mask.device.type != "cpu":
         return mask.flatten().nonzero()[:, 0]
     return torch.from_numpy(np.flatnonzero(mask.numpy()))
 
 
 def sort_stable(x: Int[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-    """Sort numbers from 0 to 2^31 - 1; return them with the place that each had before.
+    """Sort integers from 0 to 2^31 - 1; return them with the index that each had before.
 
-    Equal numbers keep their order.
+    Equal integers stay in their order.
     """
     if x.device.type != "cpu":
         values, order = x.long().sort(stable=True)
@@ -58,7 +58,7 @@ def sort_stable(x: Int[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Int[Tensor, " 
 
 
 def best_of_rows(v: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Return, unsorted, the `n` best entries of each row: larger values first, then earlier positions."""
+    """Return the `n` best entries of each row, unsorted: larger values are better, then earlier positions."""
     nth = nth_of_rows(v, n)
     chosen = v >= nth[:, None]
     at = flat_nonzero(chosen)
@@ -75,7 +75,7 @@ def best_of_rows(v: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sort each row by decreasing value, and equal values by increasing position."""
+    """Sort each row by decreasing value; equal values are sorted by increasing position."""
     v, order = v.sort(dim=1, descending=True)
     p = p.gather(1, order)
     g = None if g is None else g.gather(1, order)
@@ -91,7 +91,7 @@ def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, T
 
 
 def limit_per_group(v: Tensor, p: Tensor, g: Tensor, at_most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Remove from sorted rows the entries that have `at_most` better ones of the same group before them."""
+    """Remove, from sorted rows, each entry that has `at_most` better ones of its group before it."""
     v, p, g = v.clone(), p.clone(), g.clone()
     width = v.shape[1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=v.device).tril(-1)

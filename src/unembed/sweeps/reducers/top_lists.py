@@ -1,9 +1,9 @@
-"""Keep the t largest values of every key in a stream of activations, exactly, for little more than reading them once.
+"""Find the t largest values of every key in a stream of activations, exactly, at little more than the cost of reading.
 
-To enter a list, a value must exceed the key's current t-th value. Maxima over blocks of eight columns, and over eight
-such blocks, show which blocks can contain such a value. Only those are scanned, and what is found is buffered until a
-merge pays. After N positions, a batch of T leaves about t T / N candidates for each key, so merging becomes negligible
-and reading once is all that remains. A list is sorted when it is read.
+To enter a key's list, a value must exceed the t-th value in it. Maxima over blocks of eight columns, and over eight
+such blocks, show which blocks can contain such a value. Only these are searched, and candidates are collected in a
+buffer that is merged into the lists now and then. After N positions, a batch of T has about t T / N candidates for each
+key, so merging becomes negligible and only reading remains. A list is sorted when it is read.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ SMALL_BUFFER = 1 << 17
 
 
 class TopLists:
-    """For every key the largest positive values so far, in decreasing order, equal values by earlier position.
+    """The largest positive values of every key so far, in decreasing order; equal values by earlier position.
 
     Args:
-        keys: how many lists.
-        top: slots of a list.
-        dtype: float32, or float64 for a float64 model.
-        device: that of the activations.
-        per_group: how many of a list may come from one group; None for no limit. Exact too: the best t under such a
-            limit are the best t of any parts' best t (a truncated partition matroid).
+        keys: the number of lists.
+        top: the number of values in a list.
+        dtype: the dtype of the values: float32, or float64 for a float64 model.
+        device: the device of the activations.
+        per_group: the largest number of values of one group in a list; None for no limit. The result is exact with a
+            limit too: the best t can be computed from the best t of each part of the data (the allowed lists form a
+            truncated partition matroid).
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class TopLists:
         self._least = torch.nextafter(torch.zeros((), dtype=dtype), torch.ones((), dtype=dtype)).item()
 
     def offer(self, x: Float[Tensor, "column key"], sign: int, columns: BatchColumns) -> None:
-        """Add to the lists the entries of `sign * x` that belong in them.
+        """Add the entries of `sign * x` that are large enough to the lists.
 
         Raises:
             NotFinite: an activation is NaN or infinite.
@@ -96,14 +97,14 @@ class TopLists:
         column: Int[Tensor, " row"],
         columns: BatchColumns,
     ) -> None:
-        """Add entries of `sign * x` to the lists, where the rows of x are neighbouring keys.
+        """Add entries of `sign * x` to the lists, where each row has the values of neighbouring keys.
 
-        Check `x` with `require_finite` first, and call `offered` when all rows of the batch have been offered.
+        Check `x` with `require_finite` first, and call `offered` after all rows of the batch.
 
         Args:
-            first_key: the first key of each row; rows of the same keys are adjacent.
-            sign: 1, or -1 for the smallest.
-            column: the allowed column of the batch that each row belongs to.
+            first_key: the number of the first key of each row; rows with the same keys must be adjacent.
+            sign: 1 for the largest values, or -1 for the smallest.
+            column: the column of the batch that each row belongs to.
         """
         if len(x) == 0:
             return
@@ -125,13 +126,16 @@ class TopLists:
         self.add(keys, found if sign > 0 else found.neg_(), positions, groups)
 
     def offered(self, n: int) -> None:
-        """Count the positions of a batch, and merge the buffer where it pays."""
+        """Count the positions of a batch, and merge the buffer into the lists if it is large enough."""
         self._offered += n
         if self._filling or self._n_buffered > self._buffer_size:
             self.flush()
 
     def _threshold(self, first: int) -> Float[Tensor, " key"]:
-        """Return the smallest value that may enter, which is just above the t-th if no earlier position can follow."""
+        """Return, for each key, the smallest value that may enter its list.
+
+        That is the t-th value, or just above it if no earlier position can follow (which would win a tie).
+        """
         if self._last is None:
             smallest = self.values.amin(dim=1)
             is_open = smallest == -torch.inf
@@ -146,14 +150,14 @@ class TopLists:
         return torch.where(self._latest_of_last < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, " key"]:
-        """Return a value that t allowed columns of this batch reach; used while the lists are filling."""
+        """Return, for each key, a value that t columns of this batch reach; used while the lists are not full."""
         allowed = x[columns.allowed]
         if len(allowed) < self.top:
             return self.values.new_full((x.shape[1],), -torch.inf)
         return nth_largest(allowed, self.top, sign).to(self.values.dtype)
 
     def _bounds_in_groups(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, "column key"]:
-        """Return the threshold for a column to be among the best of its group; used while the lists are filling."""
+        """Return the value that a column must reach to be among the best of its group, while lists are not full."""
         assert columns.within is not None and self.groups is not None and self.per_group is not None
         bounds = x.new_full(x.shape, -torch.inf, dtype=self.values.dtype)
         for group, members_of_group in columns.within:
@@ -173,7 +177,7 @@ class TopLists:
         threshold: Tensor,
         group_bounds: Tensor | None,
     ) -> None:
-        """Scan cells, each a key and a row of the finer maxima, and buffer the candidates in them."""
+        """Search blocks, each given by a key and a row of the finer maxima, and put the candidates into the buffer."""
         row, key = cells
         column, inside = members(row, len(x))
         values = entries(x, column, key) * sign
@@ -192,12 +196,12 @@ class TopLists:
         positions: Int[Tensor, " n"],
         groups: Int[Tensor, " n"] | None,
     ) -> None:
-        """Buffer values for the next merge."""
+        """Put values into the buffer for the next merge."""
         self._buffer.append((keys.to(torch.int32), values.to(self.values.dtype), positions, groups))
         self._n_buffered += len(keys)
 
     def merge(self, other: TopLists) -> None:
-        """Add everything in another set of lists."""
+        """Add all values of other lists for the same keys."""
         other.flush()
         key, slot = (other.positions != EMPTY).nonzero(as_tuple=True)
         if len(key):
@@ -211,18 +215,18 @@ class TopLists:
         return TopLists(len(self.values), self.top, self.values.dtype, self.values.device, self.per_group)
 
     def result(self) -> tuple[Float[Tensor, "key t"], Int[Tensor, "key t"]]:
-        """Return copies of values and positions on the CPU, with -inf and -1 in empty slots."""
+        """Return copies of values and positions on the CPU; unused entries have value -inf and position -1."""
         self._order()
         return self.values.to("cpu", copy=True), torch.where(self.positions == EMPTY, -1, self.positions).cpu()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the whole state, after merging the buffer."""
+        """Return the state as tensors, after the buffer is merged."""
         self._order()
         state = {"values": self.values, "positions": self.positions, "offered": torch.tensor(self._offered)}
         return state if self.groups is None else state | {"groups": self.groups}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         self.values = state["values"].to(self.values).clone()
         self.positions = state["positions"].to(self.positions).clone()
         if self.groups is not None:
@@ -233,14 +237,15 @@ class TopLists:
         self._set_filling()
 
     def _order(self) -> None:
-        """Merge the buffer and bring every list into its order."""
+        """Merge the buffer, and sort every list."""
         self.flush()
         self.values, self.positions, self.groups = sort_rows(self.values, self.positions, self.groups)
 
     def _set_filling(self) -> None:
-        """Record whether lists are still filling.
+        """Record whether many lists are not full yet.
 
-        A key that fires so rarely that its list stays open costs little, unless groups limit it.
+        A few lists of keys that are rarely positive may stay short; after some time they no longer count, unless there
+        is a limit per group.
         """
         self._filling = bool((self.values.amin(dim=1) == -torch.inf).float().mean() > 0.05) and (
             self._offered < 64 * self.top or self.per_group is not None
@@ -309,10 +314,10 @@ def _starts(counts: Tensor, order: Tensor) -> Tensor:
 
 
 def require_finite(x: Tensor) -> None:
-    """Check that activations, or the maxima of their blocks, hold no NaN and no infinity.
+    """Refuse activations, or maxima of their blocks, that contain NaN or infinity.
 
     Raises:
-        NotFinite: they do.
+        NotFinite: there is a NaN or an infinity.
     """
     if not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
         raise NotFinite(

@@ -1,6 +1,6 @@
-"""Find the top-t prefixes of every key of every layer at once, exactly, storing (keys, t) values and positions.
+"""Find, for every memory (FFN neuron), the t prefixes of a corpus with the largest coefficients, exactly.
 
-Geva et al. 2021, section 3: for each key the prefixes of a corpus with the highest memory coefficient.
+Source: Geva et al. 2021, section 3 (trigger examples).
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from unembed.validation import one_of, positive_int
 
 
 class TopTriggers(Reducer):
-    """The top-t prefixes of all keys of all layers, exactly as sorting all coefficients would give them.
+    """Finds the t prefixes with the largest coefficients for every memory (FFN neuron), as sorting all of them would.
 
-    The positive pole holds coefficients above 0, the negative pole those below. A coefficient of exactly 0 adds nothing
-    to the stream and is no trigger, as in the papers' code.
+    Such a prefix is called a trigger. The positive pole of a memory has its coefficients above 0, the negative pole
+    those below 0. A coefficient of exactly 0 adds nothing to the residual stream and is no trigger, as in the papers'
+    code.
 
     Args:
-        top: triggers for each key.
-        layers: which layers; all when None.
-        poles: "positive", "both", or "auto": both in gated layers, where coefficients are signed.
-        by: "product", the coefficient that multiplies the value; or, in gated layers, "gate", the gate before its
-            activation.
-        min_prefix: the least number of text tokens in a prefix, special tokens in front not counted.
-        skip_first: leave out column 0, where many models have very large activations.
-        per_document: at most this many triggers of a key from one document.
-        distinct: keep one of equal prefixes (all tokens from the start of the segment): within a batch the earliest,
-            between batches the one with the larger coefficient, which differs by rounding only.
+        top: number of triggers for each memory and pole.
+        layers: the layers to search; by default, all with memories.
+        poles: "positive", "both", or "auto": both in gated layers, where coefficients can have either sign.
+        by: the quantity to compare: "product", the coefficient of the value vector; or, in gated layers, "gate", the
+            output of the gate projection before the activation function.
+        min_prefix: smallest number of tokens in a prefix, without special tokens at its start.
+        skip_first: whether to leave out the first token, where many models have very large activations.
+        per_document: largest number of triggers of a memory from one document; by default, no limit.
+        distinct: whether to list only one of equal prefixes (all tokens from the start of the segment): within a batch
+            the earliest, between batches the one with the larger coefficient, which differs by rounding only.
 
-    Memory: 12 bytes per slot (16 to 20 with `per_document` or `distinct`), and while running a tenth more, or, if that
-        is less than 2 MB for a layer and pole, up to 2 MB.
+    Memory: 12 bytes for each memory, pole and trigger (16 to 20 with `per_document` or `distinct`), and while running a
+        tenth more, or, if that is less than 2 MB for a layer and pole, up to 2 MB.
 
     Raises:
-        InvalidInput: a setting makes no sense, or `per_document` and `distinct` are combined: no bounded state can do
-            both exactly.
+        InvalidInput: a setting has no valid value, or `per_document` and `distinct` are combined, which lists of
+            bounded length cannot do exactly.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class TopTriggers(Reducer):
         per_document: int | None = None,
         distinct: bool = False,
     ) -> None:
-        """Store the settings; `start` reads the sizes."""
+        """Check and store the settings; `start` reads the sizes of a model."""
         one_of("poles", poles, ("auto", "positive", "both"))
         one_of("by", by, ("product", "gate"))
         top, min_prefix = positive_int("top", top, most=100_000), positive_int("min_prefix", min_prefix, 0)
@@ -78,7 +79,7 @@ class TopTriggers(Reducer):
         self.per_document, self.distinct = per_document, distinct
 
     def start(self, lm: Decoder) -> None:
-        """Start with empty lists for every key."""
+        """Start with empty lists for every memory."""
         every = lm.memory_layers or range(lm.n_layers)
         self._layers = tuple(every) if self.layers is None else tuple(lm.layer(n) for n in self.layers)
         self._lists: dict[tuple[int, int], TopLists] = {}
@@ -100,7 +101,7 @@ class TopTriggers(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """Return the coefficients (or gates) of every chosen layer."""
+        """The coefficients (or gates) of every chosen layer."""
         return [("coefficients" if self.by == "product" else "gate", layer) for layer in self._layers]
 
     def _columns_of(self, batch: Batch, device: torch.device) -> BatchColumns:
@@ -119,7 +120,7 @@ class TopTriggers(Reducer):
         return columns
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Update the lists of a layer of experts."""
+        """Update the lists of a layer with experts."""
         columns = self._columns_of(batch, routed.position.device)
         if not columns.n:
             return
@@ -141,11 +142,11 @@ class TopTriggers(Reducer):
                 lists.offer(x, sign, columns)
 
     def _lists_of(self, layer: int) -> list[tuple[int, TopLists]]:
-        """Return the lists of a layer, with the sign of each pole."""
+        """Return the lists of a layer, each with the sign of its pole."""
         return [(sign, self._lists[layer, sign]) for sign in (1, -1) if (layer, sign) in self._lists]
 
     def update(self, batch: Batch) -> None:
-        """Count the positions."""
+        """Count the positions of a batch."""
         self._seen += int(self.counted(batch).sum())
         self._columns = None
 
@@ -157,13 +158,13 @@ class TopTriggers(Reducer):
         return counted & (batch.columns > 0) if self.skip_first else counted
 
     def merge(self, other: TopTriggers) -> None:
-        """Merge two parts, which must not share a position."""
+        """Add the lists of another reducer, which must not have positions in common with this one."""
         for at, theirs in other._lists.items():
             self._lists[at].merge(theirs)
         self._seen += other._seen
 
     def result(self) -> Triggers:
-        """Return all lists."""
+        """Return the lists of all memories."""
 
         def lists(sign: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             tops = [(self._lists.get((n, sign)) or self._lists[n, 1].empty_copy()).result() for n in self._layers]
@@ -173,14 +174,14 @@ class TopTriggers(Reducer):
         return Triggers(self._layers, *lists(1), *negative, self._seen)
 
     def state(self) -> dict[str, Any]:
-        """Return the lists for each layer and sign."""
+        """Return the lists by layer and sign, as tensors."""
         state: dict[str, Any] = {"seen": self._seen}
         for (layer, sign), lists in self._lists.items():
             state |= {f"{layer}.{sign}.{name}": tensor for name, tensor in lists.state().items()}
         return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved lists."""
+        """Restore the lists that `state` returned."""
         self._seen = int(state["seen"])
         for (layer, sign), lists in self._lists.items():
             start = f"{layer}.{sign}."

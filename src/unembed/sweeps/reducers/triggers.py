@@ -1,4 +1,4 @@
-"""The result of a sweep for triggers: the coefficients and positions of every key."""
+"""The triggers of every memory (FFN neuron): the positions of a corpus at which its coefficient is largest."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from unembed.errors import OutOfRange
 
 @dataclass(frozen=True, eq=False)
 class Triggers:
-    """The top-t list of every key, best first; equal values by earlier position.
+    """The list of triggers of every memory (FFN neuron), best first; equal values by earlier position.
+
+    A trigger is a token position at which the memory's coefficient is among its largest.
 
     Attributes:
-        layers: which layers, in order; the other fields have one entry each.
-        values: (key, t); -inf where a key has fewer triggers.
-        positions: (key, t), positions in the token stream; -1 where a key has fewer triggers.
-        negative_values: the most negative coefficients, lowest first, +inf where there are fewer; None unless a
-            layer has both poles. A layer with one pole has infinite values only.
-        negative_positions: their positions.
+        layers: the layers, in order; the other fields have one entry for each.
+        values: coefficients (memory, t); -inf where a memory has fewer triggers.
+        positions: positions in the corpus (memory, t), in tokens; -1 where a memory has fewer triggers.
+        negative_values: the most negative coefficients, lowest first; +inf where there are fewer. None if no layer has
+            negative coefficients; a single layer without them has only infinite values.
+        negative_positions: the positions of `negative_values`.
         tokens_seen: the number of positions counted.
     """
 
@@ -32,10 +34,10 @@ class Triggers:
     tokens_seen: int
 
     def of(self, layer: int, index: int, pole: str = "positive") -> list[tuple[float, int]]:
-        """Return the triggers of one key as (coefficient, position), best first.
+        """Return the triggers of one memory as pairs (coefficient, position), best first.
 
         Raises:
-            OutOfRange: the layer was not swept, or has no such key.
+            OutOfRange: the layer was not searched, or has no such memory.
         """
         if layer not in self.layers:
             raise OutOfRange(f"layer {layer}", why=f"these triggers are of layers {list(self.layers)}")
