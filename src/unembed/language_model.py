@@ -69,8 +69,10 @@ class LanguageModel(Decoder):
         d_model: width of the residual stream.
         d_head: width of a head.
         d_vocab: tokens of the vocabulary.
-        lens: the fitted lens by which readings are made; None to read by the logit lens. See `lens`.
+        lens: the fitted lens that `fit_lens` or `use_lens` set, the default of readings; None for the logit lens.
     """
+
+    lens: JacobianLens | None = None
 
     run = run
     generate = generate
@@ -133,20 +135,6 @@ class LanguageModel(Decoder):
         """The value vectors read in the vocabulary; see `unembed.memories.values.Values`."""
         return Values(self)
 
-    @cached_property
-    def lens(self) -> JacobianLens | None:
-        """The fitted lens by which readings are made, in Python as in commands; None where there is none.
-
-        It is the one that `use_lens` or `fit_lens` set, else the one that `unembed fit-lens` kept for these weights in
-        the cache folder, else the one that ships with the model. Set it to None to read by the logit lens.
-
-        Raises:
-            InvalidInput: its file is damaged.
-        """
-        from unembed.jacobian.lens_cache import found_lens
-
-        return found_lens(self)
-
     def fit_lens(
         self, corpus: CorpusSource = None, contexts: int = 64, length: int = 64, **options: Any
     ) -> JacobianLens:
@@ -159,8 +147,8 @@ class LanguageModel(Decoder):
         """Use a lens that was fitted on this model; it becomes `lm.lens`, the default of readings.
 
         Args:
-            lens: when None, the one that is stored for this model, by which it reads before another is set: that of
-                `unembed fit-lens` in the cache folder, else the one that ships with the model.
+            lens: when None, the one by which commands read this model: that of `unembed fit-lens` in the cache folder,
+                else the one that ships with the model; in half precision, that of the float32 weights.
 
         Raises:
             InvalidInput: it was fitted on other weights; or none is given, and there is none.

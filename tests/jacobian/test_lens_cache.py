@@ -25,8 +25,8 @@ def test_the_lens_of_the_cache_folder_comes_before_the_shipped_one() -> None:
     fingerprint = sampled_fingerprint(lm)
     shipped = shipped_lens(fingerprint)
     assert shipped is not None and lens_file(fingerprint) == shipped
-    lens = lm.lens
-    assert lens is not None and lens.lm is lm and lens_identity(lm) == stored_identity(shipped)
+    lens = lm.use_lens()
+    assert lens.lm is lm and lm.lens is lens and lens_identity(lm) == stored_identity(shipped)
     own = unembed.open_lens(shipped)
     own.before *= 0.5
     lens_path(fingerprint).parent.mkdir()
@@ -71,10 +71,10 @@ def test_a_copy_reads_no_weights_where_the_stored_lenses_are_of_other_sizes(
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_in_half_precision_are_read_by_the_lens_of_their_float32(dtype: str) -> None:
     lm, whole = unembed.load("wren", dtype=dtype), unembed.load("wren")
-    lens = lm.lens
-    assert lens is not None and whole.lens is not None and lens.provenance.dtype == "float32"
+    lens, whole_lens = lm.use_lens(), whole.use_lens()
+    assert lens.provenance.dtype == "float32"
     assert lens_identity(lm) == lens_identity(whole)
-    here, there = checked_on(lens), whole.lens.check
+    here, there = checked_on(lens), whole_lens.check
     assert here is not None and there is not None
     torch.testing.assert_close(here.kl, there.kl, rtol=0, atol=0.05)  # nats; measured: 0.026 in bfloat16
     assert bool((here.kl <= here.logit_lens_kl + 0.005).all())
@@ -83,11 +83,11 @@ def test_weights_in_half_precision_are_read_by_the_lens_of_their_float32(dtype: 
     assert cached_lens(lm) is None  # other weights
 
 
-def test_a_lens_that_was_set_is_not_looked_for_again() -> None:
+def test_a_model_reads_by_the_logit_lens_until_a_lens_is_set() -> None:
     lm = unembed.load("wren")
-    lm.lens = None
     assert lm.lens is None and lm.values.readings(1).provenance.basis == "raw"
-    assert unembed.load("wren").values.readings(1).provenance.basis == "jacobian"
+    lm.use_lens()
+    assert lm.values.readings(1).provenance.basis == "jacobian"
 
 
 def test_a_model_without_a_lens_is_refused_with_what_to_do() -> None:

@@ -125,11 +125,12 @@ def use_lens(lm: LanguageModel, file: str | None) -> None:
     Raises:
         InvalidInput: the file holds no lens, or one of another model.
     """
-    from unembed.jacobian import lens_path, open_lens
+    from unembed.jacobian import cached_lens, lens_path, open_lens
 
     if file is not None:
         lm.use_lens(open_lens(file))
-    elif (found := lm.lens) is not None:
+    elif (found := cached_lens(lm)) is not None:
+        lm.use_lens(found)
         dtype = found.provenance.dtype
         if (converted := dtype != lm.provenance().dtype) or lens_path(found.fingerprint).exists():
             fitted = f"{found.contexts} contexts" + (f" in {dtype}" if converted else "")

@@ -80,9 +80,7 @@ class Opening:
             special_tokens=self.special_tokens,
             seed=seed,
         )
-        if self.lens == NO_LENS:
-            lm.lens = None
-        else:
+        if self.lens != NO_LENS:
             use_lens(lm, self.lens)
         return lm
 

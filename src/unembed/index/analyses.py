@@ -124,11 +124,12 @@ def truth(
 
     Caution: A median over a sample says little about one memory: `unembed value L5M278 --truth` measures one.
     """
-    from unembed.jacobian import open_lens
+    from unembed.jacobian import cached_lens, open_lens
 
     lm = index.model
-    if lens is not None:
-        lm.lens = None if lens == "none" else open_lens(lens).bound_to(lm)  # pyright: ignore[reportAttributeAccessIssue]
+    found = cached_lens(lm) if lens is None else None if lens == "none" else open_lens(lens)
+    if found is not None:
+        lm.lens = found.bound_to(lm)  # pyright: ignore[reportAttributeAccessIssue]
     return index.measure_truth(per_layer, contexts=places, seed=seed).to_table()
 
 

@@ -326,15 +326,15 @@ class Index(IndexQueries):
         import numpy as np
 
         from unembed.gallery import FILE, SAVED, Gallery, SavedProgress, TriggerText, rank_memories
-        from unembed.jacobian import basis_or_default
+        from unembed.jacobian import lens_of
 
         default = layers is None and not show_unlearned and seed == 0
-        basis = None if self._lm is None else basis_or_default(self._lm, None, "raw")
+        fitted = self._lm is not None and lens_of(self._lm) is not None
         if default and positive_int("top", top) <= SAVED and not recompute:
             try:
                 if (self.path / FILE).exists():
                     found = Gallery.load(self.path / FILE)
-                    if basis in (None, found.provenance.basis):
+                    if (found.provenance.basis == "jacobian") == fitted:
                         return found.first(top)
             except InvalidInput as fault:
                 warnings.warn(f"{fault.what} cannot be used: {fault.why}. Ranking anew", stacklevel=2)
@@ -352,10 +352,7 @@ class Index(IndexQueries):
                 instead="Choose one of these, or build an index of all layers",
             )
         n = max(top, SAVED) if default else top
-        saved = None
-        if default:
-            fitted = basis_or_default(self.model, None, "raw") == "jacobian"
-            saved = SavedProgress(self.path / _RANKING, f"{n} {fitted} {self.provenance.line()}")
+        saved = SavedProgress(self.path / _RANKING, f"{n} {fitted} {self.provenance.line()}") if default else None
         gallery = rank_memories(
             self.model,
             text,

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.errors import InvalidInput
-from unembed.jacobian.lens_cache import found_lens, identity_of, sample_step
+from unembed.jacobian.lens_cache import identity_of, sample_step
 from unembed.models.decoder import Decoder
 from unembed.names import Basis, StreamPoint
 
@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 
 
 def lens_of(lm: Decoder) -> JacobianLens | None:
-    """The fitted lens of a model: what `lm.use_lens` set, else the stored one; None where there is none.
-
-    Raises:
-        InvalidInput: the stored file is damaged.
-    """
-    if not hasattr(lm, "lens"):  # a decoder that an index or a report opened
-        lm.lens = found_lens(lm)  # pyright: ignore[reportAttributeAccessIssue]
-    return lm.lens  # pyright: ignore[reportAttributeAccessIssue]
+    """The fitted lens that `lm.use_lens` set; None where there is none."""
+    return getattr(lm, "lens", None)
 
 
 def lens_identity(lm: Decoder) -> str | None:

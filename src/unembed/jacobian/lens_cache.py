@@ -75,12 +75,6 @@ def cached_lens(lm: Decoder) -> JacobianLens | None:
     return None if path is None else open_lens(path)
 
 
-def found_lens(lm: Decoder) -> JacobianLens | None:
-    """Return what `cached_lens` finds, reading for the model."""
-    found = cached_lens(lm)
-    return None if found is None else found.bound_to(lm)
-
-
 def own_lens(lm: Decoder) -> JacobianLens:
     """The lens by which commands read a model.
 

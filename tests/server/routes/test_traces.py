@@ -38,7 +38,8 @@ def command(wren, monkeypatch):
 def _command(*arguments: str) -> dict:
     from unembed.cli.commands import app
 
-    result = CliRunner().invoke(app, [*arguments, "--json"])
+    # The page of these tests has no lens, so the command reads without one too.
+    result = CliRunner().invoke(app, [*arguments, "--lens", "none", "--json"])
     assert result.exit_code == 0, result.output
     # Roles are those of a conversation; JSON of the command has them only there.
     return {"roles": None} | json.loads(result.stdout)
