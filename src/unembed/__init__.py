@@ -2,8 +2,9 @@
 
 Public names are imported on first use, so that `import unembed` stays light:
 
-    lm = unembed.load()                 the embedded model "wren"; also a hub id, a folder, or a model in memory
-    trace = lm.trace("The first ...")   one prompt in full
+    lm = unembed.load()                 the model "wren", which ships with the package; also a Hugging Face id, a
+                                        folder, or a model in memory
+    trace = lm.trace("The first ...")   how the model processes one prompt, layer by layer
 """
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ else:
         "kl": "unembed.causality.metrics:kl_divergence",
         "screen": "unembed.causality.estimated_effects:attribution_patching",
     }
-    """Names of the release before this one, which work until the next one."""
+    """Old names, which still work in this release with a warning."""
 
     def __getattr__(name: str) -> Any:
-        """Import a public name on first use; in a notebook, results then show their drawings."""
+        """Import a public name on first use; in a notebook, also load the drawings that results are shown as."""
         if name in _RENAMED:
             module, _, new = _RENAMED[name].partition(":")
             warnings.warn(f"unembed.{name} is now {new}", DeprecationWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""An analysis is declared once, beside its function; every surface is derived from the declaration.
+"""Declare an analysis once, next to its function: its command and its route in the explorer's HTTP API follow from it.
 
     def composition_answer(circuits: Circuits, kind: Kind = "all", *, top: Top = 20, seed: Seed = 0) -> Answer:
         "List the pairs of heads in which the later one reads most of what the earlier one writes."
@@ -12,13 +12,13 @@
         model="attn-2l",
     )
 
-**Add an analysis** in three steps: write the function and its `ANALYSIS` row in the room that it belongs to; add the
+**Add an analysis** in three steps: write the function and its `ANALYSIS` in the subpackage that it belongs to; add the
 module's name to `MODULES` below; run `python -m tools.analyses`, which writes `analyses.json` and
-`docs/cli-reference.md`. From this follow the command `unembed circuits composition` with `--help`, `--json`, `--csv`,
-`--html` and `--plain`, and the route `POST /api/v1/analyses/circuits-composition`.
+`docs/cli-reference.md`. The example above gives the command `unembed circuits composition` with `--help`, `--json`,
+`--csv`, `--html` and `--plain`, and the route `POST /api/v1/analyses/circuits-composition`.
 
-**The function** takes first what it needs (`Needs`): the model, its circuits, an index, or a model that is opened only
-if the function opens it (`models.UnopenedModel`). Every further parameter is an option:
+**The function** takes as its first argument what `Needs` names: the model, its circuits, an index, or a model that is
+loaded only when the function opens it (`models.UnopenedModel`). Every further parameter is an option:
 
 - its annotation is one of the types in `unembed.options` (`Top`, `Prompt`, `Seed` ...), or
   `Annotated[int, Option("What it means.")]` for an option that no other analysis has. A name means the same in all
@@ -26,16 +26,15 @@ if the function opens it (`models.UnopenedModel`). Every further parameter is an
 - a parameter without a default is an argument of the command (keyword-only: an option that must be given);
 - `int`, `float`, `str`, `bool`, `Path` and `Literal[...]`, each also as `... | None` or `list[...]`, need nothing more.
   Any other type needs `Option(parse=...)`: a function that reads it from text and raises `InvalidInput`;
-- `Edits`, `Prompts`, `Progress`, `Index`, `Offline` and `Device` are what a surface gives in its own way
-  (`Option.given`): the command line reads edits from `--set`, `--scale` ..., the explorer's API from a list in the
-  request;
+- `Edits`, `Prompts`, `Progress`, `Index`, `Offline` and `Device` are obtained in different ways (`Option.given`): the
+  command line reads edits from `--set`, `--scale` ..., the explorer's API from a list in the request;
 - the docstring is the help: its first line in lists of commands, the text before `Args:` on the command's own page.
 
-It returns what all surfaces can draw: a `results.Table`; or a `document.Answer`, which has a title, sections of text,
-tables and figures, and provenance. `Answer.of_table(table, figure, listed=12, screen=...)` is one table, the rows and
-columns of it that a terminal lists, and the explorer's screen that shows the same; JSON and CSV hold the whole table.
-An answer whose terminal form no table gives has a `view`, which `cli.drawings` draws.
-It checks its arguments and raises the package's errors; it prints nothing.
+It returns a `results.Table`, or a `document.Answer`, which has a title, sections of text, tables and figures, and
+provenance. `Answer.of_table(table, figure, listed=12, screen=...)` makes an answer of one table: a terminal lists 12
+rows, JSON and CSV contain all of them, and `screen` names the explorer's screen with the same result. An answer that
+the terminal does not show as tables has a `view`, which `cli.drawings` draws.
+The function checks its arguments and raises the package's errors; it prints nothing.
 
 **A third party** adds an analysis by an entry point. In its `pyproject.toml`:
 
@@ -98,9 +97,9 @@ MODULES = (
     "unembed.index.annotators",
     "unembed.index.atlas_of_index",
 )
-"""Where the package's own analyses are: each of these modules has an `ANALYSIS`, or several in `ANALYSES`."""
+"""The modules of this package that declare analyses: each has an `ANALYSIS`, or several in `ANALYSES`."""
 GROUP = "unembed.analyses"
-"""The group of entry points by which other packages add theirs."""
+"""The entry point group through which other packages add analyses."""
 MANIFEST = Path(__file__).with_name("analyses.json")
 
 
@@ -109,17 +108,17 @@ class Needs(StrEnum):
 
     MODEL = "model"
     UNOPENED = "unopened model"
-    """`models.UnopenedModel`: what an index or a file may answer without the model."""
+    """`models.UnopenedModel`: for analyses that an index or a file may answer without loading the model."""
     CIRCUITS = "circuits"
     INDEX = "index"
     FILES_OF_INDEX = "files of an index"
-    """An index whose build need not be finished, without its model."""
+    """An index opened without its model; its build may be unfinished."""
     NOTHING = "nothing"
-    """There is no first argument: the options name all that is read."""
+    """The function has no such first argument; its options name all files that it reads."""
 
 
 class Cost(StrEnum):
-    """How long an analysis of a small model takes, which decides whether a page waits for it or shows progress."""
+    """About how long an analysis of a small model takes; the explorer's page shows progress for long ones."""
 
     INSTANT = "instant"
     SECONDS = "seconds"
@@ -128,7 +127,7 @@ class Cost(StrEnum):
 
 @dataclass(frozen=True)
 class Listing:
-    """An analysis without its function: what is known before anything is imported."""
+    """The description of an analysis in `analyses.json`, which can be read without importing the analysis."""
 
     name: str
     where: str
@@ -147,16 +146,16 @@ class Listing:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One question that can be put to a model, declared for every surface; the module's docstring is the manual.
+    """The declaration of an analysis; this module's docstring explains how to write one.
 
     Attributes:
         name: the words of the command, such as "circuits composition".
-        function: takes what it `needs`, then the options.
-        needs: what the function takes first.
-        cost: about how long it takes.
+        function: computes the result; takes what `needs` names, then the options.
+        needs: the first argument of the function.
+        cost: about how long the analysis takes.
         example: a command line to try.
-        model: the model where none is named.
-        source: the paper that it follows, as a citation.
+        model: the model to use by default.
+        source: the paper that the analysis follows, as a citation.
     """
 
     name: str
@@ -175,7 +174,7 @@ class Analysis:
         return tuple(parameter_of(one, self.function) for one in options)
 
     def listing(self, where: str) -> Listing:
-        """Return what the manifest stores about it; `where` is its module."""
+        """Return the description that `analyses.json` stores; `where` is the name of the analysis's module."""
         text = inspect.getdoc(self.function) or ""
         shown = text.split("\n\nArgs:")[0].split("\n\nRaises:")[0].split("\n\nReturns:")[0].split("\n\nSource:")[0]
         own = (self.example, self.model, self.source)
@@ -190,13 +189,13 @@ def analyses_of(module: str) -> tuple[Analysis, ...]:
 
 @cache
 def listings() -> tuple[Listing, ...]:
-    """Return every analysis of this package, from the manifest, and those of other installed packages."""
+    """Return the analyses of this package, read from `analyses.json`, and those of other installed packages."""
     own = tuple(_from_json(one) for one in json.loads(MANIFEST.read_text(encoding="utf-8")))
     return own + tuple(_of_third_party(point) for point in entry_points(group=GROUP))
 
 
 def manifest() -> str:
-    """Return the text of `analyses.json`: what the package's modules declare."""
+    """Return the text of `analyses.json`, which describes the analyses of all `MODULES`."""
     made = [_to_json(one.listing(module)) for module in MODULES for one in analyses_of(module)]
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
@@ -209,7 +208,7 @@ def _of_third_party(point: EntryPoint) -> Listing:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a declared value to JSON, leaving out defaults; a function is represented by its name."""
+    """Convert a declaration to JSON, without fields that have their default; a function becomes its import path."""
     if is_dataclass(value):
         return {f.name: _to_json(own) for f in fields(value) if (own := getattr(value, f.name)) != f.default}
     if isinstance(value, tuple):
@@ -220,7 +219,7 @@ def _to_json(value: Any) -> Any:
 def _from_json(stored: dict[str, Any]) -> Listing:
     def parameter(one: dict[str, Any]) -> Parameter:
         option = one["option"] | {"aliases": tuple(one["option"].get("aliases", ()))}
-        if name := option.get("parse"):  # imported when there is a text to read
+        if name := option.get("parse"):  # the parser is imported only when it is used
             option["parse"] = lambda text: resolve_name(name)(text)
         default = one.get("default")
         default = tuple(default) if isinstance(default, list) else default

@@ -1,4 +1,4 @@
-"""Find which packages, devices and shipped files that unembed uses are present, and how to install the others."""
+"""Check which packages, devices and data files that unembed uses are present, and how to install missing ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 State = Literal["ok", "missing", "too old or new", "absent"]
-"""`missing` and `too old or new` have a command that repairs them; `absent` is an optional part or device."""
+"""`missing` and `too old or new` are faults, with a command that repairs them; `absent`: an optional package or device
+is not installed."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,10 @@ class Finding:
 
     Attributes:
         what: the package, device or file.
-        found: version, size or name; empty if it is not there.
+        found: its version, size or name; empty if it is not present.
         state: whether it can be used.
         used_for: what does not work without it.
-        command: what installs or repairs it; empty where nothing needs to be done.
+        command: the command that installs or repairs it; empty if nothing needs to be done.
     """
 
     what: str
@@ -47,18 +48,18 @@ _USES = {
     "gguf": "GGUF files, unembed models get",
     "mcp": "tools for agents, unembed mcp",
 }
-"""Extras that a user would choose, and what for; the empty name is for packages that are always needed."""
+"""Optional dependencies (extras of the package) and their uses; the empty name stands for required packages."""
 _WORK = {
     "dev": "make test, make lint",
     "browser": "make browser",
     "docs": "make docs",
     "parity": "make parity",
 }
-"""Extras for work on unembed itself, and what for: one finding each, because they hold many packages."""
+"""Extras for developers of unembed and their uses. Each is one `Finding`, because it contains many packages."""
 
 
 def check_environment() -> list[Finding]:
-    """Return every finding. Of the packages only torch is imported, and only if its build can use a GPU."""
+    """Return a `Finding` for each package, device and file. Imports torch only if its build can use a GPU."""
     return [*_python(), *_packages(), *_extras_for_work(), *_devices(), *_shipped()]
 
 
@@ -72,12 +73,12 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Yield every requirement of the base installation and of the extras in `_USES`."""
+    """Check the required packages and those of the extras in `_USES`."""
     for text in metadata.requires("unembed") or []:
         requirement = Requirement(text)
         extra = next((name for name in _USES if name and _needed_by(requirement, name)), "")
         if requirement.marker is not None and not extra:
-            continue  # needed only for development, or on another kind of machine
+            continue  # a package for development only, or for another operating system
         wanted = (
             f"pip install 'unembed[{extra}]'" if extra else f"pip install '{requirement.name}{requirement.specifier}'"
         )
@@ -103,7 +104,7 @@ def _extras_for_work() -> Iterator[Finding]:
 
 
 def _whole_extra(extra: str) -> list[Requirement]:
-    """Return the requirements of an extra, with those of the extras that it names."""
+    """Return the requirements of an extra, including those of other extras that it contains."""
     needed = [r for r in map(Requirement, metadata.requires("unembed") or []) if _needed_by(r, extra)]
     own = [r for r in needed if r.name != "unembed"]
     return own + [r for other in needed if other.name == "unembed" for name in other.extras for r in _whole_extra(name)]
@@ -129,7 +130,7 @@ def _devices() -> Iterator[Finding]:
         if sys.platform != "darwin" and metadata.version("torch").endswith("+cpu"):
             yield Finding(
                 "GPU", "", "absent", "large models"
-            )  # this build of torch uses none; importing it takes seconds
+            )  # a build of torch for CPUs only; importing it would take seconds
             return
         import torch
     except ImportError:
@@ -152,7 +153,7 @@ def _memory() -> int | None:
 
 
 def _shipped() -> Iterator[Finding]:
-    """Yield the weights and the text inside the package, and the free disk space."""
+    """Check the model weights and the text inside the package, and the free disk space."""
     from unembed.models.shipped_models import SHIPPED, shipped_folder
 
     again = "pip install --force-reinstall unembed"

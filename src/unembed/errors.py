@@ -16,7 +16,7 @@
     ├── CheckpointFault         a checkpoint cannot be used to resume
     └── ExtraMissing            an optional dependency is not installed
 
-UnembedWarning, a UserWarning, is for what does not stop the work.
+`UnembedWarning`, a `UserWarning`, is issued for problems that do not stop the computation.
 
 Each message has three parts: what failed (with the offending value), why, and what to do instead.
 """
@@ -41,22 +41,22 @@ class UnembedError(Exception):
         return " ".join(". ".join(sentences).split()) + "."
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only parts do not survive the default pickling, which engines with several processes rely on.
+        # Default pickling loses keyword-only arguments; errors are pickled when they come from another process.
         return (_rebuild, (type(self), self.what, self.why, self.instead))
 
 
 class UnembedWarning(UserWarning):
-    """Warns about something that affects how numbers must be read; the command line prints it as one line on stderr."""
+    """A warning about how to interpret a result; the command line prints it as one line on stderr."""
 
 
 def _without_full_stop(part: str) -> str:
-    """The part without its final full stop or `!` (except after a folder named `.`) and the system's error number."""
+    """Remove "[Errno N]" at the start and the full stop or `!` at the end (except after a folder named `.`)."""
     stripped = re.sub(r"^\[Errno -?\d+\] ", "", part.strip())
     return re.sub(r"(?<=[^\s.])[.!]$", "", stripped)
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first sentence of another library's message on one line; the error's class if it has no message."""
+    """Return the first sentence of an error's message on one line; the name of its class if the message is empty."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return re.split(r"(?<=[^.][.!?])\s", " ".join(lines[0].split()), maxsplit=1)[0]
 
@@ -94,7 +94,7 @@ class ModelUnavailable(UnembedError):
 
 
 class ModelNotUnderstood(UnembedError):
-    """The model loads, but a part of it does something that the description of decoders does not cover."""
+    """The model loads, but a module of it computes something that this package does not support."""
 
 
 class PointMissing(UnembedError):

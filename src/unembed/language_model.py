@@ -1,4 +1,4 @@
-"""The object that `unembed.load()` returns: each of its methods is a function of one subpackage."""
+"""Define `LanguageModel`, which `unembed.load()` returns; each of its methods calls a function of one subpackage."""
 
 from __future__ import annotations
 
@@ -56,20 +56,22 @@ if TYPE_CHECKING:
     "sub_update_effects rank_memories circuit circuits fit_lens use_lens lens"
 )
 class LanguageModel(Decoder):
-    """A decoder with everything that can be done with it; its methods are functions of the subpackages.
+    """A transformer decoder, with all analyses of this package as methods.
 
     Attributes:
-        name: what the model was opened as: a shipped name, a hub id, or the name of its folder.
-        revision: the commit of the hub from which it was loaded; None for other models.
-        hf: the live model of transformers.
-        weights: the weight matrices as views, in one orientation: `W_Q`, `W_out`, `W_U`, ...
+        name: the name by which the model was opened: a name from `unembed models`, a Hugging Face id, or its folder's
+            name.
+        revision: the commit on the Hugging Face hub from which the model was loaded; None for other models.
+        hf: the `transformers` model, which runs the forward passes.
+        weights: views of the weight matrices (`W_Q`, `W_out`, `W_U`, ...), with the same axis order in all families.
         n_layers: number of layers.
-        n_heads: attention heads of a layer.
-        n_kv_heads: heads of a layer that have keys and values of their own.
+        n_heads: number of attention heads in a layer.
+        n_kv_heads: number of key-value heads in a layer; less than `n_heads` in grouped-query attention.
         d_model: width of the residual stream.
         d_head: width of a head.
-        d_vocab: tokens of the vocabulary.
-        lens: the fitted lens that `fit_lens` or `use_lens` set, the default of readings; None for the logit lens.
+        d_vocab: size of the vocabulary.
+        lens: the fitted lens that `fit_lens` or `use_lens` set, which maps vectors to tokens by default; None to use
+            the logit lens.
     """
 
     lens: JacobianLens | None = None
@@ -106,11 +108,11 @@ class LanguageModel(Decoder):
     def trace(
         self, prompt: Tokens | Sequence[Tokens], *, edits: Edits = (), show_unlearned: bool = False
     ) -> Trace | Records[Trace]:
-        """Trace a prompt, or each of several; see `unembed.trace.trace.Trace`.
+        """Trace one prompt or several: all activations of a forward pass; see `unembed.trace.trace.Trace`.
 
         Args:
-            prompt: a text or token ids; for a list of them, the traces are a sequence that prints as a table.
-            edits: changes to make in the run.
+            prompt: a text or token ids; a list of prompts gives a sequence of traces, which prints as a table.
+            edits: changes to make during the forward pass.
             show_unlearned: also list and rank tokens that the model never learned.
         """
         if are_several(prompt):
@@ -132,7 +134,7 @@ class LanguageModel(Decoder):
 
     @property
     def values(self) -> Values:
-        """The value vectors read in the vocabulary; see `unembed.memories.values.Values`."""
+        """The FFN value vectors and the tokens that they promote; see `unembed.memories.values.Values`."""
         return Values(self)
 
     def fit_lens(
@@ -144,14 +146,15 @@ class LanguageModel(Decoder):
         return self.use_lens(fit_lens(self, corpus, contexts, length, **options))
 
     def use_lens(self, lens: JacobianLens | None = None) -> JacobianLens:
-        """Use a lens that was fitted on this model; it becomes `lm.lens`, the default of readings.
+        """Set `lm.lens`, the lens that maps the residual stream and value vectors to tokens by default.
 
         Args:
-            lens: when None, the one by which commands read this model: that of `unembed fit-lens` in the cache folder,
-                else the one that ships with the model; in half precision, that of the float32 weights.
+            lens: a lens that was fitted on this model. None: the lens that commands use, which is the one that `unembed
+                fit-lens` wrote to the cache folder, else the one that ships with the model; for a model in half
+                precision, the lens of its float32 weights.
 
         Raises:
-            InvalidInput: it was fitted on other weights; or none is given, and there is none.
+            InvalidInput: the lens was fitted on other weights; or `lens` is None, and no lens is stored for this model.
         """
         from unembed.jacobian.lens_cache import own_lens
 
@@ -175,12 +178,15 @@ class LanguageModel(Decoder):
         by: By = "component",
         edits: Edits = (),
     ) -> Attribution:
-        """Explain why a token is predicted: its logit, or the difference of two, as the sum of what every writer adds.
+        """Decompose a token's logit, or the difference of two logits, into the contributions of the model's components.
 
         Args:
-            token: the prediction when None.
-            against: the token to compare with; None explains the logit alone.
-            by: what counts as a writer.
+            token: the token to explain; None for the model's prediction.
+            against: the token whose logit is subtracted; None to explain the logit of `token` alone.
+            position: the position at which the token is predicted; negative positions count from the end.
+            by: the components: "component" for the attention and FFN of each layer, "head", "source" for heads by
+                source token, or "memory".
+            edits: changes to make during the forward pass.
         """
         trace = Trace(self, prompt, edits)
         target = int(trace.logits(position).argmax()) if token is None else token
@@ -189,13 +195,15 @@ class LanguageModel(Decoder):
     def index(
         self, corpus: CorpusSource = None, path: str | Path | None = None, *, build: bool = True, **options: Any
     ) -> Index | None:
-        """Build, resume or open an index of what every memory fires on; see `unembed.index.index.Index.build`.
+        """Build, resume or open an index: the texts on which each memory fires most.
+
+        See `unembed.index.index.Index.build`.
 
         Args:
-            corpus: text that `unembed.open_corpus` opens; the shipped sample when None.
-            path: its folder; a folder of the cache when None.
-            build: False to return None where the cache has no complete index of this model.
-            options: the options of `Index.build`.
+            corpus: text that `unembed.open_corpus` opens; None for the WikiText sample in the package.
+            path: folder of the index; None for one in the cache folder.
+            build: False to build nothing: returns None if the cache folder has no complete index of this model.
+            options: further arguments of `Index.build`.
         """
         from unembed.corpus import open_corpus
         from unembed.index import Index, build_ready_index, cached_index, cached_path
@@ -206,7 +214,7 @@ class LanguageModel(Decoder):
         return Index.build(self, text, cached_path(self, text) if path is None else path, **options)
 
     def report(self, name: str, corpus: CorpusSource = None, out: str | Path = "report/", **options: Any) -> Report:
-        """Run a paper's experiments on this model, and write a report to a folder.
+        """Repeat a paper's experiments on this model, and write a report to a folder.
 
         See `unembed.reports.report.report`.
         """
@@ -217,14 +225,14 @@ class LanguageModel(Decoder):
     def train_dictionary(
         self, corpus: CorpusSource, layer: int, point: Point = "resid_post", **options: Any
     ) -> Dictionary:
-        """Train a dictionary on a point's activations; see `unembed.dictionaries.train_dictionary`."""
+        """Train a sparse dictionary on the activations of a layer; see `unembed.dictionaries.train_dictionary`."""
         from unembed.corpus import open_corpus
         from unembed.dictionaries.train_dictionary import train_dictionary
 
         return train_dictionary(self, open_corpus(corpus), layer, point, **options)
 
     def edited(self, edits: Edits) -> AbstractContextManager[ForwardPass]:
-        """A context in which every use of `lm.hf`, generation included, happens under these edits."""
+        """Return a context manager: inside it, every forward pass of `lm.hf` applies the edits, also in generation."""
         return attach_hooks(self, {}, edits)
 
 
@@ -242,27 +250,27 @@ def load(
     adapter: str | Path | None = None,
     special_tokens: bool = True,
 ) -> LanguageModel:
-    """Open a decoder.
+    """Load a decoder-only language model.
 
     Args:
-        model: a name that `unembed models` lists ("wren", the default), a hub id, a saved folder, a GGUF file, or a
-            `PreTrainedModel` in memory, which may be compiled (`torch.compile`), a PEFT model, merged or not, or in an
-            nnsight model or a TransformerBridge.
-        tokenizer: needed only for a model in memory, or to use another one.
-        revision: a branch, tag or commit of the hub.
-        offline: use the local cache only.
-        dtype: "float32", "bfloat16", ...; the checkpoint's own when not given.
-        device: where to put the model.
+        model: a name that `unembed models` lists ("wren", the default), a Hugging Face id, a saved folder, a GGUF file,
+            or a `PreTrainedModel` in memory, which may be compiled (`torch.compile`), a PEFT model, merged or not, or
+            wrapped in an nnsight model or a TransformerBridge.
+        tokenizer: needed only for a model in memory, or to replace the model's tokenizer.
+        revision: a branch, tag or commit on the Hugging Face hub.
+        offline: use only files on this machine.
+        dtype: "float32", "bfloat16", ...; the checkpoint's dtype when None.
+        device: the device to put the model on.
         device_map: spread the model over devices, main memory ("cpu" next to a GPU) and disk ("disk"), as accelerate
             does: "auto", or a device for each module. Weights in memory or on disk are loaded when they are needed.
-        offload_folder: where to write weights that go to disk and that the model's own files do not hold as they are.
+        offload_folder: folder for weights that are offloaded to disk, if they cannot be read from the model's files.
         trust_remote_code: run code from the model's repository; never by default.
-        adapter: the folder of a PEFT adapter, which is applied to the model; the name becomes "MODEL+ADAPTER".
+        adapter: the folder of a PEFT adapter to apply to the model; the name becomes "MODEL+ADAPTER".
         special_tokens: False to encode texts without the special tokens that the tokenizer adds, such as a begin token.
 
     Raises:
-        ModelUnavailable: no such model, folder or network.
-        ModelNotUnderstood: the family does something that a `Structure` cannot describe.
+        ModelUnavailable: the model, the folder or the network cannot be found.
+        ModelNotUnderstood: the architecture computes something that this package does not support.
     """
     return LanguageModel(
         open_model(

@@ -15,15 +15,16 @@ def import_on_first_use(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the `__getattr__`, `__dir__` and `__all__` of a package.
 
-    Type checkers do not run this function: the package also imports its names under `if TYPE_CHECKING`, and
-    `tests/test_lazy.py` compares the two. No name may be that of a submodule, which Python would find first.
+    Type checkers do not run this function, so the package also imports its names under `if TYPE_CHECKING`;
+    `tests/test_lazy.py` compares the two lists. No name may equal the name of a submodule, because Python would find
+    the submodule first.
 
     Args:
-        package: its `__name__`.
-        homes: by module, relative to the package or beginning with `unembed.`: its public names, separated by spaces.
-        modules: submodules that are public as a whole, separated by spaces.
-        offered: the names that completion offers, all when None; the others are other spellings of methods, or for
-            the surfaces.
+        package: the `__name__` of the package.
+        homes: from the name of a module (relative to the package, or beginning with `unembed.`) to its public names,
+            separated by spaces.
+        modules: submodules that are public themselves, separated by spaces.
+        offered: the names that tab completion offers, separated by spaces; None for all.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     public = sorted([*home_of, *modules.split()] if offered is None else offered.split())
@@ -44,10 +45,10 @@ def import_on_first_use(
 
 
 def offers(names: str) -> Callable[[type[T]], type[T]]:
-    """Return a class decorator that restricts completion to these names, separated by spaces.
+    """Return a class decorator that restricts tab completion to these names, separated by spaces.
 
-    The other names without an underscore are for the rooms of this package, and may change. `docs/python.md` lists what
-    is offered.
+    Other attributes without an underscore are for use inside this package, and may change. `docs/python.md` lists the
+    names that are offered.
     """
     offered = sorted(names.split())
 

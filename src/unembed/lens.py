@@ -1,10 +1,12 @@
-"""Read a stream vector in the vocabulary: bases, top tokens, ranks, probabilities.
+"""The logit lens: compute the tokens' logits from a vector of the residual stream, with top tokens and ranks.
 
-Three bases, because what a vector promotes depends on how the final norm is treated:
+The tokens that a vector promotes depend on how the final norm is treated. There are three choices, called bases:
 
-- `raw`: W_U alone, as in the papers; right for directions, whose length means nothing.
-- `final`: the model's own final norm and readout, soft cap included; on the last stream it is the model's prediction.
-- `frozen`: the final norm with the scale it had in the run; linear, so the readings of parts add up.
+- `raw`: multiply by the unembedding W_U alone, as in the papers; for vectors whose length has no meaning.
+- `final`: apply the model's final norm, unembedding and logit soft cap; after the last layer, this is the model's
+  prediction.
+- `frozen`: apply the final norm with the scale that it had in a forward pass. This is linear: the logits of a sum are
+  the sum of the logits.
 
 A rank is 1 plus the number of tokens with a larger logit, so the top token has rank 1.
 """
@@ -25,12 +27,12 @@ from unembed.names import LOGIT_LENS_BASES, Basis
 from unembed.validation import one_of, positive_int
 
 ROWS, COLUMNS = 1024, 4096
-"""Vectors and tokens per block. Blocks of vocabulary columns read W_U once for all vectors, and their scores stay in
-the processor's cache: a fifth faster than one product after another over the whole vocabulary."""
+"""Numbers of vectors and tokens in a block of the matrix product. The scores of a block fit in the processor's cache:
+this takes a fifth less time than products over the whole vocabulary."""
 _BLOCK = 64
 
 TopTokens = tuple[Int[Tensor, "row k"], Float[Tensor, "row k"]]
-"""Ids and scores of the tokens at one end of vectors, the outermost first."""
+"""Ids and scores of the tokens with the highest scores for each vector, or with the lowest; the most extreme first."""
 
 
 @torch.no_grad()
@@ -40,21 +42,24 @@ def logits_of(
     basis: Basis = "final",
     scale: Float[Tensor, "*pos 1"] | None = None,
 ) -> Float[Tensor, "*pos d_vocab"]:
-    """Return the score of every token for stream vectors.
+    """Return the logit of every token for vectors of the residual stream.
 
     Args:
         basis: "raw", "final" or "frozen".
-        scale: for "frozen", the final norm's scale in the run at each position.
+        scale: for "frozen", the final norm's scale at each position of the forward pass.
 
     Returns:
-        Logits; in "frozen" without the biases of the norm and the head and without the soft cap, so that they add up.
+        Logits; for "frozen" without the biases of the final norm and the unembedding and without the soft cap, so that
+        the logits of a sum are the sum of the logits.
 
-    Memory: as large as what it returns; read many vectors with `read`, which works by chunks.
+    Memory: that of the result; for many vectors use `read`, which works in chunks.
     """
     one_of("basis", basis, LOGIT_LENS_BASES)
     structure = lm.structure
     if basis == "raw":
-        factored = getattr(structure.head, "band_scores", None)  # adaptive softmax: W_U is a product, not formed here
+        factored = getattr(
+            structure.head, "band_scores", None
+        )  # adaptive softmax: W_U is a product of two matrices, which is not computed
         return x @ lm.weights.W_U.to(x.dtype) if factored is None else factored(x)
     if basis == "final":
         normed = x if structure.final_norm is None else structure.final_norm.normed(x)
@@ -67,18 +72,19 @@ def logits_of(
 
 
 def comparable_basis(lm: Decoder) -> Basis:
-    """Return the basis in which scores of single vectors can be compared over the whole vocabulary.
+    """Return the basis in which a vector's scores can be compared over the whole vocabulary.
 
-    It is "raw", or "final" for an adaptive softmax, whose linear scores can be compared only within a band of words;
-    then its own log-probabilities are used, as in the released code of Geva et al. 2021.
+    This is "raw", except for an adaptive softmax: its linear scores can be compared only within one of its groups of
+    words, so "final" is returned, which gives log-probabilities, as in the released code of Geva et al. 2021.
     """
     return "final" if hasattr(lm.structure.head, "band_scores") else "raw"
 
 
 def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
-    """Return the k largest entries of each row in order; exact, and faster than a full selection over wide rows.
+    """Return the values and columns of the k largest entries of each row, largest first.
 
-    The k largest lie in the k blocks with the largest maxima, so only those blocks are searched.
+    The result equals `torch.topk`, and is computed faster for wide rows: the k largest entries lie in the k blocks of
+    columns with the largest maxima, so only these blocks are searched.
     """
     n = scores.shape[-1]
     k = min(k, n)
@@ -97,10 +103,10 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
 
 
 def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
-    """Return the log of the sum of exp(score) of each row, overwriting the scores, since a copy would cost more.
+    """Return the log of the sum of exp(score) of each row. Overwrites `scores`, to avoid a copy.
 
-    Scores more than 80 below the maximum are raised to 80 below it: their terms are negligible, and as denormal numbers
-    they would make the sum ten times slower.
+    Scores more than 80 below the row's maximum are raised to 80 below it: their terms are negligible, and as denormal
+    numbers they would make the sum ten times slower.
     """
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
@@ -112,18 +118,21 @@ def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Vectors read in the vocabulary, in any shape of positions."""
+    """The logits of vectors: their top tokens, and the logits and ranks of some chosen ("tracked") tokens.
+
+    "Hidden" tokens are tokens that are left out of the lists of top tokens.
+    """
 
     ids: Int[Tensor, "*pos k"]
     """The top tokens, best first."""
     logits: Float[Tensor, "*pos k"]
     log_total: Float[Tensor, "*pos"]
-    """log of the sum of exp(logit) over the whole vocabulary, hidden tokens included."""
+    """Log of the sum of exp(logit) over the whole vocabulary, including hidden tokens."""
     tracked_logits: Float[Tensor, "*pos tracked"]
     tracked_ranks: Int[Tensor, "*pos tracked"]
-    """From 1, the top; hidden tokens count."""
+    """Counted from 1, for the token with the largest logit; hidden tokens are counted."""
     highest_hidden: Float[Tensor, "*pos"]
-    """The largest logit of a hidden token; -inf where none is hidden."""
+    """The largest logit of a hidden token; -inf if no token is hidden."""
 
     @property
     def probabilities(self) -> Float[Tensor, "*pos k"]:
@@ -137,7 +146,7 @@ class Reading:
 
 
 def joined(parts: Sequence[Reading]) -> Reading:
-    """Join the readings of consecutive layers."""
+    """Concatenate readings, such as those of consecutive layers, along the first axis."""
     return Reading(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Reading)))
 
 
@@ -152,14 +161,14 @@ def read(
     track: Int[Tensor, "*pos tracked"] | None = None,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> Reading:
-    """Return top tokens of many vectors, and logits and ranks of chosen tokens, in one product by chunks.
+    """Return the top tokens of many vectors, and the logits and ranks of chosen tokens.
 
     Args:
-        top: how many tokens to list.
+        top: number of tokens to list for each vector.
         basis: "raw", "final" or "frozen".
-        scale: for "frozen", the final norm's scale.
-        track: tokens whose logit and rank are returned, for each vector.
-        hidden: tokens to leave out of lists (never learned ones); ranks count them.
+        scale: for "frozen", the final norm's scale at each position of the forward pass.
+        track: ids of the tokens whose logit and rank are returned, for each vector.
+        hidden: True for tokens to leave out of the lists, such as those that the model never learned; ranks count them.
 
     Memory: ROWS * COLUMNS scores at a time, and the result.
     """
@@ -191,7 +200,11 @@ def read(
 def read_ends(
     lm: Decoder, x: Float[Tensor, "row d_model"], top: int = 10, *, hidden: Bool[Tensor, " d_vocab"] | None = None
 ) -> tuple[TopTokens, TopTokens]:
-    """Return top tokens of vectors and of their negatives in the raw basis, listed as in `read`, in one product.
+    """Return the tokens with the highest and with the lowest scores of each vector in the raw basis.
+
+    Args:
+        top: number of tokens to list at each end.
+        hidden: True for tokens to leave out of the lists.
 
     Returns:
         Ids and scores of the highest tokens, and of the lowest.
@@ -201,8 +214,8 @@ def read_ends(
     top = min(positive_int("top", top), lm.d_vocab)
     readout = _Readout.of(lm, "raw")
     ends = []
-    # A chunk has fewer rows and more columns than in `read`: here two selections cost more than the matrix product, and
-    # they are faster in wide chunks.
+    # A chunk has fewer rows and more columns than in `read`: the two calls of `top_k` take more time than the matrix
+    # product, and they are faster for wide chunks.
     for rows in x.split(ROWS // 4):
         values: tuple[list[Tensor], list[Tensor]] = ([], [])
         ids: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -227,12 +240,12 @@ def read_ends(
 
 @dataclass(frozen=True, eq=False)
 class _Readout:
-    """Turns prepared vectors into scores, for a range of tokens at a time."""
+    """Computes the scores of vectors for a range of tokens at a time."""
 
     lm: Decoder
     basis: Basis
     W_U: Float[Tensor, "d_model d_vocab"] | None
-    """None where the head is not a single matrix: then its module gives all scores at once."""
+    """None if the unembedding is not a single matrix; then its module computes all scores at once."""
 
     @classmethod
     def of(cls, lm: Decoder, basis: Basis) -> "_Readout":
@@ -241,7 +254,7 @@ class _Readout:
         return cls(lm, basis, lm.weights.W_U if linear else None)
 
     def prepare(self, x: Tensor, scale: Tensor | None) -> Tensor:
-        """Return the vectors that W_U multiplies."""
+        """Apply the final norm as the basis requires; the result is to be multiplied by W_U."""
         norm = self.lm.structure.final_norm
         if self.basis == "raw" or norm is None:
             return x
@@ -252,19 +265,19 @@ class _Readout:
         return norm.frozen(x, scale).to(x.dtype)
 
     def columns(self, width: int = COLUMNS) -> list[slice]:
-        """Return the ranges of tokens to go through."""
+        """Return consecutive ranges of token ids that cover the vocabulary."""
         n = self.lm.d_vocab
         return [slice(0, n)] if self.W_U is None else [slice(i, min(i + width, n)) for i in range(0, n, width)]
 
     def scores(self, prepared: Tensor, tokens: slice) -> Tensor:
-        """Return the scores of a range of tokens in a new tensor."""
+        """Return the scores of a range of tokens, as a new tensor that the caller may overwrite."""
         structure = self.lm.structure
         if self.W_U is None:
             return structure.capped(structure.head(prepared).to(prepared.device)).clone()
         return self._finished(prepared @ self.W_U[:, tokens].to(prepared.dtype), tokens)
 
     def own(self, prepared: Tensor, tokens: Int[Tensor, "row tracked"]) -> Tensor:
-        """Return the scores of chosen tokens, which differ from row to row."""
+        """Return the scores of the tokens that are chosen for each row."""
         if self.W_U is None:
             return self.scores(prepared, slice(None)).gather(1, tokens)
         found = torch.einsum("rd,rtd->rt", prepared, self.W_U.T[tokens].to(prepared.dtype))
@@ -287,10 +300,7 @@ def _read_rows(
     tracked: Int[Tensor, "row tracked"],
     hidden: Bool[Tensor, " d_vocab"] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return top ids and logits, log totals, tracked tokens' logits and ranks, and the highest hidden logit.
-
-    The vocabulary is gone through once.
-    """
+    """Return the fields of a `Reading`, in their order, from one pass over the vocabulary."""
     own = readout.own(prepared, tracked)
     higher, hidden_above = torch.zeros_like(tracked), torch.zeros_like(tracked)
     highest = torch.full(prepared.shape[:1], -torch.inf, dtype=own.dtype, device=own.device)
@@ -329,11 +339,17 @@ def _read_rows(
 
 
 def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:
-    """Count the scores above each tracked token's own; the token itself (at column `at`) never counts."""
+    """Count the scores in each row that exceed a tracked token's score; the token itself (column `at`) is not counted.
+
+    Args:
+        scores: the scores of a range of tokens.
+        own: the scores of the tracked tokens.
+        at: the columns of the tracked tokens in `scores`; outside the range if they are not in it.
+    """
     counts = []
     inside = (at >= 0) & (at < scores.shape[1])
     itself = scores.gather(1, at.clamp(0, scores.shape[1] - 1))
-    # The comparison is stored as float32, which counts exactly up to 2^24; booleans would take five times as long.
+    # The comparison is stored as float32, whose sums are exact up to 2^24; summing booleans takes five times as long.
     above = torch.empty(scores.shape, dtype=torch.float32, device=scores.device)
     for j in range(own.shape[1]):
         torch.gt(scores, own[:, j, None], out=above)
@@ -342,23 +358,23 @@ def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:
 
 
 def final_scale(lm: Decoder, last: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:
-    """Return the scale that the final norm has on the last stream; ones if the model has no final norm."""
+    """Return the scale of the final norm for the residual stream `last`; ones if the model has no final norm."""
     if lm.structure.final_norm is None:
         return torch.ones(*last.shape[:-1], 1, dtype=last.dtype, device=last.device)
     return lm.structure.final_norm.scale(last)
 
 
 def logit_direction(lm: Decoder, token: int, against: int | None = None) -> Float[Tensor, " d_model"]:
-    """Return the direction whose dot product with a stream vector, over the norm's scale, adds to a logit.
+    """Return the vector whose dot product with the last residual stream, divided by the final norm's scale, is a logit.
 
-    With `against`, it adds to the difference of two logits. Biases and the soft cap are left out.
+    With `against`, that dot product is the difference of the two tokens' logits. Biases and the soft cap are left out.
     """
     W_U = lm.weights.W_U
     return _through_final_norm(lm, W_U[:, token] if against is None else W_U[:, token] - W_U[:, against])
 
 
 def average_direction(lm: Decoder) -> Float[Tensor, " d_model"]:
-    """Return the same direction for the mean logit of the vocabulary."""
+    """Return the direction, as `logit_direction` does, for the mean logit over the vocabulary."""
     return _through_final_norm(lm, lm.weights.W_U.mean(1, dtype=torch.float32))
 
 

@@ -1,6 +1,6 @@
-"""The terms of the package as data: capture points, their axes, bases and tolerances.
+"""Names that the whole package uses: capture points, bases of the logit lens, names of memories and heads, tolerances.
 
-All code reads the terms from here, so that each has the same meaning everywhere.
+They are defined only here, so that each has the same meaning everywhere.
 """
 
 from __future__ import annotations
@@ -29,62 +29,68 @@ Point = Literal[
     "coefficients",
     "gate_weights",
 ]
-"""The points at which a run can capture tensors. `attn_out` and `mlp_out` are what is ADDED to the stream: after norm
-and multiplier."""
+"""The points of a forward pass at which tensors can be captured. `attn_out` and `mlp_out` are what is ADDED to the
+residual stream: after the output norm and the multiplier, if the model has them."""
 
 StreamPoint = Literal["resid_pre", "resid_mid", "resid_post"]
 LogitLensBasis = Literal["raw", "final", "frozen"]
-"""How norms are treated in a reading: `raw` is W_U alone, `final` the real final norm and readout, `frozen` keeps the
-scale that the final norm had in the run, so that parts of a vector add up."""
+"""How the logit lens treats the final norm: `raw` leaves it out (W_U alone), `final` applies it, `frozen` applies it
+with the scale that it had in the forward pass, so that the logits of a sum are the sum of the logits."""
 Basis = Literal[LogitLensBasis, "jacobian"]
-"""The bases of the logit lens, which takes the remaining layers for the identity; and `jacobian`, the lens that was
-fitted on text, which carries a vector through them by their mean derivative."""
+"""The bases of the logit lens, which ignores the remaining layers; and `jacobian`, the lens fitted on text, which
+multiplies a vector by the mean Jacobian of the remaining layers first."""
 
 LinearBasis = Literal["raw", "jacobian"]
-"""The bases in which the score of a sum is the sum of the scores, up to a constant."""
+"""The bases in which the score of a sum of vectors is the sum of their scores, up to a constant."""
 
 HeadBasis = Literal["raw", "folded"]
-"""The same for circuits of heads: `raw` the weights alone, `folded` with the gains of the norms that feed them."""
+"""How QK and OV circuits of heads treat norms: `raw` leaves them out, `folded` multiplies the weights by the gains of
+the norms before them."""
 ScoreBasis = Literal["raw", "frozen", "adaptive"]
-"""The score of a sub-update: e_w . m_i v_i; the same through both norms; for an adaptive softmax only, how far the
-sub-update alone moves log p(w), in nats."""
+"""How to score a sub-update (a memory's coefficient times its value vector, m_i v_i) for a token w. `raw`:
+e_w . m_i v_i. `frozen`: the same, with the norms at their scale in the forward pass. `adaptive`, for an adaptive
+softmax only: the change of log p(w) through the sub-update alone, in nats."""
 
 Positions = Literal["all", "last"]
 By = Literal["component", "head", "source", "memory"]
-"""The parts to which a logit is attributed: attention and FFN of each layer, heads, heads by source token, memories."""
+"""The components to which a logit is attributed: attention and FFN of each layer, heads, heads by source token, or
+memories."""
 PromotedBy = Literal["score", "rank"]
 FiredBy = Literal["strength", "coefficient"]
-"""The orders in which an index lists values that promote a token, and keys that fire on a text."""
+"""How an index sorts the value vectors that promote a token (`PromotedBy`) and the keys that fire on a text."""
 Pole = Literal["positive", "negative"]
-"""The sign of the coefficients at which a key fires."""
+"""The sign of a memory's coefficient. Memories of gated layers fire with either sign."""
 Among = Literal["values", "keys"]
 Poles = Literal["auto", "positive", "both"]
 ReadPoles = Literal["both", "named"]
-"""At which poles the values of gated memories are read: both, or the one that is named."""
+"""Whether to list the tokens of a gated memory for both signs of its coefficient, or only for the sign in its name."""
 TriggersBy = Literal["product", "gate"]
-"""The order of a key's triggers in a gated layer: by the coefficient, or by the gate before its activation."""
+"""How to sort the texts on which a memory of a gated layer fires: by its coefficient (`product`), or by its gate before
+the activation function."""
 Mode = Literal["q", "k", "v"]
-"""Which input of a later head reads what an earlier head adds."""
+"""The input of a later head (query, key or value) that reads the output of an earlier head."""
 AblatedTo = Literal["zero", "mean", "resample"]
-"""What replaces an ablated activation; "resample", the activations of other segments, over a corpus only."""
+"""What replaces an ablated activation: zero, its mean, or ("resample", over a corpus only) its values in other
+segments of text."""
 SetTo = Literal["mean", "counterfactual", "corpus", "zero"]
-"""What nodes outside a circuit are set to: the mean of the counterfactual prompts at the position, the prompt's own
-counterfactual, the mean over a text, or 0."""
+"""What nodes outside a circuit are set to: their mean over the counterfactual prompts at the same position, their value
+in the counterfactual of the same prompt, their mean over a text, or 0."""
 CircuitNodes = Literal["memories", "heads", "all"]
-"""What the nodes of a circuit's test are: memories alone, heads alone, or both."""
+"""The nodes of a circuit that a test uses: memories alone, heads alone, or both."""
 RankedBy = Literal["relevance", "gradient", "difference", "coefficient"]
-"""The order in which a test takes nodes: by relevance; by the plain gradient times the change between two prompts; by
-the size of the change; by the size of the node's own number."""
+"""How a test sorts the nodes of a circuit: by relevance, by gradient times the difference between two prompts, by the
+size of that difference, or by the size of the node's activation."""
 QKRule = Literal["constant", "shared"]
-"""How relevance passes attention: "constant", through values alone, with patterns as they are in the run; "shared",
-half of a head's relevance through its pattern to queries and keys."""
+"""How relevance propagates back through attention. "constant": attention patterns are treated as constants, so all
+relevance goes to the values. "shared": half of a head's relevance goes through its pattern to queries and keys."""
 GroupRule = Literal["role", "values", "description"]
-"""How a circuit's nodes are grouped: by what they do in it, by the direction of their values, or by what the tokens
-that their values promote have in common."""
+"""How a circuit's nodes are grouped: by their role in the circuit, by the direction of their value vectors, or by what
+the tokens that their value vectors promote have in common."""
 GroupChange = Literal["silence", "scale", "patch"]
-"""How a group of nodes is changed: set to 0, multiplied, or set to its values in the counterfactual."""
+"""How to change a group of nodes: set them to 0, multiply them, or set them to their values on the counterfactual
+prompt."""
 PatchPoint = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "pattern", "coefficients"]
-"""The points at which activation patching replaces a run's tensors with another's."""
+"""The points at which activation patching can replace the tensors of one forward pass with those of another."""
 
 POINTS: tuple[str, ...] = get_args(Point)
 STREAM_POINTS: tuple[str, ...] = get_args(StreamPoint)
@@ -96,20 +102,22 @@ BY: tuple[str, ...] = get_args(By)
 PATCH_POINTS: tuple[str, ...] = get_args(PatchPoint)
 
 SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
-"""Largest relative error of a sum of writers against the tensor it decomposes, by the model's dtype."""
+"""By the model's dtype: the largest relative error at which a sum of contributions counts as equal to the tensor that
+it decomposes."""
 
 MemoryIndex = int | tuple[int | None, int]
-"""A memory within its layer: its number, or (expert, index) where memories belong to experts; expert None means
-the shared expert."""
+"""A memory within its layer: its index, or (expert, index) in a mixture-of-experts layer; expert None means the shared
+expert."""
 
 MemoryAddress = tuple[int, MemoryIndex]
 """Layer and index of a memory; written L5M278."""
 
 
 class SignedMemory(NamedTuple):
-    """A memory at one sign of its coefficient; written L5M278, or -L5M278 if the coefficient is negative.
+    """A memory and a sign of its coefficient; written L5M278, or -L5M278 for negative coefficients.
 
-    In a gated layer a memory fires with either sign, and what it promotes at one sign it suppresses at the other.
+    In a gated layer a memory fires with either sign. The tokens that it promotes with one sign it suppresses with the
+    other.
     """
 
     layer: int
@@ -118,12 +126,12 @@ class SignedMemory(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1, or -1 at the negative pole."""
+        """1, or -1 for negative coefficients."""
         return -1 if self.pole == "negative" else 1
 
     @property
     def address(self) -> MemoryAddress:
-        """Layer and index alone."""
+        """Layer and index, without the sign."""
         return self.layer, self.index
 
 
@@ -131,24 +139,24 @@ _MEMORY = re.compile(
     r"(?:(?P<minus>[-\u2212])(?=L))?L?(?P<layer>\d{1,6})"
     r"(?:[.M](?P<number>\d{1,9})|E(?P<expert>\d{1,6})M(?P<index>\d{1,9})|SM(?P<shared>\d{1,9}))"
 )
-"""The minus sign may be the one of typography, too."""
+"""The minus sign may be a hyphen or U+2212."""
 
 
 NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<value>{NUMBER})")
-"""A part and its number: L5M278=3, ffn3=0.5."""
+"""The name of a component and a number: L5M278=3, ffn3=0.5."""
 _HEAD = re.compile(r"L(\d{1,6})H(\d{1,6})")
 
 
 def memory_name(
     layer: int, number: MemoryIndex, experts: tuple[int, int] | None = None, pole: Pole = "positive"
 ) -> str:
-    """Write the name of a memory: L5M278, or L12E7M345 in a layer of experts, L12SM3 in the shared expert.
+    """Return the name of a memory: L5M278; L12E7M345 in expert 7 of a mixture of experts, L12SM3 in the shared expert.
 
     Args:
-        number: the number of the memory in its layer; or (expert, number), as `parse_memory` returns it.
-        experts: how many routed experts the layer has, and how many memories each; None without experts.
-        pole: "negative" for the memory at negative coefficients: -L5M278.
+        number: the index of the memory in its layer; or (expert, index), as `parse_memory` returns it.
+        experts: the number of routed experts in the layer and of memories in each; None without experts.
+        pole: "negative" to name the memory at negative coefficients: -L5M278.
     """
     sign = "-" if pole == "negative" else ""
     if isinstance(number, tuple):
@@ -163,7 +171,7 @@ def memory_name(
 
 
 def parse_signed_memory(text: str) -> SignedMemory | None:
-    """Return layer, index and pole of a memory's name (L5M278, -L5M278, 5.278, L12E7M345, L12SM3), else None."""
+    """Parse a memory's name (L5M278, -L5M278, 5.278, L12E7M345, L12SM3); None for any other text."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         return None
@@ -176,16 +184,16 @@ def parse_signed_memory(text: str) -> SignedMemory | None:
 
 
 def parse_memory(text: str) -> MemoryAddress | None:
-    """Return layer and index of a memory's name, at either pole; None for any other text."""
+    """Return layer and index of a memory's name, which may have a minus sign; None for any other text."""
     named = parse_signed_memory(text)
     return None if named is None else named.address
 
 
 def read_signed_memory(text: str) -> SignedMemory:
-    """Read layer, index and pole of a memory written L5M278 or 5.278; -L5M278 is its negative pole.
+    """Parse the name of a memory, L5M278 or 5.278; -L5M278 names it at negative coefficients.
 
     Raises:
-        InvalidInput: the text is not of that form.
+        InvalidInput: the text is not such a name.
     """
     named = parse_signed_memory(text)
     if named is None:
@@ -194,34 +202,34 @@ def read_signed_memory(text: str) -> SignedMemory:
 
 
 def read_memory(text: str) -> MemoryAddress:
-    """Read layer and index of a memory written L5M278 or 5.278; for an expert's, the index is (expert, index).
+    """Return layer and index of a memory's name, L5M278 or 5.278; for L12E7M345 the index is (7, 345).
 
-    -L5M278 is the same memory at its negative pole: `read_signed_memory` tells the two apart.
+    A minus sign, as in -L5M278, is ignored; `read_signed_memory` returns it.
 
     Raises:
-        InvalidInput: the text is not of that form.
+        InvalidInput: the text is not such a name.
     """
     return read_signed_memory(text).address
 
 
 class MemoryValue(NamedTuple):
-    """A memory and a coefficient; written L5M278=3, or L5M278=x3 for three times the memory's usual size."""
+    """A memory and a coefficient; written L5M278=3, or L5M278=x3 for three times the memory's typical size on text."""
 
     layer: int
     index: MemoryIndex
     value: float
     in_usual: bool = False
-    """Whether the value is in units of the memory's usual size."""
+    """True if `value` is a multiple of the typical size of the memory's coefficient on text."""
 
 
 _MEMORY_VALUE = re.compile(rf"(?P<target>[^=]+)=\s*(?P<usual>[x\u00d7]\s*)?(?P<value>{NUMBER})")
 
 
 def read_memory_value(text: str) -> MemoryValue:
-    """Read layer, index and number from MEMORY=NUMBER or MEMORY=xNUMBER; for -L5M278=3, the number is -3.
+    """Parse MEMORY=NUMBER or MEMORY=xNUMBER; for -L5M278=3, the value is -3.
 
     Raises:
-        InvalidInput: the text is not of that form.
+        InvalidInput: the text does not have that form.
     """
     match = _MEMORY_VALUE.fullmatch(text.strip())
     named = None if match is None else parse_signed_memory(match["target"])
@@ -231,7 +239,7 @@ def read_memory_value(text: str) -> MemoryValue:
 
 
 class HeadAddress(NamedTuple):
-    """A head; written L0H3."""
+    """An attention head; written L0H3."""
 
     layer: int
     head: int
@@ -241,7 +249,7 @@ class HeadAddress(NamedTuple):
 
 
 def head_name(layer: int, head: int) -> str:
-    """Write the name of a head: L0H3."""
+    """Return the name of a head, such as L0H3."""
     return f"L{layer}H{head}"
 
 
@@ -252,10 +260,10 @@ def head_named(text: str) -> HeadAddress | None:
 
 
 def parse_head(text: str) -> HeadAddress:
-    """Read layer and head of a head written L0H3 or 0.3.
+    """Parse the name of a head, L0H3 or 0.3.
 
     Raises:
-        InvalidInput: the text is not of that form.
+        InvalidInput: the text is not such a name.
     """
     match = re.fullmatch(r"L?(\d{1,6})[.H](\d{1,6})", text.strip())
     if match is None:
@@ -264,9 +272,9 @@ def parse_head(text: str) -> HeadAddress:
 
 
 def parse_heads(text: str) -> tuple[HeadAddress, ...]:
-    """Read heads written L0H3,L1H2.
+    """Parse names of heads separated by commas, such as L0H3,L1H2.
 
     Raises:
-        InvalidInput: a part of the text is not a head.
+        InvalidInput: one of them is not the name of a head.
     """
     return tuple(parse_head(part) for part in text.split(",") if part.strip())

@@ -1,8 +1,8 @@
 """The options of analyses and commands: each name has one meaning, one type and one help text.
 
-A parameter is declared by its annotation, `Annotated[int, Option("What it means.")]`. Options that several functions
-share are types here: `top: Top = 20`. From the signature, `parameter_of` finds what the command line and the explorer's
-API need.
+A parameter is declared by its annotation, `Annotated[int, Option("What it means.")]`. Annotations that several
+functions share are defined here and have a name, such as `Top`: `top: Top = 20`. `parameter_of` reads a function's
+signature and returns what the command line and the explorer's HTTP API need to know about each parameter.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ from unembed.names import (
 
 @dataclass(frozen=True)
 class Option:
-    """How a parameter is named, explained and read outside Python.
+    """How the command line and the explorer's HTTP API name, explain and parse a parameter of a function.
 
     Attributes:
-        help: what it means, in one sentence.
-        letter: the short option, such as "k" for `-k`.
+        help: what the parameter means, in one sentence.
+        letter: the letter of the short option, such as "k" for `-k`.
         low: the smallest number allowed.
         high: the largest number allowed.
-        metavar: the word for its value in help texts; chosen by type when empty.
-        argument: an argument of a command though it has a default.
-        parse: reads the value from text; raises `InvalidInput` where the text is not of the form.
-        aliases: former spellings, such as "--answer", that are still understood but shown nowhere.
-        name: the name of the option where the parameter's own is none: "json" for `as_json`.
-        off: the opposite of a switch, such as "--as-written"; by default, of one that is on, "--no-" and its name.
-        hidden: understood, but shown nowhere.
-        variable: an environment variable that gives the value on the command line where the option is left out.
-        given: what a surface gives by itself: "edits", changes of the run, and "prompts", texts or their tokens, which
-            each surface reads in its own way; "progress", a function that is called with a stage, how much of it is
-            done, and the whole; "index", the model's index (`IndexOnNeed`); "offline" and "device", how the model was
-            opened.
+        metavar: the placeholder for the value in help texts, such as "FILE"; chosen by type when empty.
+        argument: True for a positional argument of the command that has a default.
+        parse: function that converts the text to the value; it raises `InvalidInput` if the text is malformed.
+        aliases: former names of the option, such as "--answer", which are accepted but not listed in help texts.
+        name: the option's name where it differs from the parameter's: "json" for `as_json`.
+        off: the option that turns a switch off, such as "--as-written"; when empty, a switch that is on by default has
+            the form "--no-NAME".
+        hidden: True for an option that is accepted but not listed in help texts.
+        variable: an environment variable with the value to use when the option is not given on the command line.
+        given: the kind of a parameter that is not a plain option, because the command line and the HTTP API each
+            obtain the value in their own way. "edits": changes made during the forward pass. "prompts": texts or token
+            ids. "progress": a function that is called with the name of a stage, the steps done and the total. "index":
+            the model's index (`IndexOnNeed`). "offline" and "device": how the model was opened.
     """
 
     help: str
@@ -71,13 +72,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One option of a function, read from its signature.
+    """A parameter of a function, as its signature describes it.
 
     Attributes:
-        kind: "int", "float", "str", "bool", "path", "text" for what `Option.parse` reads, or `Option.given`.
-        required: there is no default.
-        repeated: takes a list of values.
-        argument: a command takes it by its place, not by its name.
+        kind: the type: "int", "float", "str", "bool" or "path"; "text" where `Option.parse` converts the text; or the
+            value of `Option.given`.
+        required: True if there is no default.
+        repeated: True if the parameter is a list, whose option may be repeated.
+        argument: True for a positional argument of the command, False for an option.
     """
 
     name: str
@@ -92,19 +94,20 @@ class Parameter:
 
 @runtime_checkable
 class IndexOnNeed(Protocol):
-    """The index of the model that a surface has open or names, which is opened when it is called for."""
+    """A function that returns the model's index, and opens or builds it only when it is called."""
 
     @property
     def is_chosen(self) -> bool:
-        """Tell whether the user chose this index, rather than the model's ready one."""
+        """True if the user named this index; False for the model's default index in the cache folder."""
         ...
 
     def __call__(self, *, build: bool = True, opened: bool = True) -> Any:
-        """Return the index; None where there is none.
+        """Return the index; None if there is none.
 
         Args:
-            build: a ready index that does not exist yet may be built.
-            opened: the model may be opened to find its index; otherwise it is found by the record of its weights.
+            build: allow building the default index if it does not exist yet.
+            opened: allow loading the model to find its index; False to look the index up by the stored hash of the
+                model's weights.
         """
         ...
 
@@ -113,55 +116,71 @@ _KINDS = {int: "int", float: "float", str: "str", bool: "bool", Path: "path"}
 
 Prompt = Annotated[str, Option("The text to run the model on.")]
 Top = Annotated[int, Option("Number of rows to list.", "k", low=1)]
-Tokens = Annotated[int, Option("Number of tokens to list for each reading.", low=1, aliases=("--top", "-k"))]
+Tokens = Annotated[int, Option("Number of tokens to list for each vector or position.", low=1, aliases=("--top", "-k"))]
 TokensOrFew = Annotated[
-    int | None, Option("Number of tokens to list for each reading.", low=1, aliases=("--top", "-k"))
+    int | None, Option("Number of tokens to list for each vector or position.", low=1, aliases=("--top", "-k"))
 ]
-TopTokens = Annotated[int, Option("Number of promoted tokens of each memory.", low=4, aliases=("--top", "-k"))]
-Position = Annotated[int, Option("Token position, from 0; negative from the end.", "p")]
-Layer = Annotated[int | None, Option("Only this layer, from 0.", "l")]
-Layers = Annotated[list[int] | None, Option("Only this layer, from 0; repeatable.", "l", aliases=("--layer",))]
+TopTokens = Annotated[
+    int,
+    Option("Number of tokens to list for each memory: those that it promotes most.", low=4, aliases=("--top", "-k")),
+]
+Position = Annotated[int, Option("Token position, counted from 0; negative positions count from the end.", "p")]
+Layer = Annotated[int | None, Option("Only this layer, counted from 0.", "l")]
+Layers = Annotated[list[int] | None, Option("Only this layer, counted from 0; repeatable.", "l", aliases=("--layer",))]
 Token = Annotated[
     str | None,
-    Option("The token to explain, its leading space included; default: the predicted one.", "t", aliases=("--answer",)),
+    Option(
+        "The token to explain, with its leading space; default: the model's prediction.", "t", aliases=("--answer",)
+    ),
 ]
-Against = Annotated[str | None, Option("Subtract this token's logit; none: the logit of --token alone.")]
+Against = Annotated[
+    str | None,
+    Option("Explain the logit of --token minus that of this token; none: explain the logit of --token alone."),
+]
 Corpus = Annotated[
     str | None,
     Option(
-        "Text: a file, folder or pattern; shipped: the WikiText sample, the default of commands that need a text.", "c"
+        "The text to use: a file, a folder, a glob pattern, or shipped for the WikiText sample in the package (the "
+        "default of commands that need a text).",
+        "c",
     ),
 ]
-MaxTokens = Annotated[int, Option("Largest number of tokens to run.", low=1, aliases=("--tokens",))]
+MaxTokens = Annotated[int, Option("Run the model on at most this number of tokens.", low=1, aliases=("--tokens",))]
 LensFile = Annotated[
     str | None,
     Option(
-        "The fitted lens through which streams and values are read: a file written by unembed fit-lens, or none for "
-        "the logit lens. Default: the lens stored for this model, if there is one.",
+        "Lens that maps the residual stream and value vectors to tokens: a file written by unembed fit-lens, or none "
+        "for the logit lens. Default: the lens stored for this model, if there is one.",
         metavar="FILE",
     ),
 ]
 Seed = Annotated[int, Option("Seed of all random choices.")]
 AnySeed = Annotated[int | None, Option("Seed of all random choices.")]
-"""Where none is given, the likeliest token follows; or the seed is one that no other command's examples have."""
+"""None: generation is greedy; a command that only draws examples uses a fixed seed."""
 UnusedSeed = Annotated[int | None, Option("Seed of all random choices.", hidden=True)]
-"""Understood everywhere; hidden where no choice is random. The result's provenance records it."""
+"""Every command accepts --seed; help hides it where nothing is random. The result's provenance records it."""
 _HOW_NORMS = (
-    "How a vector is read. raw: the unembedding or the weights alone, as in the papers; final: through the final "
-    "norm; frozen: through it, at the scale of the run; folded: with norm gains, the default of circuits; jacobian: by "
-    "the lens fitted on text, the default where there is one (else final for streams, raw for values)."
+    "How a vector becomes scores of tokens. raw: the weights or the unembedding alone, as in the papers; final: with "
+    "the final norm; frozen: with the final norm at the scale it had in the forward pass; folded: with the gains of "
+    "the norms, the default of circuits; jacobian: by the lens fitted on text, the default where there is one (else "
+    "final for the residual stream, raw for value vectors)."
 )
 ReadingBasis = Annotated[Basis | None, Option(_HOW_NORMS)]
 ValueBasis = Annotated[Literal["raw", "final", "jacobian"] | None, Option(_HOW_NORMS)]
-"""A value has no run whose scale could be frozen."""
+"""Without "frozen": a value vector is a weight, so there is no forward pass to take the norm's scale from."""
 CircuitBasis = Annotated[HeadBasis | None, Option(_HOW_NORMS)]
-ReadPoint = Annotated[StreamPoint, Option("Capture point that is read.")]
-Head = Annotated[HeadAddress, Option("A head, such as L0H3 or 0.3.", parse=parse_head)]
-Without = Annotated[Sequence[HeadAddress], Option('Heads to ablate, such as "L1H0,L1H6".', parse=parse_heads)]
+ReadPoint = Annotated[
+    StreamPoint,
+    Option(
+        "Activation to map to tokens, by its capture point, such as resid_post (the residual stream after a layer)."
+    ),
+]
+Head = Annotated[HeadAddress, Option("An attention head, such as L0H3 or 0.3 (layer 0, head 3).", parse=parse_head)]
+Without = Annotated[Sequence[HeadAddress], Option('Attention heads to ablate, such as "L1H0,L1H6".', parse=parse_heads)]
 Memory = Annotated[
     SignedMemory,
     Option(
-        "A memory (FFN neuron), such as L5M278; -L5M278 is the same one at negative activations.",
+        "A memory (FFN neuron), such as L5M278; -L5M278 is the same memory at negative activations.",
         parse=read_signed_memory,
     ),
 ]
@@ -172,46 +191,57 @@ Memories = Annotated[
 ShowUnlearned = Annotated[
     bool,
     Option(
-        "Include tokens that the model never learned (by training counts or by the embedding).", off="--hide-unlearned"
+        "Include tokens that the model never learned (judged by training counts, else by the embedding).",
+        off="--hide-unlearned",
     ),
 ]
 ShowAll = Annotated[
-    bool, Option("Show everything in the terminal: each row, and of a trace each layer, event and writer.", name="all")
+    bool,
+    Option(
+        "Show every row in the terminal; for a trace, also every layer and every component that adds to the logit.",
+        name="all",
+    ),
 ]
 AnySide = Annotated[
-    Pole | None, Option("Only triggers with positive, or negative, coefficients (an index of gated layers has both).")
+    Pole | None,
+    Option(
+        "Only triggers with positive, or only with negative, coefficients; default: both (only gated layers have "
+        "negative ones)."
+    ),
 ]
-Context = Annotated[int | None, Option("Tokens shown of each prefix; default: as many as fit.", low=0)]
-IndexFolder = Annotated[Path | None, Option("An index of the model; default: one in the cache folder.", metavar="DIR")]
+Context = Annotated[int | None, Option("Number of tokens to show before each trigger; default: as many as fit.", low=0)]
+IndexFolder = Annotated[
+    Path | None, Option("Folder of the model's index; default: the one in the cache folder.", metavar="DIR")
+]
 OUT = Option("The file or folder to write.", "o")
 Out = Annotated[Path | None, OUT]
-Places = Annotated[int, Option("Places of the text at which each value is added.", low=1)]
-PerLayer = Annotated[int, Option("Memories drawn from each layer.", low=1)]
-Samples = Annotated[int, Option("Continuations of each prompt; more than one needs --seed.", low=1)]
-Clusters = Annotated[int | None, Option("Number of clusters of values.", low=1, name="clusters")]
-NewTokens = Annotated[int, Option("Tokens to generate.", "n", low=1)]
+Places = Annotated[int, Option("Number of text positions at which to add each value vector.", low=1)]
+PerLayer = Annotated[int, Option("Number of memories (FFN neurons) to draw at random from each layer.", low=1)]
+Samples = Annotated[int, Option("Number of continuations of each prompt; more than one needs --seed.", low=1)]
+Clusters = Annotated[int | None, Option("Number of clusters of value vectors.", low=1, name="clusters")]
+NewTokens = Annotated[int, Option("Number of tokens to generate.", "n", low=1)]
 Dictionaries = Annotated[
     list[str] | None,
     Option(
-        "Features of this dictionary (sparse autoencoder or transcoder) are nodes; where it replaces an FFN, in place "
-        "of the memories: a folder, or an id of the hub. Repeatable, for several layers.",
+        "Use the features of this dictionary (sparse autoencoder or transcoder) as nodes; a transcoder's features take "
+        "the place of the memories (FFN neurons). A folder or a Hugging Face id; repeatable, for several layers.",
         name="dictionary",
         metavar="FOLDER",
     ),
 ]
-Coefficient = Annotated[float, Option("Coefficient of the values to turn on.")]
+Coefficient = Annotated[float, Option("Coefficient to set for the value vectors that are turned on.")]
 Clean = Annotated[str, Option("The clean prompt, on which the model shows the behaviour.")]
 Corrupted = Annotated[str, Option("The corrupted prompt, on which the model does not show the behaviour.")]
-Noising = Annotated[bool, Option("Patch corrupted activations into the clean run instead.")]
-Align = Annotated[bool, Option("Find corresponding tokens where the prompts differ in length.")]
-Edits = Annotated[Sequence[Any], Option("Changes made while the model runs.", given="edits")]
+Noising = Annotated[bool, Option("Patch activations of the corrupted run into the clean run; default: the reverse.")]
+Align = Annotated[bool, Option("Match corresponding tokens of prompts that differ in length.")]
+Edits = Annotated[Sequence[Any], Option("Changes to make during the forward pass.", given="edits")]
 EditFiles = Annotated[list[Path] | None, Option("A file of saved edits; repeatable.", metavar="FILE", name="edits")]
-SaveEdits = Annotated[Path | None, Option("Save the edits to this file.")]
+SaveEdits = Annotated[Path | None, Option("Write the edits to this JSON file, which --edits reads.")]
 MemoryValues = Annotated[
     list[MemoryValue] | None,
     Option(
-        "Set the coefficient of a memory (FFN neuron; L5M278=0, or x3 for three times its usual size) at every "
-        "position; repeatable.",
+        "Set the coefficient of a memory (FFN neuron) at every position: L5M278=0, or L5M278=x3 for three times its "
+        "typical size (the root mean square over text); repeatable.",
         metavar="MEMORY=VALUE",
         name="set",
         parse=read_memory_value,
@@ -219,23 +249,24 @@ MemoryValues = Annotated[
 ]
 Progress = Annotated[
     Callable[[str, int, int | None], None] | None,
-    Option("Function that is called with the progress while the analysis runs.", given="progress"),
+    Option("Function to call with the progress while the analysis runs.", given="progress"),
 ]
 Index = Annotated[
-    IndexOnNeed, Option("An index of the model; default: one in the cache folder.", metavar="DIR", given="index")
+    IndexOnNeed,
+    Option("Folder of the model's index; default: the one in the cache folder.", metavar="DIR", given="index"),
 ]
 Prompts = Annotated[Sequence[Any], Option("Texts to run the model on, or their token ids.", given="prompts")]
-Offline = Annotated[bool, Option("Use only what is on this machine.", given="offline")]
-Device = Annotated[str | None, Option("Where the model is.", given="device")]
+Offline = Annotated[bool, Option("Use only files on this machine; download nothing.", given="offline")]
+Device = Annotated[str | None, Option("Device that the model is on.", given="device")]
 
 
 def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Parameter:
-    """Return a parameter of a function with the information in its annotation.
+    """Return a parameter of a function with what its annotation says.
 
     Raises:
-        TypeError: the annotation has no `Option`, or its type is none that a surface can read.
+        TypeError: the annotation has no `Option`, or its type cannot be read from text and `Option.parse` is missing.
     """
-    hint: Any = given.annotation  # text where the function's module postpones annotations
+    hint: Any = given.annotation  # a string in a module with `from __future__ import annotations`
     hint = eval(hint, inspect.unwrap(function).__globals__) if isinstance(hint, str) else hint
     kind, option = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
     if not isinstance(option, Option):
@@ -245,7 +276,7 @@ def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Para
     if option.given:
         return Parameter(given.name, option.given, option)
     if get_origin(kind) in (Union, UnionType):
-        kind = Union[*(part for part in get_args(kind) if part is not type(None))]  # of one type: the type
+        kind = Union[*(part for part in get_args(kind) if part is not type(None))]  # `X | None` becomes `X`
     if repeated := get_origin(kind) is list:
         (kind,) = get_args(kind)
     choices = get_args(kind) if get_origin(kind) is Literal else ()

@@ -12,11 +12,11 @@ from typing import Any
 from unembed.errors import InvalidInput
 
 MAX_COUNT = 2**31 - 1
-"""The largest count accepted; no machine holds a longer list."""
+"""The largest count accepted; no list that long fits in memory."""
 
 
 def as_int(name: str, value: object) -> int:
-    """A whole number as a Python int. NumPy and torch integers are accepted; 3.5, "3" and True are not.
+    """Return a whole number as a Python int. NumPy and torch integers are accepted; 3.5, "3" and True are not.
 
     Raises:
         InvalidInput: the value is not a whole number.
@@ -24,13 +24,13 @@ def as_int(name: str, value: object) -> int:
     try:
         if not isinstance(value, bool):
             return operator.index(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # ValueError: a tensor with several numbers
+    except (TypeError, ValueError):  # ValueError: a tensor with more than one element
         pass
     raise InvalidInput(f"{name} {_short_repr(value)}", why="it is not a whole number")
 
 
 def positive_int(name: str, value: object, least: int = 1, most: int = MAX_COUNT) -> int:
-    """A whole number from `least` to `most` as a Python int.
+    """Return a whole number from `least` to `most` as a Python int.
 
     Raises:
         InvalidInput: the value is not a whole number, or is outside the range.
@@ -43,7 +43,7 @@ def positive_int(name: str, value: object, least: int = 1, most: int = MAX_COUNT
 
 
 def valid_seed(seed: object) -> int:
-    """A seed that Python, NumPy and torch all accept.
+    """Return the seed, if it is one that Python, NumPy and torch all accept.
 
     Raises:
         InvalidInput: the seed is not a whole number from 0 to 2**32 - 1.
@@ -52,7 +52,7 @@ def valid_seed(seed: object) -> int:
 
 
 def finite_float(name: str, value: Any) -> float:
-    """A finite number as a Python float.
+    """Return a finite number as a Python float.
 
     Raises:
         InvalidInput: the value is not a number, or is NaN or infinite.
@@ -67,7 +67,7 @@ def finite_float(name: str, value: Any) -> float:
 
 
 def as_str(name: str, value: object) -> str:
-    """The value itself, if it is a string.
+    """Return the value, if it is a string.
 
     Raises:
         InvalidInput: the value is not a string.
@@ -78,17 +78,17 @@ def as_str(name: str, value: object) -> str:
 
 
 def one_of(name: str, value: object, allowed: Iterable[str]) -> None:
-    """Refuse a value that is not among those allowed.
+    """Check that a value is among the allowed ones.
 
     Raises:
-        InvalidInput: it is another one.
+        InvalidInput: the value is not among them.
     """
     if value not in (names := tuple(allowed)):
         raise InvalidInput(f"{name} {_short_repr(value)}", why=f"it is not one of {', '.join(names)}")
 
 
 def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
-    """The items of a list as a tuple. A string is refused: it would be split into letters.
+    """Return the items of a list as a tuple. A string raises an error: it would be split into letters.
 
     Raises:
         InvalidInput: the value is not a list.
@@ -99,7 +99,7 @@ def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def as_pair(name: str, value: Any) -> tuple[Any, Any]:
-    """A (layer, index) pair. Whether such a layer and index exist is not checked here.
+    """Return a pair, such as (layer, index). This does not check that the layer and the index exist.
 
     Raises:
         InvalidInput: the value is not a pair.
@@ -111,10 +111,10 @@ def as_pair(name: str, value: Any) -> tuple[Any, Any]:
 
 
 def as_expert_pair(name: str, value: Any) -> tuple[int | None, int]:
-    """Return (expert, index) as integers; expert None means the shared expert. Whether they exist is not checked.
+    """Return (expert, index) as integers; expert None means the shared expert. This does not check that they exist.
 
     Raises:
-        InvalidInput: the value is not such a pair.
+        InvalidInput: the value is not a pair of whole numbers (or None and a whole number).
     """
     if len(value) != 2:
         raise InvalidInput(f"{name} {value!r:.60}", why="it is not a pair", instead="Give (expert, index)")
@@ -122,7 +122,7 @@ def as_expert_pair(name: str, value: Any) -> tuple[int | None, int]:
 
 
 def as_path(value: Any) -> Path:
-    """A string or path object as a `Path`. The file system is not touched.
+    """Convert a string or path object to a `Path`, without access to the file system.
 
     Raises:
         InvalidInput: the value is neither a string nor a path.

@@ -1,3 +1,3 @@
-"""The version of the package. It is a separate module so that any room can import it."""
+"""The version of the package. It has a module of its own so that every module can import it."""
 
 __version__ = "0.1.0"

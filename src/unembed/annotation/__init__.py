@@ -1,6 +1,6 @@
-"""Labels that people and judges give to memories (FFN neurons): the queue, files, the judge and agreement.
+"""Labels of memories (FFN neurons) by people or a language model: items to annotate, files, and agreement.
 
-Names are imported on first use, so that labels can be read without torch.
+The public names are imported on first use, so that labels can be read without importing torch.
 """
 
 from __future__ import annotations

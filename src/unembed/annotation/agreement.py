@@ -22,10 +22,14 @@ from unembed.results import Provenance, Table
 
 
 def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
-    """Return the agreement of two annotators on the same items: at most 1, 0 by chance, NaN if only one label occurs.
+    """Return Cohen's kappa of two annotators: at most 1, 0 for chance agreement, NaN if only one label occurs.
+
+    Args:
+        first: one annotator's label of each item.
+        second: the other annotator's labels of the same items.
 
     Raises:
-        InvalidInput: no items, or not the same number.
+        InvalidInput: there are no items, or the numbers of labels differ.
     """
     if len(first) != len(second) or not first:
         raise InvalidInput(
@@ -39,7 +43,10 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
 
 
 def fleiss_kappa(items: Sequence[Sequence[Hashable]]) -> float:
-    """Return the agreement of several annotators, with equally many labels for each item; NaN with only one label.
+    """Return Fleiss' kappa of several annotators; NaN if only one label occurs.
+
+    Args:
+        items: for each item, the labels that it got.
 
     Raises:
         InvalidInput: no items, fewer than two labels for an item, or items with different numbers of labels.
@@ -60,25 +67,26 @@ def fleiss_kappa(items: Sequence[Sequence[Hashable]]) -> float:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The kappas of one question; None if no item has two answers, or if all answers are equal."""
+    """The agreement of annotators on one question; a kappa is None if it is undefined (all answers are equal)."""
 
     question: str
     items: int
-    """Items that at least two people annotated."""
+    """Number of items that at least two people annotated."""
     pairs: dict[str, float | None]
     """Cohen's kappa of each pair of annotators, over the items that both annotated."""
     fleiss: float | None
-    """Over the items with the commonest number of annotators."""
+    """Fleiss' kappa over the items with the most common number of annotators; None without items."""
 
 
 def label_agreement(labels: Iterable[Mapping[str, Any]]) -> list[Agreement]:
-    """Measure agreement on three questions, from labels of keys and values that an index stores.
+    """Measure the agreement of annotators on three questions, from the labels that an index stores.
 
     Args:
         labels: rows of `Index.labels()`.
 
     Returns:
-        "is there a pattern", "which kinds of pattern", "does this token or prefix belong to one".
+        The agreement on each question: "is there a pattern", "which kinds of pattern", "does this token or prefix
+        belong to one".
     """
     answers = _answers(labels)
     questions = {
@@ -98,7 +106,10 @@ def label_agreement(labels: Iterable[Mapping[str, Any]]) -> list[Agreement]:
 
 
 def _answers(labels: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int, int], dict[str, dict[str, Any]]]:
-    """Return, for each item and author, the kinds of the patterns found and the positions that have one."""
+    """Return the kinds and the member positions of the patterns that each author found in each item.
+
+    An item is (kind, layer, index), where kind is "key", "value" or "random value".
+    """
     answers: Any = defaultdict(lambda: defaultdict(lambda: {"kinds": set(), "members": set()}))
     for row in labels:
         if row["kind"] in ("key", "value", "random value") and "pattern" in row["notes"]:
@@ -129,11 +140,13 @@ def _none_if_nan(kappa: float) -> float | None:
 
 
 def token_agreement(annotations: Sequence[Annotation], provenance: Provenance | None = None) -> Table:
-    """Return kappa of each pair and of all annotators, token by token: is it in a pattern, of any kind and of each?
+    """Return the agreement of annotators on whether a token belongs to a pattern.
+
+    Kappa is computed for each pair of annotators and for all together; for patterns of any kind and for each kind.
 
     Returns:
-        Columns: question, annotators, tokens, share of tokens in a pattern for each annotator, kappa, and whose
-        statistic it is (Cohen's for two annotators, Fleiss' for all).
+        Columns: question, annotators, number of tokens, each annotator's share of tokens in a pattern, kappa, and the
+        statistic (Cohen's kappa for two annotators, Fleiss' for all).
 
     Raises:
         InvalidInput: fewer than two annotations, or annotations of different lists.

@@ -1,7 +1,7 @@
-"""Annotation files, in which people write the patterns they see in value vectors, and the program's own patterns.
+"""Read annotation files, in which people describe the patterns that they see in the top tokens of value vectors.
 
-A person sees each vector's top tokens, each with a short definition, finds patterns that at least four tokens share,
-describes each and states whether it is semantic, syntactic or names. The file is JSON, written by
+The file lists each vector's top tokens with short definitions. The annotator looks for patterns that at least four
+tokens share, describes each, and states whether it is semantic, syntactic or names. The file is JSON, written by
 `from_values.export`; the annotator fills in `patterns`:
 
     {"schema": "unembed.annotation/1", "annotator": "", "instructions": [...], "provenance": {...},
@@ -47,7 +47,7 @@ class Pattern:
     description: str
     kind: str
     tokens: tuple[int, ...]
-    """Positions in the vector's list, from 0."""
+    """Positions of the pattern's tokens in the vector's list, counted from 0."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ class Annotation:
     vectors: tuple[str, ...]
     n_tokens: tuple[int, ...]
     ids: tuple[tuple[int, ...], ...]
-    """Token ids of each vector's list; two files are comparable if these are equal."""
+    """Ids of the tokens in each vector's list; two annotations can be compared if these are equal."""
     patterns: tuple[tuple[Pattern, ...], ...]
 
     def coverage(self, kinds: Sequence[str] = KINDS) -> list[float]:
-        """Return the share of each vector's tokens in at least one pattern of these kinds."""
+        """Return, for each vector, the share of its tokens that are in at least one pattern of these kinds."""
         return [
             len({t for p in found if p.kind in kinds for t in p.tokens}) / n
             for found, n in zip(self.patterns, self.n_tokens, strict=True)
         ]
 
     def token_labels(self, kinds: Sequence[str]) -> list[bool]:
-        """Tell for every token of every vector whether it is in a pattern of these kinds."""
+        """Return, for each token of each vector, True if it is in a pattern of these kinds."""
         return [
             any(t in p.tokens for p in found if p.kind in kinds)
             for found, n in zip(self.patterns, self.n_tokens, strict=True)
@@ -78,7 +78,7 @@ class Annotation:
 
 
 def load(path: str | os.PathLike[str]) -> Annotation:
-    """Read a filled-in file.
+    """Read an annotation file that a person has filled in.
 
     Raises:
         InvalidInput: the file cannot be read or is not an annotation file, or a pattern breaks the instructions.
@@ -121,7 +121,7 @@ def _pattern(stored: Any, where: str, n: int) -> Pattern:
 
 
 def patterns_table(annotations: Sequence[Annotation]) -> Table:
-    """One row for each pattern of each annotator."""
+    """Return a table with one row for each pattern of each annotator."""
     rows = [
         (a.annotator, vector, p.description, p.kind, list(p.tokens), [ids[t] for t in p.tokens])
         for a in annotations
@@ -144,32 +144,32 @@ def summary(annotations: Sequence[Annotation]) -> Table:
 
 @runtime_checkable
 class LabelStore(Protocol):
-    """The methods of an index that store and list labels."""
+    """The methods that an index needs to store and list labels."""
 
     def memory(self, layer: int, index: MemoryIndex) -> tuple[int, int]:
-        """Return layer and number of a memory that the index has."""
+        """Return layer and index of a memory, after checking that the index contains it."""
         ...
 
     def add_labels(self, labels: Iterable[Label]) -> list[int]:
-        """Append all labels or none, and return their numbers."""
+        """Append all labels, or none if one is invalid; return their ids."""
         ...
 
     def labels(self, layer: int | None = None, index: int | None = None) -> Table:
-        """Return the current labels."""
+        """Return the current labels, of one layer or memory if given."""
         ...
 
 
 def add_to_index(annotations: Sequence[Annotation], store: LabelStore) -> int:
-    """Append every pattern to an index as a label of its value.
+    """Add every pattern to an index, as a label of the memory whose value vector it describes.
 
     A vector without patterns gets the label `NONE`. A label that the index already has from the same author is not
     added again.
 
     Returns:
-        How many labels were new.
+        The number of labels that were added.
 
     Raises:
-        InvalidInput: a vector is not a memory; then nothing is appended.
+        InvalidInput: a vector is not the value vector of a memory; then nothing is appended.
         OutOfRange: the index has no such memory; then nothing is appended.
     """
     rows = []

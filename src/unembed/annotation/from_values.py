@@ -1,4 +1,4 @@
-"""Write annotation files from a model's values, and the program's own concepts in the same form."""
+"""Write annotation files for value vectors, and convert the concepts that unembed found to annotations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from unembed.results import write_whole
 
 
 def export(found: VectorConcepts, path: str | os.PathLike[str]) -> Path:
-    """Write a file to annotate: instructions, and every vector's tokens with a definition where WordNet has one.
+    """Write a file to annotate: instructions, and each vector's top tokens with their WordNet definitions, if any.
 
-    The program's own concepts are left out, so that they cannot influence the annotator.
+    The concepts that unembed found are left out, so that they cannot influence the annotator.
 
     Raises:
         InvalidInput: the file cannot be written.
@@ -42,7 +42,7 @@ def export(found: VectorConcepts, path: str | os.PathLike[str]) -> Path:
 
 
 def automatic(found: VectorConcepts) -> Annotation:
-    """Return the program's concepts as an annotation by the annotator "unembed"."""
+    """Return the concepts that unembed found as an annotation by the annotator "unembed"."""
     patterns = []
     for ids, concepts in zip(found.ids.tolist(), found.concepts, strict=True):
         patterns.append(

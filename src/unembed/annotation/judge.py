@@ -1,8 +1,9 @@
-"""An optional judge that finds patterns instead of human annotators, such as a language model that the user runs.
+"""Let a judge, such as a language model that the user runs, find patterns in place of human annotators.
 
-A judge is any object with a name, `annotator`, and a method `patterns(items, instruction)`. The items are a value's
-top tokens or a key's trigger prefixes; the instruction is the one that people get (`rules.RULES`). Its answers are
-checked like a person's and reported separately from the program's own concepts.
+A judge is any object with an attribute `annotator` (its name) and a method `patterns(items, instruction)`. The items
+are the top tokens of a value vector, or the texts on which a memory fires most; the instruction is the same as for
+people (`rules.RULES`). A judge's patterns are checked like a person's, and reported separately from the concepts that
+unembed finds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Judge(Protocol):
 
     @property
     def annotator(self) -> str:
-        """The annotator's name in tables and stored answers."""
+        """The judge's name in tables and files."""
         ...
 
     def patterns(self, items: Sequence[str], instruction: str) -> Sequence[Pattern]:
@@ -48,15 +49,15 @@ def require_judge(judge: object) -> Judge:
 def judge_patterns(
     judge: Judge, what: Literal["key", "value"], items: Sequence[str], where: str
 ) -> tuple[Pattern, ...]:
-    """Return the judge's patterns in a key's prefixes or a value's tokens.
+    """Return the patterns that a judge finds in some texts or tokens.
 
     Args:
-        what: "key" for prefixes, "value" for tokens.
-        items: the prefixes or tokens.
-        where: the key or value, for messages.
+        what: "key" if the items are texts on which a memory fires, "value" if they are tokens that it promotes.
+        items: the texts or tokens.
+        where: the name of the memory, for error messages.
 
     Raises:
-        InvalidInput: a pattern is of an unknown kind, names an item that was not shown, or too few of them.
+        InvalidInput: a pattern has an unknown kind, a position outside the items, or too few items.
     """
     rules = RULES[what]
     kinds = KINDS if what == "value" else rules.kinds
@@ -68,7 +69,7 @@ def judge_patterns(
 
 
 def judge_annotation(found: VectorConcepts, judge: Judge) -> Annotation:
-    """Return the judge's patterns for every vector; `annotation.token_agreement` compares them with others.
+    """Return a judge's patterns for all vectors; `annotation.token_agreement` compares them with other annotations.
 
     Raises:
         InvalidInput: see `judge_patterns`.

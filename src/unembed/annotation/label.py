@@ -1,4 +1,4 @@
-"""A label of a memory (FFN neuron) or of an attention head, as an index stores it."""
+"""Define the label of a memory (FFN neuron) or an attention head, as an index stores it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Label:
-    """A name that someone gives to a memory or a head.
+    """A name that a person or a program gives to a memory or a head.
 
     Attributes:
-        index: the memory, or the head.
+        index: the index of the memory or the head in its layer.
         label: a name or a sentence.
         author: a person, or a program and its settings.
         kind: what is labelled: "memory", "key", "value", or any other name; "head" for an attention head.
-        notes: further facts that JSON can hold.
+        notes: further JSON values that are stored with the label.
     """
 
     layer: int

@@ -1,4 +1,4 @@
-"""Concepts named by people: the memories (FFN neurons) that have the same label, and what their tokens share."""
+"""Group memories (FFN neurons) by the label that people gave them; a group is called a concept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOP = 30
 
 @dataclass(frozen=True)
 class Member:
-    """A memory with this label."""
+    """A memory of a concept: a memory that somebody gave the concept's label."""
 
     layer: int
     index: int
@@ -36,14 +36,15 @@ class Concept:
     name: str
     members: list[Member]
     tokens: list[tuple[str, int]]
-    """Tokens that several members promote among their 30 top ones, and how many members do."""
+    """Tokens that are among the 30 top tokens of at least two members, with the number of these members."""
     by_layer: list[int]
     agreement: float | None
-    """Mean share of annotators who gave this label, over members with several annotators; None without such members."""
+    """The share of a member's annotators who gave this label, averaged over members with at least two annotators; None
+    if there are no such members."""
 
 
 def concepts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return every name used as a label, with its number of memories and authors, most used first."""
+    """Return every label as a dict with its name, number of memories and authors; most frequent labels first."""
     found: dict[str, tuple[set[tuple[int, int]], set[str]]] = defaultdict(lambda: (set(), set()))
     for row in _of_memories(rows):
         if row["label"] != NONE:
@@ -55,13 +56,13 @@ def concepts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def concept(lm: Decoder, rows: Iterable[dict[str, Any]], name: str) -> Concept:
-    """Return the memories with a label; letter case is ignored.
+    """Return the memories that have a label. Upper and lower case count as equal.
 
     Args:
-        rows: labels of its index, as `Index.labels` lists them.
+        rows: the labels of the model's index, as `Index.labels` lists them.
 
     Raises:
-        InvalidInput: no memory has it.
+        InvalidInput: no memory has this label.
     """
     of_memory = defaultdict(list)
     for row in _of_memories(rows):
@@ -88,7 +89,7 @@ def concept(lm: Decoder, rows: Iterable[dict[str, Any]], name: str) -> Concept:
 
 
 def memories_named(rows: Iterable[dict[str, Any]], name: str, author: str) -> set[tuple[int, int]]:
-    """Return layer and index of the memories that a person has given a label; letter case is ignored.
+    """Return (layer, index) of the memories to which one author gave a label. Upper and lower case count as equal.
 
     Raises:
         InvalidInput: the label is `NONE`.
@@ -102,7 +103,7 @@ def memories_named(rows: Iterable[dict[str, Any]], name: str, author: str) -> se
 
 
 def _of_memories(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the labels of memories, without those of random vectors from the blind queue."""
+    """Return the labels without those of random vectors, which are mixed into the annotation queue as a control."""
     return [row for row in rows if row["kind"] != "random value"]
 
 

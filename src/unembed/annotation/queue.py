@@ -1,12 +1,13 @@
-"""The annotation queue of the papers: people look for patterns in a key's triggers or a value's top tokens.
+"""The annotation task of the papers: people look for patterns in what a memory (FFN neuron) fires on or promotes.
 
-- A key (Geva et al. 2021, section 3): its 25 top trigger prefixes. A pattern is something that at least 3 of them
-  share; it is shallow (a word, an n-gram) or semantic (a topic, a construction).
-- A value (Geva et al. 2022, section 4): its 30 top tokens with WordNet descriptions. A pattern is something that at
-  least 4 of them share; it is semantic, syntactic or of names.
+- For a key (Geva et al. 2021, section 3), they see the 25 texts on which it fires most. A pattern is something that at
+  least 3 of the texts share; it is shallow (a word, an n-gram) or semantic (a topic, a construction).
+- For a value vector (Geva et al. 2022, section 4), they see its 30 top tokens with WordNet definitions. A pattern is
+  something that at least 4 of the tokens share; it is semantic, syntactic or of names.
 
-The queue is blind: it mixes values with vectors drawn at random with the mean and standard deviation of the layer's
-values, and nothing shown distinguishes them. Each pattern is stored as one label; "no pattern" is a label as well.
+The task is blind: value vectors are mixed with vectors drawn at random with the mean and standard deviation of the
+layer's value vectors, and annotators cannot tell which is which. Each pattern is stored as one label; "no pattern" is a
+label as well.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ What = Literal["key", "value", "random value"]
 
 @dataclass(frozen=True)
 class Item:
-    """One item to annotate. `index` is a memory, or the number of a random vector."""
+    """One item to annotate. `index` is the index of a memory in its layer, or the number of a random vector."""
 
     number: int
     what: What
@@ -46,9 +47,9 @@ def annotation_queue(
     """Return the items to annotate, in a random order that depends only on the seed.
 
     Args:
-        what: keys or values.
-        per_layer: memories drawn from each layer.
-        random_per_layer: random vectors for each layer, among values only.
+        what: "key" or "value".
+        per_layer: number of memories to draw from each layer.
+        random_per_layer: number of random vectors to add for each layer; for "value" only.
         seed: the seed of the draw and of the order.
 
     Raises:
@@ -64,7 +65,7 @@ def annotation_queue(
 
 @torch.no_grad()
 def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[Tensor, " d_model"]:
-    """Draw a random vector with the mean and standard deviation of a layer's values; see `vectors_like`."""
+    """Draw a random vector with the mean and standard deviation of a layer's value vectors; see `vectors_like`."""
     layer = lm.layer(layer)
     generator = torch.Generator().manual_seed(seed * 1_000_003 + layer * 10_007 + number)
     return vectors_like(written_values(lm, layer).float(), 1, generator)[0]
@@ -72,7 +73,10 @@ def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[T
 
 @torch.no_grad()
 def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
-    """Return the top learned tokens of a value, real or random, in the raw basis."""
+    """Return the ids of the top tokens of a value vector or a random vector, in the raw basis.
+
+    Tokens that the model never learned are left out.
+    """
     if item.what == "random value":
         vectors = random_value(lm, item.layer, item.index, seed).to(lm.dtype)[None]
     else:
@@ -82,6 +86,6 @@ def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
 
 
 def definitions(tokens: Sequence[str]) -> list[str | None]:
-    """Return the WordNet definition of each token that is a word."""
+    """Return the WordNet definition of each token; None if it is not a word or WordNet has no definition."""
     net = wordnet()
     return [net.definition(word) if (word := token.strip()).isalpha() and len(word) > 1 else None for token in tokens]

@@ -1,4 +1,4 @@
-"""Define what counts as a pattern in a key's triggers or in a value's top tokens, and check one pattern."""
+"""Define what counts as a pattern in the texts on which a memory (FFN neuron) fires, or in the tokens it promotes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NONE = "(no pattern)"
 
 @dataclass(frozen=True)
 class Rules:
-    """The definition of a pattern."""
+    """What annotators see, and what counts as a pattern."""
 
     shown: int
-    """Prefixes or tokens shown."""
+    """Number of texts or tokens that an annotator sees."""
     at_least: int
-    """Members that a pattern needs."""
+    """Minimum number of texts or tokens in a pattern."""
     kinds: tuple[str, ...]
     instruction: str
 
@@ -47,17 +47,18 @@ RULES: Mapping[str, Rules] = {
 def check_pattern(
     what: str, kind: str, members: Sequence[int], rules: Rules, kinds: Sequence[str], shown: int
 ) -> list[int]:
-    """Check a pattern, and return its members, each once and in order.
+    """Check a pattern, and return its members sorted and without duplicates.
 
     Args:
-        what: the pattern, for messages.
-        members: positions of the prefixes or tokens that have it, from 0.
-        rules: how many members it needs.
+        what: a description of the pattern, for error messages.
+        kind: the kind of the pattern.
+        members: positions of the texts or tokens in the pattern, counted from 0.
+        rules: gives the minimum number of members.
         kinds: the kinds that are allowed.
-        shown: how many prefixes or tokens were shown.
+        shown: the number of texts or tokens that the annotator saw.
 
     Raises:
-        InvalidInput: too few members, a position that was not shown, or an unknown kind.
+        InvalidInput: too few members, a position outside the list, or an unknown kind.
     """
     ordered = sorted(set(members))
     if kind not in kinds:
@@ -74,13 +75,13 @@ def check_pattern(
 
 
 def pattern_notes(what: str, label: str, kind: str, members: Sequence[int]) -> dict[str, Any]:
-    """Return the notes that are stored with the label of a pattern.
+    """Return the notes that an index stores with the label of a pattern.
 
     Args:
         what: "key" or "value".
-        label: its description, or `NONE`.
-        kind: one of the rules' kinds; empty where there is no pattern.
-        members: positions of the prefixes or tokens that have it, from 0.
+        label: the description of the pattern, or `NONE`.
+        kind: the kind of the pattern; empty if there is no pattern.
+        members: positions of the texts or tokens in the pattern, counted from 0.
 
     Raises:
         InvalidInput: see `check_pattern`.

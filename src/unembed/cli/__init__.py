@@ -1,7 +1,7 @@
-"""The command line: each file of a group of commands parses, calls public functions, and formats the results.
+"""The command line: parse options, call the package's public functions, and print their results.
 
-This package holds options, exit codes, the form of errors, and the drawing of a trace in a terminal and on a page. It
-computes nothing: every number shown comes from the library.
+This subpackage defines options, exit codes, error messages, and how a trace is drawn in a terminal and on a page. It
+computes no results itself.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TextIO
 
 def main() -> None:
     """Run the `unembed` command; the commands are imported only when it runs."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on generation does not concern these commands
-    for name in ("torch.utils._pytree", "torchao"):  # messages of torchao, where installed, to its own developers
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # hides warnings about generation settings
+    for name in ("torch.utils._pytree", "torchao"):  # hides messages that concern torchao's developers
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.showwarning = _as_one_line
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -33,16 +33,16 @@ def main() -> None:
             app()
         finally:
             sys.stdout.flush()
-    except OSError as error:  # what is printed cannot be written: a full disk, a pipe that nobody reads
+    except OSError as error:  # stdout cannot be written: a full disk, or a pipe that nobody reads
         if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would be tried again when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python would write the rest at exit, and fail again
         if error.errno != errno.EPIPE:
             print(
                 f"unembed: cannot write the output: {error.strerror}. Make room, or write elsewhere.", file=sys.stderr
             )
         sys.exit(1)
-    except KeyboardInterrupt:  # while the commands are imported; later they print it themselves
+    except KeyboardInterrupt:  # while the commands are imported; a running command handles it itself
         print("unembed: Interrupted.", file=sys.stderr)
         sys.exit(130)
 
@@ -55,7 +55,7 @@ def _as_one_line(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning of the package like an error; another library's warning is printed as Python does."""
+    """Print this package's warnings as one line, like its errors; other libraries' warnings in Python's usual form."""
     from unembed.errors import UnembedWarning
 
     if issubclass(category, UnembedWarning):
@@ -66,7 +66,10 @@ def _as_one_line(
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C. An exception during the import of torch would abort in C++; before that, nothing was begun."""
+    """Handle Ctrl-C: raise `KeyboardInterrupt`, or exit at once if torch is not fully imported.
+
+    An exception during the import of torch would abort the process in C++.
+    """
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch.__spec__, "_initializing", False):
         os.write(2, b"unembed: Interrupted.\n")
@@ -75,7 +78,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupt_later(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send an interrupt again that Python ignored because it arrived in a finalizer, such as `__del__`."""
+    """Send SIGINT again if Python ignored it, which happens if it arrives in a finalizer such as `__del__`."""
     if unraisable.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(unraisable)
         return

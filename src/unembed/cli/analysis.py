@@ -1,4 +1,4 @@
-"""The commands of the declared analyses: open what the analysis needs, call it, and print what it returns."""
+"""Make the commands of the analyses in `unembed.analyses`: load the model or index, call the analysis, print."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from unembed.index.index import Index
 
 _SEED = Parameter("seed", "int", Option("Seed of all random choices.", hidden=True))
-"""Understood everywhere, shown where a choice is random."""
+"""Every command accepts --seed; help lists it only for commands with random choices."""
 _PROMPTS = ("prompt", "clean", "corrupted")
-"""Parameters that are a text for the model to read, which may be a message of a conversation."""
-_FOLDER = Parameter("folder", "path", Option("The index's folder.", metavar="DIR"), required=True, argument=True)
+"""Parameters that are a prompt; with --chat, each is sent as a user's message."""
+_FOLDER = Parameter("folder", "path", Option("Folder of the index.", metavar="DIR"), required=True, argument=True)
 
 
 def command_of(listing: Listing) -> Command:
@@ -46,7 +46,7 @@ def command_of(listing: Listing) -> Command:
 
 
 def _slots_of_model(listing: Listing) -> dict[str, Any]:
-    """The options of an analysis that opens a model, in the order of its signature, then those of the run."""
+    """Return the options of an analysis's signature, then those for edits, the conversation and the model, by name."""
     slots: dict[str, Any] = {}
     for one in listing.parameters:
         if one.kind == "prompts":
@@ -77,7 +77,7 @@ def _on_model(listing: Listing) -> Callable[..., None]:
         several = {name: chosen[name].texts(conversation) for name, kind in given.items() if kind == "prompts"}
         model = NamedModel(opening, chosen["seed"] if _SEED.name in names else 0)
         if listing.needs is not Needs.UNOPENED:
-            model.open()  # before torch is imported: a name that no hub answers for ends here
+            model.open()  # fails before torch is imported if the model's name is unknown
         if read := [name for name in texts if chosen[name] is not None]:
             chosen.update(zip(read, conversation.texts(model.open(), [chosen[name] for name in read]), strict=True))
         folder, line = None, ProgressLine()
@@ -126,7 +126,11 @@ def _on_files_of_index(listing: Listing) -> Callable[..., None]:
 
 
 def _deliver_of_index(listing: Listing, index: Index, folder: Path, output: Output, chosen: Mapping[str, Any]) -> None:
-    """Write the answer; the place of a model that does not ship is not known, so that no screen of it is named."""
+    """Run an analysis on an index and write its answer.
+
+    The command that opens the explorer is printed only for shipped models: an index does not record where another
+    model's files are.
+    """
     from unembed.models import SHIPPED
 
     answer, model = listing.load().function(index, **chosen), index.provenance.model
@@ -144,11 +148,11 @@ def _deliver(
     listing: Listing,
     found: Any,
     output: Output,
-    sizes: Mapping[str, Any] = {},  # read only
+    sizes: Mapping[str, Any] = {},  # never modified
     opening: Opening | None = None,
     index: Path | None = None,
 ) -> None:
-    """Write an answer, then the screen of the explorer that shows the same."""
+    """Write an answer, then the command that opens the explorer on the same result."""
     from unembed.cli.answer import deliver
 
     answer: Answer = deliver(listing, sizes, found, output)
@@ -167,7 +171,7 @@ def _sizes(model: NamedModel) -> dict[str, Any]:
 
 
 def _subject(needs: Needs, model: NamedModel) -> Any:
-    """Return the first argument of the function."""
+    """Return the first argument of an analysis's function."""
     if needs is Needs.UNOPENED:
         return model
     if needs is Needs.CIRCUITS:

@@ -1,4 +1,4 @@
-"""What an analysis returned as JSON, CSV, a page, or tables on the terminal."""
+"""Write the result of an analysis as JSON, as CSV, as an HTML page, or as tables in the terminal."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _PLOT_ROWS = 10
 """Rows of a plot on either side of its horizontal axis, at most."""
 _POINTS = "·•●"
-"""One point, two, more."""
+"""Symbols of a plot's cell with one point, with two, and with more."""
 
 
 def deliver(listing: Listing, sizes: Mapping[str, Any], found: Any, output: Output) -> Answer:
-    """Write what an analysis returned in the requested forms; the terminal's when none was.
+    """Write the result of an analysis in the requested formats; in the terminal if no format was requested.
 
     Args:
         listing: the analysis.
-        sizes: those of the model, which a page shows.
-        found: the answer, a table, or a result that has one.
-        output: the forms.
+        sizes: sizes of the model to show on a page, such as its number of layers.
+        found: the result: an `Answer`, a `Table`, or an object with `to_table`.
+        output: the formats.
     """
     from unembed.cli.output import show, write_json, write_page
     from unembed.document import Answer, Report, page
@@ -64,7 +64,7 @@ def deliver(listing: Listing, sizes: Mapping[str, Any], found: Any, output: Outp
 
 
 def _drawing(found: Answer) -> str:
-    """The drawing of an answer as HTML, or an empty text."""
+    """Return the drawing of an answer as HTML; an empty text if it has none."""
     if found.drawing is None:
         return ""
     from unembed.notebook import Card
@@ -73,11 +73,12 @@ def _drawing(found: Answer) -> str:
 
 
 def drawn(report: Report, width: int, *, plain: bool, with_maps: bool, sentences_first: bool = False) -> RenderableType:
-    """Draw brief tables and the figures that a terminal can show; maps unless the answer is only its tables.
+    """Draw a report for a terminal: its text, its tables, and those of its figures that a terminal can show.
 
     Args:
-        sentences_first: the text of a section above its tables, and no figures: for a client that gets these as
-            pictures.
+        with_maps: draw heat maps.
+        sentences_first: draw the text of a section above its tables, and no figures; for a client that gets the
+            figures as pictures.
     """
     from rich.console import Group
     from rich.text import Text
@@ -91,8 +92,8 @@ def drawn(report: Report, width: int, *, plain: bool, with_maps: bool, sentences
         for figure in section.figures if with_maps and not sentences_first else ():
             if figure.kind == "heat":
                 parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
-        # Long tables behind a page's fold (every pair, every eigenvalue) are for pages and JSON, unless they are all
-        # that the terminal could show of a section.
+        # Long tables that a page shows folded (every pair, every eigenvalue) are left out, unless the terminal can
+        # show nothing else of the section.
         scatters = [figure for figure in section.figures if figure.kind == "scatter"]
         shown = [one for one in section.exhibits if not one.folded] or ([] if scatters else section.exhibits)
         for exhibit in shown:
@@ -105,7 +106,7 @@ def drawn(report: Report, width: int, *, plain: bool, with_maps: bool, sentences
 
 
 def with_sentences_first(report: Report, width: int) -> RenderableType:
-    """Draw a result for a client that gets its figures as pictures: the title, and sentences above tables."""
+    """Draw a report for a client that gets its figures as pictures: the title, then text above tables."""
     from rich.console import Group
 
     from unembed.results import visible_rich
@@ -125,7 +126,7 @@ def _paragraph(text: str) -> RenderableType:
 
 
 def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:
-    """The rows and columns of a table that a terminal shows, and how many rows follow."""
+    """Draw the rows and columns of a table that a terminal shows, then the number of rows that are left out."""
     from rich.text import Text
 
     from unembed.results import Table, visible_rich
@@ -150,7 +151,7 @@ def _share(value: Any) -> str:
 
 
 def _scatter(figure: Figure, report: Report, width: int) -> Text:
-    """The points of a figure between its two axes, both of one scale: a cell is about twice as high as wide."""
+    """Draw a scatter plot with characters; both axes have the same scale (a cell is about twice as high as wide)."""
     from rich.text import Text
 
     columns = report.exhibits[figure.table].table.columns
@@ -174,7 +175,7 @@ def _scatter(figure: Figure, report: Report, width: int) -> Text:
 
 
 def _heat(figure: Figure, report: Report, width: int) -> RenderableType:
-    """A number for each cell, shaded by its size; as many blocks of columns under each other as the width needs."""
+    """Draw a heat map as numbers with shaded backgrounds; columns that do not fit continue in a block below."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

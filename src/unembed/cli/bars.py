@@ -7,12 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 PROMOTES, OPPOSES = "blue", "dark_orange3"
-"""Distinct in every common form of colour blindness; direction and sign show the same without colour."""
+"""Colours of positive and negative bars: distinct in every common form of colour blindness. The direction of a bar and
+the sign of its number show the same without colour."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The common scale of a column of bars: cells on both sides of an axis, or on one if nothing is negative."""
+    """The scale of a column of bars: the largest absolute value, and the number of cells on each side of the axis.
+
+    If no value is negative, all bars start at the left and use all cells.
+    """
 
     largest: float
     cells: int
@@ -20,7 +24,7 @@ class Scale:
 
     @classmethod
     def of(cls, values: Sequence[float], cells: int) -> Scale:
-        """Return the scale on which the largest of the values fills its side of `cells` cells."""
+        """Return the scale for bars of at most `cells` cells, on which the largest value fills its side."""
         is_signed = any(value < 0 for value in values)
         return cls(max((abs(value) for value in values), default=0.0), cells // 2 if is_signed else cells, is_signed)
 
@@ -37,7 +41,7 @@ class Scale:
         return ("█" * whole + "▌" * half).ljust(self.cells)
 
     def _halves(self, value: float) -> tuple[int, int]:
-        """Return whole cells and a half one; a value that rounds to zero draws nothing."""
+        """Return the length of a bar as (whole cells, 0 or 1 half cells)."""
         return divmod(min(2 * self.cells, round(abs(value) / self.largest * 2 * self.cells)), 2)
 
 
@@ -49,11 +53,11 @@ def percent(probability: float) -> str:
 
 
 def decimals(numbers: Iterable[float]) -> int:
-    """Return the decimals of a column: two, or enough for two significant digits of its largest number (at most 8)."""
+    """Return the number of decimals for a column: 2, or up to 8 to give its largest number two significant digits."""
     largest = max((abs(number) for number in numbers), default=0.0)
     return min(8, max(2, 1 - math.floor(math.log10(largest)))) if 0 < largest < math.inf else 2
 
 
 def signed(number: float, places: int | None = None) -> str:
-    """Format a number with its sign and a number of decimals; None: as many as it needs alone (`decimals`)."""
+    """Format a number with its sign and `places` decimals; None: the number of decimals that `decimals` chooses."""
     return f"{number:+.{decimals([number]) if places is None else places}f}".replace("-", "−")

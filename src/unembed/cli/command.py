@@ -1,4 +1,4 @@
-"""Make a command from an annotated function: its options, its help, and how its arguments are read."""
+"""Make a command-line command from a function whose parameters are annotated with `Option`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "path": Path, "t
 
 @dataclass(frozen=True)
 class Command:
-    """A command before it is given to typer.
+    """A command, before it is registered with typer.
 
     Attributes:
-        words: that call it, such as "index build".
-        function: called with a value for each slot.
-        slots: by name, a parameter, or a group of options with its defaults.
-        help: what `--help` says of it.
-        example: a line to try.
+        words: the name of the command, such as "index build".
+        function: the function to call, with a keyword argument for each of `slots`.
+        slots: from the name of an argument to its `Parameter`, or to a group of options (a dataclass instance with the
+            defaults).
+        help: the text that `--help` prints.
+        example: an example command line.
     """
 
     words: str
@@ -39,11 +40,18 @@ class Command:
 
 
 COMMANDS: list[Command] = []
-"""Those that `command` declared, in the order of their modules' imports."""
+"""The commands that the decorator `command` declared, in the order in which their modules are imported."""
 
 
 def command(words: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare a function a command, with an example; a parameter whose default is a group stands for its options."""
+    """Decorate a function to make it a command.
+
+    A parameter whose default is a dataclass instance, such as `Opening()`, stands for all options of that group.
+
+    Args:
+        words: the name of the command, such as "index build".
+        example: an example command line for the help.
+    """
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         given = inspect.signature(function).parameters.values()
@@ -55,7 +63,7 @@ def command(words: str, example: str) -> Callable[[Callable[..., None]], Callabl
 
 
 def add_command(app: typer.Typer, name: str, given: Command) -> None:
-    """Add a command to a group, under the last word of its name."""
+    """Add a command to a typer group; `name` is the last word of the command."""
     owned = {key: fields_of(slot) for key, slot in given.slots.items() if not isinstance(slot, Parameter)}
     parameters = [p for key, slot in given.slots.items() for p in owned.get(key, [slot])]
 
@@ -76,7 +84,10 @@ def add_command(app: typer.Typer, name: str, given: Command) -> None:
 
 
 def spellings(parameter: Parameter) -> tuple[str, ...]:
-    """Return how an option is written: `--top` and `-k`; a switch that is on has its opposite too."""
+    """Return the names of an option, such as `--top` and `-k`.
+
+    A switch that is on by default also has its `--no-...` form: `--browser/--no-browser`.
+    """
     option = parameter.option
     long = "--" + (option.name or parameter.name).strip("_").replace("_", "-")
     if option.off or (parameter.kind == "bool" and parameter.default):
@@ -85,10 +96,10 @@ def spellings(parameter: Parameter) -> tuple[str, ...]:
 
 
 def value_of(parameter: Parameter, given: Any) -> Any:
-    """Convert what typer read to what the function takes: defaults, or text read by the parser.
+    """Return a parameter's value for the function: the default if it was not given, else converted by `Option.parse`.
 
     Raises:
-        typer.BadParameter: a text is not of the form.
+        typer.BadParameter: `Option.parse` rejected the text.
     """
     read = parameter.option.parse
     if given is None or (parameter.repeated and not given):
@@ -104,7 +115,7 @@ def value_of(parameter: Parameter, given: Any) -> Any:
 
 
 def fields_of(group: Any) -> list[Parameter]:
-    """Return the options of a group, with the instance's values as defaults."""
+    """Return the options of a group (a dataclass instance), with the instance's values as defaults."""
     of = cast(type[Any], type(group))
     hints, kind = get_type_hints(of, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     given = [
@@ -114,7 +125,7 @@ def fields_of(group: Any) -> list[Parameter]:
 
 
 def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
-    """Return the parameter from which typer makes the option or argument."""
+    """Convert a parameter to the form that typer understands; `panel` is its heading in the help."""
     option, kind = parameter.option, _TYPES[parameter.kind]
     kind = Literal[*parameter.choices] if parameter.choices else kind
     kind = list[kind] if parameter.repeated else kind
@@ -131,7 +142,8 @@ def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
             max=ends[1],
             rich_help_panel=panel,
             show_default=default not in (None, "", False),
-            # An index knows its model: there the option has no default, and no variable stands in for it.
+            # In commands on an index, --model has no default (the index names its model), so the environment
+            # variable must not set it either.
             envvar=option.variable if option.variable and default is not None else None,
             show_envvar=False,
             **shared,
@@ -147,9 +159,9 @@ def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
 
 
 def _class(parameters: Sequence[Parameter]) -> type[TyperCommand]:
-    """Return the class of a command that accepts former spellings, and a part as two numbers (`1 5` for `L1H5`)."""
+    """Return a typer command class that also accepts former option names, and `1 5` for `L1H5` (or `L1M5`)."""
     former: dict[str, str] = {}
-    for parameter in parameters:  # a former spelling of two options is that of the first
+    for parameter in parameters:  # if two options share a former name, it means the first
         for alias in parameter.option.aliases:
             former.setdefault(alias, spellings(parameter)[0])
     names_part = any(parameter.argument and parameter.kind == "text" for parameter in parameters)
@@ -170,12 +182,12 @@ def _renamed(word: str, former: Mapping[str, str]) -> str:
 
 
 def _not_an_option(word: str) -> str:
-    """Rewrite the minus sign of a negative pole (-L5M278), so that the word does not look like an option."""
+    """Replace the hyphen of a memory such as -L5M278 by U+2212, so that it is not parsed as an option."""
     return f"\u2212{word[1:]}" if word.startswith("-L") and parse_memory(word) is not None else word
 
 
 def _joined(words: list[str]) -> list[str]:
-    """Join the first two consecutive whole numbers: `1.5`, which names a part of layer 1."""
+    """Join the first two consecutive whole numbers: `1 5` becomes `1.5`, which names a head or memory of layer 1."""
     for i in range(len(words) - 1):
         is_value = i > 0 and words[i - 1].startswith("-")
         if not is_value and all(re.fullmatch(r"\d{1,9}", word) for word in words[i : i + 2]):

@@ -1,4 +1,4 @@
-"""The `unembed` command: its sub-commands, and the form of every failure."""
+"""The `unembed` command: register its subcommands, and print every error as one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OneLineErrors(TyperGroup):
     """A group of commands that fail with one line on stderr and exit status 1, or 130 if interrupted."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
-        """Take the commands, and give their help the same form."""
+        """Create the group, and give the help of its commands one style."""
         super().__init__(*given, **options)
         help_text.tidy(self)
 
@@ -50,13 +50,13 @@ class OneLineErrors(TyperGroup):
 
 
 def _end(message: object, status: int) -> NoReturn:
-    # Text from a prompt or a path may hold control characters; on a terminal they would act.
+    # A prompt or a path may contain control characters, which a terminal would execute.
     print(f"unembed: {visible(str(message), prose=True)}", file=sys.stderr)
     raise typer.Exit(status)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Tell from type name and text whether memory ran out, so that this works without importing torch."""
+    """Return True for an out-of-memory error, judged by its class name and message, to avoid importing torch."""
     text = str(error).lower()
     return (
         isinstance(error, MemoryError)
@@ -101,7 +101,7 @@ def _root(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    # A terminal that cannot show a character gets its escape instead of a crash half-way through the output.
+    # Characters that the terminal's encoding lacks are printed as escapes; by default Python would raise an error.
     codecs.register_error("unembed.escape", _escape)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -126,7 +126,7 @@ _HANDWRITTEN = (
     *("trace.command", "models", "train", "doctor", "serve", "mcp", "report"),
     *("annotate", "index_build", "index_export"),
 )
-"""The modules that declare commands, besides those of the analyses."""
+"""Modules of this subpackage that declare commands other than those of the analyses."""
 
 
 def _group(name: str) -> typer.Typer:
@@ -136,11 +136,11 @@ def _group(name: str) -> typer.Typer:
 
 
 def _fill() -> None:
-    """Add all commands, handwritten and declared."""
+    """Register all commands, in the order in which help lists them."""
     groups: dict[str, typer.Typer] = {name: _group(name) for name in _GROUPS}
     for module in _HANDWRITTEN:
         importlib.import_module(f"unembed.cli.{module}")
-    first = [one for one in COMMANDS if one.words == "trace" or " " in one.words]  # what a group begins with
+    first = [one for one in COMMANDS if one.words == "trace" or " " in one.words]  # listed first in their group
     for one in (*first, *map(command_of, listings()), *(one for one in COMMANDS if one not in first)):
         *group, name = one.words.split()
         if group and group[0] not in groups:

@@ -17,7 +17,10 @@ _STYLES = {"ok": "green", "absent": "dim", "missing": "bold red", "too old or ne
 
 @command("doctor", "unembed doctor")
 def doctor(as_json: Json = False, plain: Plain = False) -> None:
-    """Examine the environment; exit status 1 if something needed is missing or has the wrong version."""
+    """Check which packages and devices are present.
+
+    The exit status is 1 if a required package is missing or has the wrong version.
+    """
     import unembed
 
     found = unembed.check_environment()

@@ -1,4 +1,4 @@
-"""The answers whose terminal form is drawn by hand, because a table would be harder to read."""
+"""Choose the function that draws an answer in the terminal, for answers that are not shown as plain tables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any, NamedTuple
 
 
 class Drawing(NamedTuple):
-    """How an answer's view is shown."""
+    """The functions that draw an answer in the terminal and on a page."""
 
     draw: Callable[..., Any]
-    """Given the columns to draw in and whether it is `plain`: something that rich prints."""
+    """Takes the terminal's width and `plain`, and returns an object that rich can print."""
     page: Callable[[], str] | None
-    """The page; that of the sections when None."""
+    """Returns the HTML page; None to use the page of the answer's sections."""
 
 
 def drawing_of(view: Any) -> Drawing:
-    """Return how a view is drawn; it is recognised by the name of its class, whose module may import torch."""
+    """Return the functions that draw a view.
+
+    The view's class is recognised by its name, because importing the class could import torch.
+    """
     match type(view).__name__:
         case "Explanation":
             from unembed.cli.trace.html import page

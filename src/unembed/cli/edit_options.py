@@ -1,4 +1,4 @@
-"""Edits on the command line: the options, and what their text means."""
+"""The command-line options for edits of a forward pass, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Scaling = tuple[str, int, MemoryIndex | None, float]
 
 @dataclass(frozen=True)
 class VectorSource:
-    """A vector for the stream after a layer: the numbers of a file, or the difference of two prompts."""
+    """A vector to add to the residual stream after a layer, from a file or from the difference of two prompts."""
 
     layer: int
     factor: float
@@ -33,16 +33,18 @@ class VectorSource:
 
     @property
     def prompts(self) -> tuple[str, str] | None:
-        """The prompt that the vector leads to and the one that it leads away from; None where a file is named."""
+        """The two prompts (positive, negative) whose residual streams are subtracted; None if a file is named."""
         positive, bar, negative = self.source.partition("|")
         return (positive, negative) if bar else None
 
 
 def read_scaling(text: str) -> Scaling:
-    """Read what is scaled ("memory", "head", "attention", "ffn"), layer, index (None for a layer) and factor.
+    """Parse TARGET=FACTOR into (kind, layer, index, factor).
+
+    The kind is "memory", "head", "attention" or "ffn"; for the last two, which name a whole layer, the index is None.
 
     Raises:
-        InvalidInput: the text is not of the form TARGET=FACTOR.
+        InvalidInput: the text does not have the form TARGET=FACTOR.
     """
     if match := VALUE.fullmatch(text.strip()):
         target, factor = match["target"].strip(), float(match["value"])
@@ -58,10 +60,10 @@ def read_scaling(text: str) -> Scaling:
 
 
 def read_vector(text: str) -> VectorSource:
-    """Read layer, factor and source from LAYER=[FACTOR*]SOURCE.
+    """Parse LAYER=[FACTOR*]SOURCE, where SOURCE is a file or PROMPT|PROMPT.
 
     Raises:
-        InvalidInput: the text is not of that form.
+        InvalidInput: the text does not have that form.
     """
     match = _VECTOR.fullmatch(text.strip())
     if match is None:
@@ -73,14 +75,15 @@ def read_vector(text: str) -> VectorSource:
 
 @dataclass(frozen=True, kw_only=True)
 class EditOptions:
-    """Changes made while the model runs."""
+    """Options for edits: changes to activations during the forward pass."""
 
     PANEL: ClassVar[str] = "Edits"
     set_: MemoryValues = None
     scale: Annotated[
         list[Scaling] | None,
         Option(
-            "Scale a memory (L5M278=2), a head (L1H5=0), or a layer's part (ffn3=0, attention2=0.5); repeatable.",
+            "Multiply the output of a memory (L5M278=2), a head (L1H5=0), or a layer's FFN or attention (ffn3=0, "
+            "attention2=0.5) by a factor; repeatable.",
             metavar="TARGET=FACTOR",
             parse=read_scaling,
         ),
@@ -88,7 +91,7 @@ class EditOptions:
     add: Annotated[
         list[MemoryValue] | None,
         Option(
-            "Add to a memory's coefficient (L5M278=1, or x1 of its usual size); repeatable.",
+            "Add a number to a memory's coefficient: L5M278=1, or L5M278=x1 to add its typical size; repeatable.",
             metavar="MEMORY=VALUE",
             parse=read_memory_value,
         ),
@@ -96,8 +99,8 @@ class EditOptions:
     add_vector: Annotated[
         list[VectorSource] | None,
         Option(
-            "Add a vector to the stream after a layer, at every position: a .npy or JSON file (3=v.npy), or the "
-            "difference of two prompts, with a factor ('3=2*I love this|I hate this'); repeatable.",
+            "Add a vector to the residual stream after a layer, at every position: from a .npy or JSON file (3=v.npy), "
+            "or the difference of two prompts, with a factor ('3=2*I love this|I hate this'); repeatable.",
             metavar="LAYER=VECTOR",
             parse=read_vector,
         ),
@@ -105,7 +108,7 @@ class EditOptions:
     replace_stream: Annotated[
         list[VectorSource] | None,
         Option(
-            "Replace the stream after a layer with a vector, at the last position; repeatable.",
+            "Replace the residual stream after a layer with a vector, at the last position; repeatable.",
             metavar="LAYER=VECTOR",
             parse=read_vector,
         ),
@@ -116,10 +119,10 @@ class EditOptions:
         return any(getattr(self, f.name) for f in fields(self))
 
     def edits(self, lm: LanguageModel) -> list[Edit]:
-        """The edits: those of the file, then those of the options in the order of `--help`.
+        """Return the edits: first those from files, then those of the other options, in the order of `--help`.
 
         Raises:
-            InvalidInput: a file cannot be read, or is of another model.
+            InvalidInput: a file cannot be read, or was made for another model.
         """
         import unembed
 
@@ -136,7 +139,7 @@ class EditOptions:
 
 
 def _sized(lm: LanguageModel, given: MemoryValue) -> float:
-    """The coefficient; a line on stderr says what the memory's usual size is, and from what, where that is the unit."""
+    """Return the coefficient as a number; for `xNUMBER`, also print the memory's typical size on stderr."""
     import unembed
     from unembed.memories import sized
 
@@ -166,10 +169,10 @@ def _vector(lm: LanguageModel, source: VectorSource) -> list[float]:
 
 
 def _numbers(path: Path) -> list[float]:
-    """The numbers of a .npy file, or of a JSON list.
+    """Return the numbers in a .npy file or a JSON list.
 
     Raises:
-        InvalidInput: the file cannot be read, or holds something else.
+        InvalidInput: the file cannot be read, or does not contain numbers.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Print the command that opens the explorer on a result, below the result."""
+"""Print, below a result, the `unembed serve` command that opens the same result in the explorer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def print_explorer_link(
     opening: Opening, screen: str, *, index: Path | None = None, edits: Sequence[Any] = (), **state: str | None
 ) -> None:
-    """Print the command on stderr, so that stdout holds only the result; nothing if the page lacks these edits.
+    """Print the `unembed serve` command on stderr; nothing if the explorer does not support the edits.
 
     Args:
-        opening: the model that gave the result.
-        screen: a screen of the page, such as `memory` or `labs/toxicity`.
-        index: the index of the result, if the user gave one.
-        edits: those of the result; the page makes edits of memories and heads.
-        state: what the page's address holds after the screen; None is left out.
+        opening: the options that opened the model.
+        screen: a screen of the explorer, such as `memory` or `labs/toxicity`.
+        index: the index that was used, if the user gave one.
+        edits: the edits of the forward pass; the explorer supports those of memories and heads only.
+        state: query parameters of the page's address; None is left out.
     """
     if any(edit.target not in ("coefficient", "head") for edit in edits):
         return
@@ -36,7 +36,7 @@ def print_explorer_link(
 
 
 def explorer_command(opening: Opening, screen: str, *, index: Path | None = None, **state: str | None) -> str:
-    """Return `unembed serve` with the options that open this screen of this model."""
+    """Return the `unembed serve` command that opens a screen of the explorer with this model."""
     query = urlencode({name: value for name, value in state.items() if value is not None})
     given = {
         "--model": None if opening.model == "wren" else opening.model,
@@ -54,7 +54,7 @@ def explorer_command(opening: Opening, screen: str, *, index: Path | None = None
 
 
 def _switches(opening: Opening) -> list[str]:
-    """Return the options of the model's opening that differ from their defaults."""
+    """Return the switches, such as --trust-remote-code, that differ from their defaults."""
     given = {"--trust-remote-code": opening.trust_remote_code, "--no-special-tokens": not opening.special_tokens}
     return [switch for switch, is_on in given.items() if is_on]
 
@@ -62,20 +62,24 @@ def _switches(opening: Opening) -> list[str]:
 def question_in_address(
     lm: Decoder, prompt: str, position: int, token: str | None, against: str | None, *, alone: bool
 ) -> dict[str, str | None]:
-    """Return the question (this token, not that one) at a position of a prompt, as the page's address writes it."""
+    """Return the query parameters that select a position, the token to explain and the token to compare it with.
+
+    Args:
+        alone: True to explain the logit of `token` alone, without `against`.
+    """
     at = position_in_address(lm, prompt, position)
     return {"token": token, "against": against, "single": "1" if alone else None, "position": at}
 
 
 def position_in_address(lm: Decoder, prompt: str, position: int) -> str | None:
-    """Return the position counted from the first token; None for the last, which the page shows by default."""
+    """Return the position counted from the first token; None for -1, which the page shows by default."""
     if position == -1:
         return None
     return str(position if position >= 0 else lm.encode(prompt).shape[-1] + position)
 
 
 def edits_in_address(edits: Sequence[Edit]) -> str | None:
-    """Return edits of memories and heads as the page's address writes them; None without edits."""
+    """Return the query parameter for edits of memories and heads; None without edits."""
     return ";".join(_written(edit) for edit in edits) or None
 
 

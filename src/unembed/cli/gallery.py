@@ -1,4 +1,4 @@
-"""The gallery of memories (FFN neurons) for a terminal: as many columns as it has room for."""
+"""Draw the gallery, a ranking of memories (FFN neurons), in a terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from unembed.gallery import INGREDIENTS, Gallery
 from unembed.results import Table
 
 WITH_INGREDIENTS = 110
-"""Narrowest terminal, in columns, that has the ingredients next to the descriptions."""
+"""Minimum width of the terminal, in characters, to show the terms of the score (`INGREDIENTS`) as columns."""
 _LEFT_OUT = f"the ingredients of the score are left out: they need {WITH_INGREDIENTS} columns; --csv has them"
 
 
 def draw_gallery(gallery: Gallery, width: int, *, plain: bool = False) -> RenderableType:
-    """Name, score and description of each; in a wide terminal the ingredients, with `?` where not significant."""
+    """Draw name, score and description of each memory; in a wide terminal also the terms of its score.
+
+    A `?` after a term means that it is not significant (p > 0.01).
+    """
     table = gallery.to_table()
     columns = {name: table.columns[name] for name in ("memory", "score", "description")}
     columns["score"] = [f"{score:.2f}" for score in columns["score"]]

@@ -1,4 +1,4 @@
-"""Give `--help` the same form for every command: placeholders for arguments, and an example at the end."""
+"""Give the help texts of all commands one style for placeholders, such as NUMBER, and print them without padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.core import TyperArgument, TyperOption
 
 
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every command below a group with its words, such as "index build"; groups themselves too."""
+    """Yield the name (such as "index build") and the command of everything in a group, including its subgroups."""
     for name, command in group.commands.items():
         words = f"{before} {name}".strip()
         yield words, command
@@ -22,7 +22,7 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tidy(group: Any) -> None:
-    """Name the values of all parameters in the same style."""
+    """Give the values of all parameters placeholders in one style, such as NUMBER, TEXT and FILE."""
     for _, command in [("", group), *commands(group)]:
         command.format_help = _without_trailing_spaces(command.format_help)
         shown = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
@@ -34,7 +34,7 @@ def tidy(group: Any) -> None:
 
 
 def _without_trailing_spaces(format_help: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Return a function that prints help; in a pipe or file, without the spaces that fill its boxes."""
+    """Wrap a function that prints help: in a pipe or file, lines have no trailing spaces."""
 
     def formatted(context: Any, formatter: Any) -> None:
         if sys.stdout.isatty():
@@ -48,7 +48,7 @@ def _without_trailing_spaces(format_help: Callable[[Any, Any], None]) -> Callabl
 
 
 class _Captured(io.StringIO):
-    """Captured text with the encoding of its destination, by which rich chooses how to draw lines."""
+    """A buffer with the encoding of stdout, so that rich draws the same lines as on stdout."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Captured(io.StringIO):
 
 
 def _word(option: TyperOption) -> str | None:
-    """Return the word for an option's value; None leaves it to typer."""
+    """Return the placeholder for an option's value; None to use typer's."""
     kind = option.type_descriptor
     if option.is_flag:
         return ""

@@ -1,4 +1,4 @@
-"""`unembed index build`: what an index contains, and its cost, printed first."""
+"""`unembed index build`: the options of an index; prints the estimated cost, then builds the index."""
 
 from __future__ import annotations
 
@@ -26,35 +26,41 @@ def build(
         Literal["sentences", "windows"], Option("Split documents into sentences or overlapping windows.")
     ] = "sentences",
     window: Annotated[int | None, Option("Number of tokens in a window.", low=2)] = None,
-    column: Annotated[str, Option("Field that contains the text, in JSONL or Parquet.")] = "text",
+    column: Annotated[str, Option("Field that contains the text, in JSONL or Parquet files.")] = "text",
     errors: Annotated[
         Literal["strict", "replace", "ignore"], Option("What to do with bytes that are not UTF-8.")
     ] = "strict",
-    detokenize: Annotated[bool, Option("Undo WikiText's spacing.")] = False,
+    detokenize: Annotated[bool, Option("Undo WikiText's spacing of punctuation.")] = False,
     max_documents: Annotated[int | None, Option("Stop after this many documents.", low=1)] = None,
     layers: Layers = None,
     triggers: Annotated[
         int,
         Option(
-            "Number of texts stored for each memory (FFN neuron): those on which it fires most.",
+            "Number of triggers (text positions where it fires most) to store for each memory (FFN neuron).",
             low=1,
             aliases=("--top", "-k"),
             name="triggers-per-key",
         ),
     ] = 25,
-    top_tokens: Annotated[int, Option("Number of promoted tokens of each memory.", low=1)] = 30,
+    top_tokens: Annotated[
+        int, Option("Number of tokens to store for each memory: those that it promotes most.", low=1)
+    ] = 30,
     poles: Annotated[
         Literal["auto", "positive", "both"],
-        Option("Signs of coefficients: positive, or both; auto: both in gated layers."),
+        Option("Store triggers with positive coefficients only, or with both signs; auto: both in gated layers."),
     ] = "auto",
-    min_prefix: Annotated[int, Option("Minimum number of tokens in a trigger.", low=0)] = 0,
-    skip_first: Annotated[bool, Option("Exclude the first position of each segment.")] = False,
-    per_document: Annotated[int | None, Option("Maximum number of triggers of a key from one document.", low=1)] = None,
-    distinct: Annotated[bool, Option("Store equal prefixes of a key only once.")] = False,
+    min_prefix: Annotated[
+        int, Option("Minimum number of tokens in the text of a trigger, up to the position itself.", low=0)
+    ] = 0,
+    skip_first: Annotated[bool, Option("Skip the first position of each sentence or window.")] = False,
+    per_document: Annotated[
+        int | None, Option("Maximum number of triggers of a memory from one document.", low=1)
+    ] = None,
+    distinct: Annotated[bool, Option("Store equal texts only once for each memory.")] = False,
     engine: Annotated[Literal["local", "ray"], Option("Run in this process or on a Ray cluster.")] = "local",
     fast: Annotated[
         Literal["float32", "bfloat16"] | None,
-        Option("A faster pass, not bit for bit the model's own; the index records the difference."),
+        Option("Use faster forward passes with slightly different numbers; the index records the difference."),
     ] = None,
     dry_run: Annotated[bool, Option("Only print the estimated cost.")] = False,
     opening: Opening = Opening(),
@@ -62,8 +68,8 @@ def build(
 ) -> None:
     """Build an index, resume an interrupted build, or repair a damaged one.
 
-    Without --out the folder is in the cache, where other commands find it. Prints the estimated cost first, unless the
-    index is already complete. After an interruption, the same command resumes the build.
+    Without --out, the index is written to the cache folder, where other commands find it. The estimated cost is printed
+    first, unless the index is already complete. After an interruption, the same command resumes the build.
     """
     import unembed
     from unembed.cli.answer import deliver
@@ -102,7 +108,7 @@ def build(
 
 
 def in_words(cost: Estimate, model: str) -> str:
-    """Write an estimate as one line."""
+    """Return an estimate of the cost as one line of text."""
     about = "" if cost.is_exact else "about "
     duration_text = duration(cost.seconds)
     if cost.seconds_busy > 1.3 * cost.seconds:
@@ -114,7 +120,7 @@ def in_words(cost: Estimate, model: str) -> str:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Tell whether a folder contains a complete index, valid or not."""
+    """Return True if the build of the index in a folder is complete; this does not check for damage."""
     import unembed
     from unembed.errors import IndexFault
 

@@ -1,4 +1,4 @@
-"""`unembed index export`: every trigger, in one file."""
+"""`unembed index export`: write all triggers (text positions where a memory, an FFN neuron, fires most) to one file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from unembed.results import visible
 
 @command("index export", "unembed index export mine.index triggers.parquet --layer 4")
 def export(
-    folder: Annotated[Path, Option("The index's folder.", metavar="DIR")],
-    file: Annotated[Path, Option("The file; its ending sets the format: .parquet, .jsonl, .csv.")],
+    folder: Annotated[Path, Option("Folder of the index.", metavar="DIR")],
+    file: Annotated[Path, Option("The file to write; its ending sets the format: .parquet, .jsonl or .csv.")],
     *,
     kind: Annotated[
         Literal["parquet", "jsonl", "csv"] | None,
@@ -26,7 +26,7 @@ def export(
     context: Context = None,
     as_json: Json = False,
 ) -> None:
-    """Write every trigger with its text to one file."""
+    """Write every trigger (a text position where a memory, an FFN neuron, fires most) with its text to one file."""
     import unembed
 
     chosen = kind or file.suffix.removeprefix(".")

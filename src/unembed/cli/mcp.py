@@ -1,4 +1,4 @@
-"""`unembed mcp`: the commands as tools of an agent."""
+"""`unembed mcp`: offer the commands as tools to an agent, over the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from unembed.options import IndexFolder, Option
 def mcp(
     index: IndexFolder = None,
     http: Annotated[
-        bool, Option("Answer over HTTP, at an address with a token, not on standard input and output.")
+        bool, Option("Serve over HTTP, at an address with a secret token, instead of standard input and output.")
     ] = False,
     host: Host = "127.0.0.1",
     port: Port = 7333,
     opening: Opening = Opening(),
 ) -> None:
-    """Let an agent ask: every command that answers a question, as a tool of the Model Context Protocol.
+    """Offer the analysis commands to an agent, as tools of the Model Context Protocol.
 
     A client starts this command and talks to it on standard input and output; with --http, clients on this machine send
-    requests to the address that it prints. Tools have the names of the commands (`circuits head` is `circuits-head`),
-    take their options, and answer with what the terminal shows, at most 4,000 characters at a time, and with figures.
-    One model is open at a time: --model, or a shipped one that a call names. No tool reads or writes a file that is not
-    named here.
+    requests to the address that it prints. A tool has the name of its command (`circuits head` is `circuits-head`),
+    takes the same options, and returns what the terminal shows, at most 4,000 characters at a time, and figures.
+    One model is open at a time: --model, or a shipped model that a call names. Tools read and write no files except
+    those in the options of this command.
     """
     from unembed.cli.agents.calls import Calls
     from unembed.cli.agents.server import serve_http, serve_stdio

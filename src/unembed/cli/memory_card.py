@@ -1,4 +1,4 @@
-"""One memory's card for a terminal."""
+"""Draw the card of one memory (FFN neuron) in a terminal: what it promotes, and the text on which it fires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from unembed.results import Table, visible_rich
 
 
 def draw_card(card: MemoryCard, width: int, *, plain: bool = False) -> RenderableType:
-    """Each pole with its description, what it promotes and its triggers; then the tokens with their scores."""
+    """Draw a memory's card.
+
+    For each sign of the coefficient: the memory's description, the tokens that it promotes, and its triggers (the text
+    positions where it fires most). Then a table of tokens with their scores.
+    """
     table, shown, poles, truth = card.tokens, card.shown, card.poles, card.truth
     if poles[0].pole != shown:
         table, shown = _negated(table), poles[0].pole
@@ -61,7 +65,7 @@ def draw_card(card: MemoryCard, width: int, *, plain: bool = False) -> Renderabl
 
 
 def _negated(table: Table) -> Table:
-    """The tokens at the other pole: the ends change places, and the scores their sign."""
+    """Return the table of tokens for the other sign of the coefficient: promoted and suppressed tokens are swapped."""
     other = {"promoted": "suppressed", "suppressed": "promoted"}
     columns = {
         f"{other[name.partition('_')[0]]}_{name.partition('_')[2]}": [-x for x in found] if "score" in name else found

@@ -1,4 +1,4 @@
-"""Opening the model that a command names."""
+"""Load the model that a command names."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def opened(
     special_tokens: bool = True,
     seed: int | None = None,
 ) -> LanguageModel:
-    """The opened model. On a terminal, a line on stderr is shown while it opens.
+    """Load a model. On a terminal, a line on stderr is shown meanwhile.
 
     Raises:
-        ModelUnavailable: no such model, folder or network.
+        ModelUnavailable: the model, the folder or the network cannot be found.
     """
     with status_line(f"Opening {model} ..."):
         how: dict[str, Any] = {
@@ -49,7 +49,7 @@ def opened(
 
 @contextmanager
 def status_line(text: str) -> Generator[None]:
-    """Show a line on stderr while inside; nothing if stderr is not a terminal."""
+    """Context manager that shows a line on stderr until it exits; nothing if stderr is not a terminal."""
     from unembed.results import visible
 
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
@@ -64,9 +64,9 @@ def status_line(text: str) -> Generator[None]:
 
 @contextmanager
 def _without_collection() -> Generator[None]:
-    """Import without garbage collection, during the import and at exit: imported objects live as long as the process.
+    """Context manager for imports without garbage collection; imported objects are never collected later either.
 
-    For torch and transformers the collections are a fifth of the CPU time of a short command.
+    For torch and transformers, garbage collection takes a fifth of the CPU time of a short command.
     """
     gc.disable()
     try:
@@ -86,7 +86,7 @@ def _opened(
     from unembed.models import PUBLISHED, SHIPPED, is_local_only
 
     if not offline and model not in SHIPPED and model not in PUBLISHED and not _is_path(model):
-        offline = is_local_only(model, how["revision"])  # before the seconds that torch takes
+        offline = is_local_only(model, how["revision"])  # checked before torch is imported, which takes seconds
     import unembed
 
     with _without_collection():
@@ -108,7 +108,7 @@ def _opened(
 
 
 def _is_path(model: str) -> bool:
-    """Tell whether it names something on this disk, or can only be a path."""
+    """Return True if the text is the path of an existing file or folder, or cannot be a Hugging Face id."""
     try:
         return (
             model.startswith((".", "/", "~")) or model.endswith(".gguf") or model.count("/") > 1 or Path(model).exists()
@@ -118,12 +118,12 @@ def _is_path(model: str) -> bool:
 
 
 def use_lens(lm: LanguageModel, file: str | None) -> None:
-    """Read with the lens of a file, else with the one of this machine.
+    """Set the model's lens: the one in `file`, else the one stored for this model, if there is one.
 
-    A line on stderr says so when the lens first reads, unless it was fitted on the embedded model as it is.
+    A line on stderr reports when the lens is first used, unless it ships with the package for this model.
 
     Raises:
-        InvalidInput: the file holds no lens, or one of another model.
+        InvalidInput: the file is not a lens, or belongs to another model.
     """
     from unembed.jacobian import cached_lens, lens_path, open_lens
 
@@ -139,7 +139,7 @@ def use_lens(lm: LanguageModel, file: str | None) -> None:
 
 
 def say_unmeasured(lm: LanguageModel, opening: Opening) -> None:
-    """Say, where no lens is fitted, that readings are the logit lens's and nothing was measured."""
+    """If no lens is fitted, print on stderr that results use the logit lens, whose error was not measured."""
     if lm.lens is None and opening.lens is None:
         model = "" if opening.model == "wren" else f" --model {shlex.quote(opening.model)}"
         print(

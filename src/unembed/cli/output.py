@@ -1,4 +1,4 @@
-"""Write a command's result as JSON, as CSV, as a page, or in the terminal."""
+"""Print to the terminal, write HTML pages, and print JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NARROWEST, WIDEST = 60, 160
 
 
 def terminal_width() -> int:
-    """Return the columns to draw in: those of the terminal (or COLUMNS), between 60 and 160; 80 without a terminal."""
+    """Return the width of the terminal (or COLUMNS) in characters, limited to 60 to 160; 80 without a terminal."""
     return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 
 def show(draw: Callable[[int], RenderableType], *, plain: bool = False) -> None:
-    """Print what `draw(width)` returns; colour only on a terminal that allows it (NO_COLOR, TERM=dumb)."""
+    """Print what `draw(width)` returns; colour only on a terminal, unless NO_COLOR or TERM=dumb is set."""
     from rich.console import Console
 
     width = terminal_width()
@@ -42,13 +42,13 @@ def show(draw: Callable[[int], RenderableType], *, plain: bool = False) -> None:
         return
     with console.capture() as drawn:
         console.print(draw(width), crop=False)
-    # Tables are padded to their width; a file or a pipe needs no trailing spaces.
+    # rich pads tables with trailing spaces, which are removed for files and pipes.
     text = "".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines())
     sys.stdout.write(text if drawable else text.translate(_IN_ASCII))
 
 
 _IN_ASCII = str.maketrans("│┃║─━═┼█▌▐◆✕→−…‖×•●↓⋯", "|||--=+#==*x>-~|xo@v~")
-"""What bars, rules and signs are drawn with where the terminal's encoding has none of them; each is one cell wide."""
+"""Replacements for bars, rules and signs if the encoding of stdout lacks them; each is one character wide."""
 
 
 def _is_drawable(encoding: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Passages of text for a terminal: one line for each trigger, its token marked."""
+"""Draw triggers (text positions where a memory, an FFN neuron, fires most) as lines of text in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARK = "bold"
 
 
 def tokens_line(what: str, tokens: Sequence[str], width: int) -> Text:
-    """Write tokens in one line, after a word that says what they are."""
+    """Write tokens in one line, after a label such as "promotes"."""
     line = Text(f"{what}  ", style="dim")
     for token in tokens:
         line.append_text(visible_rich(token)).append(" ")
@@ -26,11 +26,11 @@ def tokens_line(what: str, tokens: Sequence[str], width: int) -> Text:
 
 
 def draw_passages(found: Table, width: int, *, plain: bool, signature: bool = True) -> RenderableType:
-    """Draw one line for each trigger: coefficient and bar, the end of the prefix, the marked token, the next token.
+    """Draw one line for each trigger: the coefficient, a bar, the text up to the marked token, and the next token.
 
     Args:
-        found: the passages.
-        signature: whether a last line says what the passages come from.
+        found: a table with one row for each trigger.
+        signature: add a last line with the provenance: the model, the corpus and the version.
     """
     rows = list(found.rows())
     parts: list[Any] = [Text(found.title, style="bold")]
@@ -73,11 +73,11 @@ def draw_passages(found: Table, width: int, *, plain: bool, signature: bool = Tr
 
 def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
     """Return the end of a prefix with its trigger token marked, in at most `room` cells."""
-    # Brackets are added too, because without colour something must still mark the token.
+    # The brackets mark the token where bold is not shown.
     marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
     marked.append("]", style="dim")
     left = room - cell_len(marked.plain)
-    # The prefix is cut before invisible characters are marked, so that a long prefix costs no more than the part shown.
+    # The prefix is cut before its invisible characters are marked, to save time on long prefixes.
     text = visible(prefix[-4 * max(left, 1) :].replace("\n", " "), prose=True)
     cut = len(prefix) > 4 * left
     while cell_len(text) > left - cut:

@@ -14,7 +14,7 @@ _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Generator[None]:
-    """A context in which every progress line also tells the listener its stage, how much is done, and of how much."""
+    """Context manager inside which every `ProgressLine` also calls `listener(stage, done, total)`."""
     before = _LISTENER.set(listener)
     try:
         yield
@@ -23,15 +23,15 @@ def listening(listener: Listener) -> Generator[None]:
 
 
 class ProgressLine:
-    """The line that shows progress on a terminal; elsewhere nothing is written."""
+    """A line that shows progress; writes nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
-        """Show nothing before the first stage reports."""
+        """Create a line that is empty until the first call."""
         self._shown = sys.stderr.isatty()
         self._last, self._stage, self._began = 0.0, "", 0.0
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
-        """Show how much of a stage is done; at most ten times a second."""
+        """Show that `done` of `total` steps of a stage are done; updates the line at most ten times a second."""
         if (listener := _LISTENER.get()) is not None:
             listener(stage, done, total)
         now = time.monotonic()
@@ -53,7 +53,7 @@ class ProgressLine:
 
 
 def duration(seconds: int | float) -> str:
-    """Write seconds in words."""
+    """Format a number of seconds: "8 s", "12 min", "1.5 h"."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

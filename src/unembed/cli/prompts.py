@@ -1,4 +1,4 @@
-"""The prompts of a command: from arguments, a file, or standard input, cut to the length of the context."""
+"""Read the prompts of a command from arguments, a file, or standard input, and shorten them if requested."""
 
 from __future__ import annotations
 
@@ -21,33 +21,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptTexts:
-    """The texts to run the model on, and the part of each to use if it is longer than the context."""
+    """Options for several prompts, and for the part of each prompt to use."""
 
     PANEL: ClassVar[str | None] = None
     prompts: Annotated[
         list[str] | None,
-        Option("Texts to run the model on; -: the lines of standard input.", metavar="PROMPT", argument=True),
+        Option(
+            "Texts to run the model on; -: read a prompt from each line of standard input.",
+            metavar="PROMPT",
+            argument=True,
+        ),
     ] = None
     file: Annotated[Path | None, Option("A file with a prompt on each line.", name="prompts")] = None
-    last: Annotated[int | None, Option("Only the last N tokens of each prompt.", low=1)] = None
+    last: Annotated[int | None, Option("Use only this number of tokens at the end of each prompt.", low=1)] = None
     windows: Annotated[
-        int | None, Option("Cut each prompt into windows of N tokens, each of which becomes a prompt.", low=1)
+        int | None,
+        Option("Number of tokens in a window: cut each prompt into windows, and run the model on each.", low=1),
     ] = None
 
     def __post_init__(self) -> None:
-        """Check that the prompts are cut in at most one way.
+        """Check that --last and --windows are not both given.
 
         Raises:
-            typer.BadParameter: in both.
+            typer.BadParameter: both are given.
         """
         if self.last is not None and self.windows is not None:
             raise typer.BadParameter("--last and --windows both cut the prompt; choose one")
 
     def texts(self, conversation: Conversation) -> list[str]:
-        """Return all prompts: those of the arguments, then those of the file; empty lines are left out.
+        """Return the prompts from the arguments, then those from the file, without empty lines.
 
         Raises:
-            typer.BadParameter: there are none, and the conversation has no earlier turns either.
+            typer.BadParameter: there is no prompt, and the conversation has no earlier messages either.
             InvalidInput: the file cannot be read.
         """
         found: list[str] = []
@@ -65,7 +70,7 @@ class PromptTexts:
         return found
 
     def cut(self, lm: LanguageModel, prompts: list[str]) -> list[Piece]:
-        """Return the prompts, or the part of each that is used."""
+        """Return the inputs of the model: whole prompts, or their last tokens, or their windows."""
         from unembed.stream import last_tokens, prompt_windows
 
         if self.windows is not None:
@@ -78,7 +83,7 @@ class PromptTexts:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """One run of the model: a text, and the tokens where they are not all of the text's own."""
+    """The input of one forward pass: a text, and token ids if not all tokens of the text are used."""
 
     text: str
     tokens: Tensor | None = None

@@ -1,4 +1,4 @@
-"""`unembed report`: a paper's experiments on a model, each number next to the published one."""
+"""`unembed report`: repeat a paper's experiments on a model, and compare the results with the published ones."""
 
 from __future__ import annotations
 
@@ -21,29 +21,39 @@ if TYPE_CHECKING:
 
 @command("report", "unembed report geva2021 --corpus shipped --out report")
 def report(
-    name: Annotated[str, Option("geva2021, geva2022 or elhage2021.")],
+    name: Annotated[str, Option("The paper: geva2021, geva2022 or elhage2021.")],
     corpus: Corpus = None,
     index: IndexFolder = None,
     out: Out = None,
     trigger_corpus: Annotated[
-        str | None, Option("Take triggers from this text, examples from --corpus (geva2021).")
+        str | None,
+        Option(
+            "Text in which to find triggers (positions where a memory fires most); geva2021 only. Default: --corpus."
+        ),
     ] = None,
-    detokenize: Annotated[bool | None, Option("Undo WikiText's spacing.", off="--as-written")] = None,
+    detokenize: Annotated[
+        bool | None,
+        Option("Undo WikiText's spacing of punctuation; --as-written: use the text as it is.", off="--as-written"),
+    ] = None,
     moses: Annotated[
-        bool, Option("Split words as Moses does, as the papers' code did for WikiLM (needs sacremoses).")
+        bool, Option("Split words with the Moses tokenizer, as the papers' code did for WikiLM (needs sacremoses).")
     ] = False,
-    option: Annotated[list[str] | None, Option("An option of the study; repeatable.", metavar="NAME=VALUE")] = None,
-    render: Annotated[bool, Option("Only redraw the page from the saved tables, without a model.")] = False,
+    option: Annotated[
+        list[str] | None,
+        Option("Set an option of the report, such as examples=2000; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
+    render: Annotated[bool, Option("Only write the page again from the saved tables, without a model.")] = False,
     opening: Opening = Opening(),
     seed: Seed = 0,
     output: TextOutput = TextOutput(),
 ) -> None:
-    """Run a paper's experiments on a model; write a page with every table and figure next to the published numbers.
+    """Repeat a paper's experiments on a model; write a page with its tables and figures and the published numbers.
 
-    Triggers are taken from --index where it is given, else found in the text. WikiText's spacing is undone in the
-    shipped text for models of ordinary text, unless an option says otherwise.
-    Writes into the folder report, or --out: report.html (self-contained), report.json, tables/ (Parquet, JSON) and
-    figures/ (SVG). An interrupted run resumes where it stopped. Findings go to the terminal.
+    Triggers (text positions where a memory, an FFN neuron, fires most) come from --index, or else from the text.
+    WikiText separates punctuation by spaces; for models of ordinary text this spacing is undone in the shipped text,
+    unless an option says otherwise.
+    The command writes to the folder report, or --out: report.html (self-contained), report.json, tables/ (Parquet,
+    JSON) and figures/ (SVG). An interrupted run resumes where it stopped. The terminal shows the findings.
     """
     chosen = _chosen(option)
     out = Path("report") if out is None else out
@@ -88,7 +98,7 @@ def _made(
 
 
 def _chosen(given: list[str] | None) -> dict[str, Any]:
-    """Read NAME=VALUE pairs; whole numbers, numbers, true and false are converted.
+    """Parse NAME=VALUE pairs; numbers, true and false are converted to Python values.
 
     Raises:
         typer.BadParameter: a pair has no "=".
@@ -114,7 +124,7 @@ def _value(text: str) -> Any:
 
 
 def _progress() -> Callable[[str, int, int], None]:
-    """Return a function that writes one line on stderr for each stage; on a terminal it is updated in place."""
+    """Return a function that prints progress on stderr: a line for each stage, updated in place on a terminal."""
     shown: dict[str, Any] = {"what": "", "at": 0.0}
     live = sys.stderr.isatty()
 

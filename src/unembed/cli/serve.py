@@ -1,4 +1,4 @@
-"""`unembed serve`: the explorer in a browser."""
+"""`unembed serve`: open the explorer, an interactive page for one model, in a browser."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from unembed.cli.option_groups import Opening
 from unembed.options import IndexFolder, Option
 
 Host = Annotated[str, Option("Address to listen on; default: this machine only.")]
-Port = Annotated[int, Option("Port to listen on; 0: any free one.", low=0, high=65535)]
+Port = Annotated[int, Option("Port to listen on; 0: any free port.", low=0, high=65535)]
 
 
 @command("serve", "unembed serve --model wren --port 8000")
 def serve(
-    prompt: Annotated[str | None, Option("The text to trace first; default: an example.", argument=True)] = None,
+    prompt: Annotated[str | None, Option("The prompt to show first; default: an example.", argument=True)] = None,
     view: Annotated[
         str | None,
-        Option("Open on this view: what follows #/ in the page's address, such as heads?head=L1H0.", metavar="VIEW"),
+        Option(
+            "The view to show first: the part of the page's address after #/, such as heads?head=L1H0.", metavar="VIEW"
+        ),
     ] = None,
     index: IndexFolder = None,
     host: Host = "127.0.0.1",
     port: Port = 7333,
-    browser: Annotated[bool, Option("Open the page at once.")] = True,
+    browser: Annotated[bool, Option("Open the page in the default browser.")] = True,
     opening: Opening = Opening(),
 ) -> None:
-    """Open the explorer, in a browser on this machine: analyse a prediction, edit the model, label its parts."""
+    """Open the explorer in a browser: analyse predictions, edit activations, label memories (FFN neurons) and heads."""
     from unembed.cli.stored_index import KnownIndex, NamedModel
 
     if prompt is not None and view is not None:

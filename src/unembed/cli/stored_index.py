@@ -1,4 +1,4 @@
-"""The model that a command names and its index, each opened when an answer needs it."""
+"""Load a command's model and index only when they are needed."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "UNEMBED_READY_INDEX"
-"""Set to `never`, commands do not build the ready index."""
+"""Environment variable; if it is `never`, commands do not build the default index of the shipped model."""
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """The model of a command's options; torch's random numbers start from the seed when it is opened."""
+    """The model that a command's options name; loading it also seeds torch's random numbers."""
 
     opening: Opening
     seed: int | None = None
 
     @property
     def name(self) -> str:
-        """What the user called it."""
+        """The value of --model."""
         return self.opening.model
 
     @cached_property
     def known(self) -> KnownWeights | None:
-        """Its weights, found without torch; None if they are not recorded, or it is not opened as it was saved."""
+        """The stored hashes of the weights, read without torch; None if unknown, or if options change the model."""
         from unembed.models import known_weights
 
         return known_weights(self.name, self.opening.revision) if self.is_as_saved else None
 
     @property
     def is_as_saved(self) -> bool:
-        """Tell whether no option changes how it is opened."""
+        """True if no option changes the model's dtype, tokenizer, adapter, special tokens or lens."""
         return self.opening.is_default
 
     @property
     def lens_identity(self) -> str | None:
-        """What tells the lens from others by which the model's values are read, as far as it is known unopened."""
+        """A hash that identifies the lens, found without loading the model; None without a lens or if it is unknown."""
         from unembed.jacobian import lens_file, stored_identity
 
         if self.opening.lens == NO_LENS:
@@ -56,10 +56,10 @@ class NamedModel:
         return None if path is None else stored_identity(path)
 
     def open(self) -> LanguageModel:
-        """The opened model.
+        """Load the model, or return it if it is loaded.
 
         Raises:
-            ModelUnavailable: no such model, folder or network.
+            ModelUnavailable: the model, the folder or the network cannot be found.
         """
         return self._opened
 
@@ -70,21 +70,21 @@ class NamedModel:
 
 @dataclass(frozen=True)
 class KnownIndex:
-    """The index that a command is given, else the ready one of its model."""
+    """The index in a command's --index folder, else the default index of its model in the cache folder."""
 
     model: NamedModel
     folder: Path | None
 
     @property
     def is_chosen(self) -> bool:
-        """Tell whether the user named its folder."""
+        """True if the user named the index's folder."""
         return self.folder is not None
 
     def __call__(self, *, build: bool = True, opened: bool = True) -> Index | None:
-        """Return the index; None where there is none, as `options.IndexOnNeed` defines.
+        """Return the index; None if there is none. The arguments are those of `options.IndexOnNeed`.
 
-        A ready index is built only of the embedded model, unless `UNEMBED_READY_INDEX=never`; where another process
-        builds it, or the cache folder cannot be written, a line on stderr says so.
+        An index is built only for the default model, and not if `UNEMBED_READY_INDEX=never`. If another process is
+        building it, or the cache folder cannot be written, a line on stderr reports this.
         """
         if not opened:
             return self._of_known_weights()
@@ -99,7 +99,7 @@ class KnownIndex:
         return index
 
     def _of_known_weights(self) -> Index | None:
-        """The index, found without torch; None if only the opened model could tell that it is its own."""
+        """Find the index without torch; None if its model cannot be checked without loading the weights."""
         if (known := self.model.known) is None:
             return None
         from unembed.index import Index, cached_index_of_weights
@@ -109,7 +109,7 @@ class KnownIndex:
 
 
 def record_index(opening: Opening, lm: LanguageModel, index: Index) -> None:
-    """Record that an index belongs to the model of a name, so that it is found without opening the model."""
+    """Record which weights a model's name stands for, so that later commands find its index without loading it."""
     from unembed.models import record_weights
 
     if opening.is_default:
@@ -123,9 +123,10 @@ def _is_built_on_need(opening: Opening) -> bool:
 
 
 def _build(lm: LanguageModel) -> Index | None:
-    """The ready index of an embedded model, built where other commands find it.
+    """Build the default index of a shipped model in the cache folder; None if that fails.
 
-    An interrupted build is continued by the next command; the folder is locked, and read only when it is complete.
+    The next command resumes an interrupted build. The folder is locked during the build, and not used before the index
+    is complete.
     """
     from unembed.cli.progress import ProgressLine
     from unembed.errors import UnembedError

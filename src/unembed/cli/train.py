@@ -1,4 +1,4 @@
-"""`unembed train`: a dictionary of a model's activations."""
+"""`unembed train`: train a sparse dictionary (an autoencoder) on a model's activations."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from unembed.options import Corpus, Layer, Option, Out, Seed
 
 @command("train", "unembed train dictionary --layer 4 --out models")
 def train(
-    name: Annotated[str, Option("What to train: dictionary.")],
+    name: Annotated[str, Option("What to train; the only choice is dictionary.")],
     corpus: Corpus = None,
     out: Out = None,
-    steps: Annotated[int, Option("Number of updates.", low=1)] = 2000,
+    steps: Annotated[int, Option("Number of optimizer steps.", low=1)] = 2000,
     model: Model = "wren",
     layer: Layer = None,
-    point: Annotated[Point, Option("Capture point that is read.")] = "resid_post",
-    features: Annotated[int, Option("Number of features.", low=1)] = 2048,
-    active: Annotated[int, Option("Features that are active per position.", low=1)] = 32,
+    point: Annotated[
+        Point, Option("Activation to train on, by its capture point, such as resid_post (the residual stream).")
+    ] = "resid_post",
+    features: Annotated[int, Option("Number of features in the dictionary.", low=1)] = 2048,
+    active: Annotated[int, Option("Number of features that are active at each position.", low=1)] = 32,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Train a dictionary and write a folder that `lm.attach` opens.
+    """Train a sparse dictionary of activations, and write it to a folder that `lm.attach` opens.
 
-    It reads the middle layer unless --layer names another. The folder lies in the folder models, or in --out.
+    The activations are those of the middle layer unless --layer names another. The new folder is created in the folder
+    models, or in --out.
     """
     if name != "dictionary":
         raise InvalidInput(

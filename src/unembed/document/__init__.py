@@ -1,4 +1,4 @@
-"""The parts of a page and how it is written: sections, tables, figures, HTML, terminal text, intervals."""
+"""Reports and answers: sections of text, tables, figures and findings, written as HTML or terminal text."""
 
 from __future__ import annotations
 

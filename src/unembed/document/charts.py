@@ -1,4 +1,4 @@
-"""Draw figures as SVG: lines with bands, bars, stacks, boxes, heat maps and scatter plots of a table's columns."""
+"""Draw columns of a table as SVG figures: lines, bars, stacks, box plots, heat maps, scatter plots, shaded text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from unembed.results import Table, visible
 
 Columns = Mapping[str, list[Any]]
 _WIDE = 12
-"""About the width of a capital letter or an m."""
+"""Approximate width of a capital letter or an m, in SVG units."""
 
 
 def draw(figure: Figure, table: Table, *, standalone: bool = False) -> str:
     """Return the figure as SVG text.
 
     Args:
-        standalone: for a separate file, with its style sheet; else for a page that holds `svg.STYLE`.
+        standalone: True for a separate file, which includes the style sheet; False for a page that has `svg.STYLE`.
     """
     rows = list(table.rows())
     columns = {name: [row[name] for row in rows] for name in table.column_names}
@@ -53,12 +53,16 @@ def _writer(figure: Figure) -> Callable[[Any], str]:
 
 
 def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[int], float]:
-    """Return evenly spaced places for x values, whose names are written below the axis where there is room."""
+    """Write the names of x values below the axis, where there is room, and return their x coordinates.
+
+    Returns:
+        A function from the index of a value to its x coordinate; the values are evenly spaced.
+    """
     n = max(len(values), 1)
     step = canvas.inner_width / n
     names = [format_number(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
     every = max(1, math.ceil(max((7 * len(name) + 6 for name in names), default=1) / step))
-    free = math.inf  # the left end of the name to the right, which the edge of the drawing may have moved inwards
+    free = math.inf  # where the next name to the right begins; the rightmost name may be moved inwards
     for i in reversed(range(0, len(names), every)):
         x, half = canvas.left + (i + 0.5) * step, 0.6 * LETTER * len(names[i])
         if min(x, WIDTH - half) + half < free:
@@ -91,7 +95,7 @@ def _legend(canvas: Canvas, figure: Figure, columns: Columns, *, always: bool = 
 
 
 def _reference_kinds(figure: Figure) -> list[str]:
-    """Return how each published value is drawn: in the colour of its series, or else dashed, the second one dotted."""
+    """Return the style classes of the published values: the colour of their series; without one, dashed or dotted."""
     free = [r for r in figure.references if r.series < 0]
     return [
         f"ref s{r.series % SERIES}" if r.series >= 0 else "ref dotted" if free.index(r) % 2 else "ref"
@@ -100,7 +104,7 @@ def _reference_kinds(figure: Figure) -> list[str]:
 
 
 def _references(canvas: Canvas, figure: Figure, x: Callable[[int], float], n: int, y: Scale) -> None:
-    """Draw published values: dashed lines, and a band between two ends."""
+    """Draw published values as dashed lines, intervals as bands, and a range of the x axis as a vertical band."""
     first, last = x(0), x(max(n - 1, 0))
     for reference, kind in zip(figure.references, _reference_kinds(figure), strict=True):
         across = [first + at * (last - first) for at in reference.at] or [canvas.left, WIDTH - canvas.right]
@@ -108,7 +112,7 @@ def _references(canvas: Canvas, figure: Figure, x: Callable[[int], float], n: in
         low, high = (
             list(zip(across, (y(v) for v in side * times), strict=False)) for side in (reference.low, reference.high)
         )
-        if not low:  # a stretch of the axis
+        if not low:  # the reference is a range of the x axis
             top, foot = canvas.top, canvas.height - canvas.bottom
             half = (last - first) / max(n - 1, 1) / 2
             ends = across[0] - half, across[1] + half
@@ -119,7 +123,7 @@ def _references(canvas: Canvas, figure: Figure, x: Callable[[int], float], n: in
         if high:
             canvas.path([*low, *reversed(high)], kind.replace("ref", "refband", 1), closed=True)
         for edge in (low, high):
-            if len(edge) == 1:  # one place alone: a short mark
+            if len(edge) == 1:  # a single value: draw a short line
                 edge = [(edge[0][0] - 14, edge[0][1]), (edge[0][0] + 14, edge[0][1])]
             canvas.path(edge, kind)
 
@@ -185,7 +189,7 @@ def _bars(canvas: Canvas, figure: Figure, columns: Columns) -> None:
 
 
 def _fill(number: int, name: str) -> str:
-    """Return the colour of a series; the remainder ("none") has no colour of its own."""
+    """Return the style class of a series: its colour, or grey for the series named "none"."""
     return "rest" if name == "none" else f"f{number % SERIES}"
 
 
@@ -239,13 +243,13 @@ def _boxes(canvas: Canvas, figure: Figure, columns: Columns) -> None:
 
 
 def axis_of(column: Sequence[Any]) -> list[Any]:
-    """Return the values along an axis of a map: whole numbers in their order, names in that of the rows."""
+    """Return the distinct values along an axis of a heat map: integers sorted, names in the order of the rows."""
     found = list(dict.fromkeys(column))
     return sorted(found) if all(isinstance(one, int) for one in found) else found
 
 
 def _heat(canvas: Canvas, figure: Figure, columns: Columns) -> None:
-    """Draw a matrix as colours: darker for larger numbers, and another colour below zero."""
+    """Draw a heat map: stronger colours for larger numbers, and another colour for negative ones."""
     across, down = axis_of(columns[figure.x]), axis_of(columns[figure.rows])
     canvas.left = max(
         canvas.left, 7 * max((len(format_number(name)) for name in down), default=0) + (26 if figure.y_label else 10)
@@ -284,7 +288,7 @@ def _heat_colour(tone: str, strength: Real) -> str:
 
 
 def _colour_bar(canvas: Canvas, largest: Real, signed: bool, write: Callable[[Any], str]) -> None:
-    """Draw above the figure which colour stands for which number, and make room for it."""
+    """Draw the colour scale above the figure, and move the figure down by its height."""
     steps, width, height = 20, 5, 9
     x, y = canvas.left, canvas.top
     shares = [i / steps for i in range(-steps if signed else 0, steps + 1)]
@@ -318,7 +322,7 @@ def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
 
 
 def _text(canvas: Canvas, figure: Figure, columns: Columns) -> None:
-    """Draw tokens as running text; the background of each shows the sign and size of its number."""
+    """Draw tokens as running text; the background colour of each shows the sign and size of its value."""
     canvas.left, canvas.bottom, line = 10, 8, 24
     values = columns[figure.y[0]]
     largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0) or 1.0

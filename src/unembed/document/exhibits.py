@@ -1,4 +1,4 @@
-"""Build tables and figures with little code: columns of measured numbers with intervals, figures by layer."""
+"""Short functions that make tables and figures of reports, such as columns with intervals and figures by layer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from unembed.results import Provenance, Table
 def exhibit(
     name: str, title: str, cells: Mapping[str, Sequence[Any]], provenance: Provenance, note: str = "", **shown: Any
 ) -> Exhibit:
-    """Make an exhibit from a table; a column of `Measured` becomes values, intervals and sample sizes.
+    """Make an `Exhibit` from columns of cells.
 
     Args:
+        cells: the columns by name. A column of `Measured` becomes columns of values, interval ends and sample sizes.
         shown: further attributes of `Exhibit`.
     """
     flat: dict[str, list[Any]] = {}
@@ -29,11 +30,11 @@ def exhibit(
 def drawing(
     kind: str, name: str, title: str, x: str, y: str | Mapping[str, str] | Sequence[str], table: str = "", **more: Any
 ) -> Figure:
-    """Make a figure whose axes are labelled with the names of their columns unless `more` has a label.
+    """Make a `Figure` whose axes are labelled with the names of their columns, unless `more` has labels.
 
     Args:
-        y: the columns drawn, each with its name in the legend where that is another.
-        table: the name of the table; that of the figure when empty.
+        y: the columns to draw; a mapping gives each column's name in the legend.
+        table: the name of the table; the name of the figure when empty.
         more: further attributes of `Figure`.
     """
     series = (y,) if isinstance(y, str) else tuple(y)
@@ -55,17 +56,18 @@ def by_layer(
     percent: bool = True,
     **more: Any,
 ) -> Figure:
-    """Make a figure with the layer as x axis; it shows shares unless `percent` says otherwise.
+    """Make a `Figure` with the layer as x axis.
 
     Args:
-        series: as `y` of `drawing`.
+        series: the columns to draw, as the argument `y` of `drawing`.
+        percent: True if the y axis is a share, to be shown in percent.
         more: further attributes of `Figure`.
     """
     return drawing(kind, name, title, "layer", series, table, y_label=y_label, percent=percent, **more)
 
 
 def boxes(stem: str, rows: Sequence[np.ndarray] | np.ndarray) -> dict[str, list[float]]:
-    """Return columns of quantiles for a box figure, with one row for each array; NaN is left out."""
+    """Return columns of quantiles for a box plot, with a row for each array; NaN values are ignored."""
     finite = [row[~np.isnan(row.astype(float))] for row in rows]
     return {
         f"{stem}_{name}": [float(np.quantile(row, int(name[1:]) / 100)) if len(row) else float("nan") for row in finite]
@@ -80,5 +82,5 @@ def plain_mean(values: np.ndarray) -> float:
 
 
 def means(rows: Sequence[np.ndarray] | np.ndarray, seed: int, *, share: bool = True) -> list[Measured]:
-    """Return the mean of each array with its interval; `share` as in `mean_of`."""
+    """Return the mean of each array with its confidence interval; `share` has the same meaning as in `mean_of`."""
     return [mean_of(np.asarray(row, dtype=np.float64), seed=seed, share=share) for row in rows]

@@ -1,7 +1,6 @@
-"""Write a report to a folder: one page, tables as Parquet and JSON, figures as SVG, and a summary for a terminal.
+"""Write a report to a folder (HTML page, tables as Parquet and JSON, figures as SVG), and read it again.
 
-Nothing is computed here and no model is needed: `reopen` reads what `write` saved, and writing it again gives the same
-page.
+No model is needed: `reopen` reads what `write` saved, and writing the result again gives the same page.
 """
 
 from __future__ import annotations
@@ -23,7 +22,12 @@ PAGE, INDEX, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
 
 
 def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
-    """Create the folder of a report, with these folders inside, and return its path. Call it before the work begins.
+    """Create the folder of a report and check that it can be written to; return its path.
+
+    Call this before the computation starts.
+
+    Args:
+        parts: names of folders to create inside.
 
     Raises:
         InvalidInput: the path is a file, or its parent does not exist.
@@ -44,10 +48,10 @@ def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
 
 
 def write(report: Report, out: str | os.PathLike[str]) -> Path:
-    """Write everything, and return the path of the page.
+    """Write a report to a folder, and return the path of its page.
 
-    `report.html` (one self-contained page), `report.json` (text, findings, what each figure draws),
-    `tables/NAME.parquet` and `.json`, `figures/NAME.svg`.
+    The files are `report.html` (one self-contained page), `report.json` (text, findings, definitions of the figures),
+    `tables/NAME.parquet` and `.json`, and `figures/NAME.svg`.
 
     Raises:
         InvalidInput: the folder cannot be written to.
@@ -68,7 +72,7 @@ def reopen(out: str | os.PathLike[str]) -> Report:
     """Read the report that `write` saved in a folder; this needs no model.
 
     Raises:
-        InvalidInput: there is none, it is damaged, or another version wrote it.
+        InvalidInput: the folder has no report, the report is damaged, or another version wrote it.
     """
     folder = Path(out)
     try:

@@ -1,4 +1,4 @@
-"""Write a report as one HTML file: without outside addresses, light and dark, readable on a phone."""
+"""Write a report as one HTML file without external files, for light and dark mode, and for small screens."""
 
 from __future__ import annotations
 
@@ -87,16 +87,17 @@ _VERDICTS = {
     "inconclusive": ("open", "· inconclusive"),
 }
 _INTERVALS, _COLUMNS = 2, 8
-"""Columns with intervals, and columns in all, beyond which a table is set narrower: intervals below their numbers."""
+"""A table with more than `_INTERVALS` columns with intervals, or more than `_COLUMNS` columns, is set narrower:
+intervals stand below their numbers."""
 _LONG = 18
-"""Number of letters above which a fact has its own line."""
+"""A fact with more characters than this has its own line."""
 
 
 def page(report: Report, drawing: str = "") -> str:
-    """Return the whole page as text.
+    """Return the HTML page of a report.
 
     Args:
-        drawing: HTML that is shown first; with it, the page runs the scripts that this contains.
+        drawing: HTML to show first; it may contain scripts.
     """
     sections = "".join(_section(i, section, report) for i, section in enumerate(report.sections))
     return (
@@ -113,7 +114,7 @@ def _prose(text: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Write the report's own words with one kind of minus sign; text of a corpus stays as it is."""
+    """Format text that the report itself contains (not text from a corpus): minus signs and percentages."""
     return re.sub(r"(?<=\d) %", "&nbsp;%", _prose(as_written(text)))
 
 
@@ -122,7 +123,7 @@ def _title_of(text: str) -> str:
 
 
 def _paragraph(text: str, kind: str = "") -> str:
-    """Write text with `code` between backticks, and make visible every character that could mislead."""
+    """Return a paragraph: text between backticks becomes code, and invisible characters are marked."""
     parts = re.split(r"`([^`]*)`", text)
     inner = "".join(f"<code>{html.escape(p)}</code>" if i % 2 else _words(p) for i, p in enumerate(parts) if p)
     return f"<p{f' class={kind}' if kind else ''}>{inner}</p>"
@@ -143,7 +144,7 @@ def _header(report: Report) -> str:
 
 
 def _tally(findings: list[Finding]) -> str:
-    """Write the summary: how many findings have each verdict, and which a model with random weights passes too."""
+    """Return the summary: the findings by verdict; those that a model with random weights passes too are marked."""
     if not findings:
         return ""
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS}
@@ -229,7 +230,7 @@ def _exhibit(exhibit: Exhibit) -> str:
 def _table(exhibit: Exhibit, shown: list[str]) -> str:
     names, rows = exhibit.table.column_names, list(exhibit.table.rows())
     sizes = [f"{name}_n" for name in shown if f"{name}_n" in names]
-    # Where all numbers come from the same sample, its size is stated once, at the end.
+    # If all columns have the same sample size, it is shown once, in the last column.
     together = len(sizes) > 1 and all(len({row[size] for size in sizes}) == 1 for row in rows)
     columns = [column for name in shown for column in _columns(exhibit, name, rows, sized=not together)]
     if together:
@@ -244,7 +245,7 @@ def _table(exhibit: Exhibit, shown: list[str]) -> str:
 def _columns(
     exhibit: Exhibit, name: str, rows: list[dict[str, Any]], *, sized: bool
 ) -> list[tuple[str, str, list[str]]]:
-    """Return heading, class and cells of a column, and of the columns that belong to it (such as sample sizes)."""
+    """Return (heading, CSS class, cells) of a column and of the columns that belong to it, such as sample sizes."""
     percent, values = name in exhibit.percent, [row[name] for row in rows]
     numeric = all(isinstance(value, int | float | None) for value in values)
     decimals = common_decimals(values, percent=percent)

@@ -1,8 +1,8 @@
-"""A measured number with its interval: bootstrap over the units drawn at random, exact bounds for shares.
+"""Confidence intervals of measured numbers: bootstrap over sampling units, and exact intervals for shares.
 
-The units that were drawn are resampled: examples (with all of their layers), keys (with all of their triggers, which
-are not independent draws), or prefixes. Values that belong to one drawn unit have the same number in `units`. Every
-function takes a seed, so that a report made twice is the same report.
+The bootstrap resamples the units that were drawn at random, because only these are independent: for example texts (with
+the values of all layers) or memories (with all texts on which they fire). The argument `units` gives the number of the
+unit that each value belongs to. Every function takes a seed, so that results can be reproduced.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from jaxtyping import Float
 
 DRAWS = 1000
-"""Resamples behind every interval."""
+"""Number of bootstrap resamples for an interval."""
 LEVEL = 0.95
-"""Of every interval."""
+"""Confidence level of every interval."""
 
 Values = Sequence[int | float] | np.ndarray
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One measured number with its interval.
+    """A measured number with its confidence interval.
 
     Attributes:
-        value: the number; NaN where nothing could be measured.
-        low: lower end of its 95 % interval.
-        high: upper end.
-        n: values it was measured on.
-        published: the paper's number in the same unit; None where there is none.
+        value: the number; NaN if it could not be measured.
+        low: lower end of the 95 % interval.
+        high: upper end of the 95 % interval.
+        n: number of values that it was computed from.
+        published: the paper's number in the same unit; None if the paper has none.
     """
 
     value: float
@@ -45,7 +45,7 @@ NOTHING = Measured(float("nan"), float("nan"), float("nan"), 0)
 
 
 def share_of(hits: int, n: int) -> Measured:
-    """Return the share hits / n of independent draws, with the exact (Clopper-Pearson) interval."""
+    """Return the share hits / n of independent draws, with its exact (Clopper-Pearson) confidence interval."""
     if n == 0:
         return NOTHING
     from scipy.stats import binomtest  # 0.4 seconds: only where it is needed
@@ -63,14 +63,15 @@ def mean_of(
     weights: Values | None = None,
     draws: int = DRAWS,
 ) -> Measured:
-    """Return the mean with a percentile-bootstrap interval over the drawn units; NaN values are left out.
+    """Return the mean with a percentile-bootstrap interval over sampling units; NaN values are left out.
 
     Args:
-        units: the drawn unit that each value belongs to; with None, every value is a separate unit.
-        weights: the weights of the values, each of which is then a separate unit; equal when None.
-        share: values are shares, or counts that are rarely above 1. Where all are 0, or all 1, resampling shows
-            nothing else, and the exact bound for that number of units is used.
-        draws: resamples.
+        units: the sampling unit of each value; with None, every value is a separate unit.
+        seed: the seed of the bootstrap.
+        share: True for shares, or counts that are rarely above 1. If all values are 0, or all are 1, every resample has
+            the same mean, so the exact interval for that number of units is returned.
+        weights: the weights of the values, each of which is then a separate unit; equal weights when None.
+        draws: number of resamples.
     """
     sample = _Sample.of(values, units) if weights is None else _Sample.weighted(values, weights)
     if sample.n == 0:
@@ -86,7 +87,7 @@ def mean_of(
 def difference_of(
     a: Values, b: Values, *, units_a: Values | None = None, seed: int = 0, share: bool = False
 ) -> Measured:
-    """Return the mean of `a` minus the mean of `b`, each resampled by its units; `share` as in `mean_of`."""
+    """Return the mean of `a` minus the mean of `b`; both are resampled. The arguments are those of `mean_of`."""
     return _compare(a, b, units_a, None, seed, np.subtract, share)
 
 
@@ -99,15 +100,15 @@ def ratio_of(
     seed: int = 0,
     share: bool = False,
 ) -> Measured:
-    """Return the mean of `a` over the mean of `b`, each resampled by its units; infinite if `b` has mean 0.
+    """Return the mean of `a` divided by the mean of `b`; both are resampled. Infinite if `b` has mean 0.
 
-    `share` is as in `mean_of`: ten shares of 0 do not show that the ratio is 0.
+    The other arguments are those of `mean_of`. `share` matters here: ten values of 0 do not show that the ratio is 0.
     """
     return _compare(a, b, units_a, units_b, seed, np.divide, share)
 
 
 def paired_difference(a: Values, b: Values, *, seed: int = 0) -> Measured:
-    """Return the mean of a - b, value by value, with a bootstrap over the pairs."""
+    """Return the mean of the differences a - b of paired values, with a bootstrap over the pairs."""
     return mean_of(np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64), seed=seed)
 
 
@@ -125,7 +126,7 @@ def _compare(
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """The sum and the count of values in each drawn unit, or sums weighted by `weights`."""
+    """The values, and for each sampling unit the sum of its values and their number (or the sum of weights)."""
 
     values: np.ndarray
     sums: np.ndarray
@@ -152,14 +153,14 @@ class _Sample:
 
     @property
     def is_extreme(self) -> bool:
-        """Tell whether all values are 0, or all are 1."""
+        """True if all values are 0, or all are 1."""
         return bool(self.values.min() == self.values.max()) and float(self.values[0]) in (0.0, 1.0)
 
     def drawn(self, seed: int, share: bool = False, draws: int = DRAWS) -> np.ndarray:
-        """Return the mean of each of `draws` resamples of the units, computed 2**22 numbers at a time.
+        """Return the mean of each of `draws` resamples of the units; 2**22 numbers are in memory at a time.
 
-        For shares that are all 0 or all 1, it returns numbers whose outer quantile is the exact bound, from the Beta
-        distribution.
+        If `share` is True and all values are 0 or all are 1, the means are drawn from a Beta distribution instead,
+        whose outer quantile is the end of the exact interval.
         """
         n, random = len(self.counts), np.random.default_rng(seed)
         if share and self.is_extreme:
@@ -175,16 +176,15 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
     known = drawn[~np.isnan(drawn)]
     if not len(known):
         return float("nan"), float("nan")
-    # Where a ratio is infinite, take an observed value as the end of the interval: one cannot interpolate between
-    # infinity and a number.
+    # If a ratio is infinite, the ends are observed values: one cannot interpolate between infinity and a number.
     low, high = np.quantile(known, (tail, 1 - tail), method="inverted_cdf" if np.isinf(known).any() else "linear")
     return float(low), float(high)
 
 
 def columns(name: str, numbers: Sequence[Measured]) -> dict[str, list[Any]]:
-    """Return table columns `name`, `name_low`, `name_high`, `name_n` and, if known, `name_published`.
+    """Return table columns NAME, NAME_low, NAME_high, NAME_n and, if there are published numbers, NAME_published.
 
-    A report's page shows the first three in one cell, and the published number next to it.
+    A report's page shows the first three in one cell, and the published number in the next.
     """
     found: dict[str, list[Any]] = {
         name: [m.value for m in numbers],
@@ -198,7 +198,7 @@ def columns(name: str, numbers: Sequence[Measured]) -> dict[str, list[Any]]:
 
 
 def rank_correlation(x: Float[np.ndarray, " pair"], y: Float[np.ndarray, " pair"], *, seed: int = 0) -> Measured:
-    """Return Spearman's rank correlation with a bootstrap over pairs; NaN for fewer than ten pairs or for constants."""
+    """Return Spearman's rank correlation with a bootstrap over pairs; NaN for fewer than 10 pairs or for constants."""
     known = ~(np.isnan(x) | np.isnan(y))
     x, y = x[known], y[known]
     if len(x) < 10 or np.ptp(x) == 0 or np.ptp(y) == 0:

@@ -1,6 +1,6 @@
-"""The parts of a report (sections of text, tables, figures and findings), all of them values that can be saved.
+"""Define the parts of a report, as dataclasses that can be saved: sections of text, tables, figures and findings.
 
-A figure holds no drawing, only which columns of which table it draws, so that it can be drawn again from the tables.
+A figure contains no image. It names the table and columns to draw, so that it can be drawn from the saved tables.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table
 
 SUFFIXES = ("_low", "_high", "_n", "_published")
-"""Of columns that belong to another column."""
+"""Suffixes of columns that belong to another column, such as the ends of its intervals."""
 ROW_NAMES = (
     *("layer", "head", "position", "order", "offset", "bin", "from", "to", "cluster", "writer", "reader"),
     *("occurrences", "terms", "times", "triggers", "examples"),
 )
-"""Columns of numbers that name a row, or give the size of its sample."""
+"""Names of numeric columns that identify a row, or give its sample size."""
 _STORED = ("name", "note", "percent", "folded", "apart")
-"""What a report's file holds of a table besides its rows."""
+"""Attributes of an `Exhibit` that are stored in the report's JSON file."""
 _WORDS = ("name", "title", "subtitle", "source")
-"""The same of a report, besides what has a form of its own."""
+"""Attributes of a `Report` that are stored as plain text in its JSON file."""
 KINDS = ("line", "bar", "stacked", "box", "heat", "scatter", "text")
 
 
@@ -38,14 +38,14 @@ class Finding:
     Attributes:
         claim: the statement in the paper's words.
         source: where the paper makes it, such as "Sec. 4.1, Fig. 4".
-        quantity: what is measured for it.
-        published: the paper's value of that quantity, in words.
-        here: the value measured on this model; a sentence that can be read without a table.
-        test: the threshold in words, and why it is this one.
+        quantity: the quantity that is measured to test the claim.
+        published: the paper's value of the quantity, in words.
+        here: the value measured on this model, as a sentence that can be read without a table.
+        test: the criterion in words, and the reason for its threshold.
         verdict: the outcome of the test.
-        control: the same measurement on the same architecture with random weights; empty where none was made.
-        informative: False where the random weights pass the test too.
-        explanation: of a finding that differs: the measured facts behind it, or that nothing measured explains it.
+        control: the same measurement on the same architecture with random weights; empty if it was not made.
+        informative: False if random weights pass the test too.
+        explanation: for a finding that differs: the measured facts that explain it, or that none do.
     """
 
     claim: str
@@ -69,19 +69,20 @@ class Exhibit:
     """A table of a report.
 
     Columns `x`, `x_low`, `x_high` are shown as one cell "x [low, high]", `x_n` as its sample size, `x_published` as
-    the paper's number next to it. Columns named `token(s)` or ending so hold token text, those ending in `_text` prose
-    to be wrapped. A page shows shares and the groups of `apart` as separate tables, so that a table has one unit.
+    the paper's number next to it. Columns named `token` or `tokens`, or ending in `_token` or `_tokens`, contain token
+    text; those ending in `_text` contain sentences, which are wrapped. A page shows shares, and each group of columns
+    in `apart`, as a separate table, so that each table has one unit.
 
     Attributes:
         name: file name without extension; unique in the report.
-        table: the numbers.
+        table: the rows and columns.
         note: one paragraph below the title.
-        percent: columns (without suffix) that hold shares, to be shown in percent.
-        folded: shown closed at first, for long tables.
-        apart: groups of columns (without suffix) in a further unit.
-        listed: rows that a terminal shows; all other forms have every row.
+        percent: columns (without suffix) of shares, to be shown in percent.
+        folded: True for a long table that a page shows collapsed at first.
+        apart: groups of columns (without suffix) that have another unit.
+        listed: number of rows that a terminal shows; other output formats have all rows.
         brief: columns that a terminal shows; all when empty.
-        unbroken: columns whose cells a terminal writes on one line.
+        unbroken: columns whose cells a terminal does not wrap.
     """
 
     name: str
@@ -95,7 +96,11 @@ class Exhibit:
     unbroken: tuple[str, ...] = ()
 
     def by_unit(self) -> list[list[str]]:
-        """The columns (without suffix) of each table of a page: those that name a row, then those of one unit."""
+        """Split the columns into tables with one unit each, as a page shows them.
+
+        Returns:
+            For each table, its columns (without suffix): those that identify a row, then those of the unit.
+        """
         names = self.table.column_names
         shown = [n for n in names if not (n.endswith(SUFFIXES) and n.rsplit("_", 1)[0] in names)]
         rows = list(self.table.rows())
@@ -104,7 +109,7 @@ class Exhibit:
         groups: dict[int, list[str]] = {}
         unit = 0
         for name in shown[len(keys) :]:
-            if name not in words:  # words after a number belong to it
+            if name not in words:  # a text column goes to the table of the numeric column before it
                 ours = next((i for i, group in enumerate(self.apart, start=2) if name in group), 0)
                 unit = 1 if name in self.percent else ours
             groups.setdefault(unit, []).append(name)
@@ -116,12 +121,12 @@ class Reference:
     """Published values drawn in a figure: a dashed line, a band between two ends, or a range of the x axis.
 
     Attributes:
-        label: what the legend calls it, with the paper's model.
-        low: the values, or the lower ends; empty for a stretch of the x axis between two places.
-        high: the upper ends; empty for a line.
-        at: where each value lies between the first (0) and the last (1) place of the x axis, because the paper's
-            models have other depths; empty for one value that holds all along the axis.
-        series: the column of `y`, counted from 0, that it is the published value of; -1 for none in particular.
+        label: the name in the legend, with the paper's model.
+        low: the values, or the lower ends of a band; empty for a range of the x axis.
+        high: the upper ends of a band; empty for a line.
+        at: the position of each value on the x axis, from 0 for the first x value to 1 for the last (the paper's models
+            have different numbers of layers); for a range of the x axis, its two ends; empty for a horizontal line.
+        series: the index in `Figure.y` of the column that this is the published value of; -1 if it is of none.
     """
 
     label: str
@@ -143,24 +148,25 @@ class Figure:
     Attributes:
         name: file name without extension; unique in the report.
         title: one line above the drawing.
-        kind: "line" (series over x, a band where `_low` and `_high` exist, dashes where `_published` does),
-            "bar" (the same as bars side by side), "stacked" (series of each x on top of each other), "box" (y names
-            the stem of columns `_q05 _q25 _q50 _q75 _q95`), "heat" (`x` and `rows` are the axes, y[0] the colour),
-            "scatter" (y[0] over x), "text" (the tokens of column `x` as running text, shaded by y[0]).
+        kind: "line" (a line for each column of `y`, with a band if columns `_low` and `_high` exist, and a dashed line
+            if `_published` does), "bar" (the same, as bars next to each other), "stacked" (bars on top of each other),
+            "box" (box plots; `y` has names to which `_q05 _q25 _q50 _q75 _q95` are added to get columns), "heat" (a
+            heat map; `x` and `rows` are the axes, `y[0]` the colour), "scatter" (`y[0]` over `x`), "text" (the tokens
+            of column `x` as running text, shaded by `y[0]`).
         table: name of the exhibit whose columns are drawn.
-        x: column along the x axis.
-        y: columns drawn, in the order of the legend.
-        labels: what the legend calls the columns.
-        x_label: axis title.
-        y_label: axis title.
-        percent: the y axis is a share, shown in percent.
-        rows: for "heat", column along the y axis.
-        logarithmic: y axis in powers of ten.
-        y_range: ends of the y axis (of the colours in "heat"); found from the data when None.
-        note: caption below.
-        equal: for "scatter", both axes have one scale around zero, as a complex plane has.
-        references: published values drawn in it.
-        published: where none can be drawn: why, in a sentence for the caption.
+        x: column for the x axis.
+        y: columns to draw, in the order of the legend.
+        labels: names of these columns in the legend.
+        x_label: title of the x axis.
+        y_label: title of the y axis.
+        percent: True if the y axis is a share, to be shown in percent.
+        rows: for "heat", column for the y axis.
+        logarithmic: True for a logarithmic y axis.
+        y_range: ends of the y axis, or of the colour scale in "heat"; chosen from the data when None.
+        note: caption below the figure.
+        equal: for "scatter", True if both axes have the same range, centred on zero.
+        references: published values to draw.
+        published: if published values cannot be drawn, a sentence for the caption that gives the reason.
     """
 
     name: str
@@ -192,10 +198,10 @@ class Section:
 
     Attributes:
         title: heading.
-        text: paragraphs; `code` between backticks is set as such.
-        exhibits: its tables.
-        figures: its figures, drawn from these or other sections' tables.
-        findings: published statements and whether they hold here.
+        text: paragraphs; text between backticks is shown as code.
+        exhibits: the tables.
+        figures: the figures, whose tables may be in this section or in others.
+        findings: published claims, and whether they hold for this model.
     """
 
     title: str
@@ -205,7 +211,7 @@ class Section:
     findings: tuple[Finding, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the tables' rows, as JSON values."""
+        """Return the section as a dict for JSON, without the rows of its tables."""
         return {
             "title": self.title,
             "text": self.text,
@@ -216,7 +222,7 @@ class Section:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Section:
-        """Rebuild the section that `to_dict` described, with its tables."""
+        """Make a section from the result of `to_dict` and the tables by name."""
         return cls(
             stored["title"],
             tuple(stored["text"]),
@@ -233,11 +239,11 @@ class Report:
     Attributes:
         name: the name of the study, such as "geva2021".
         title: heading of the page.
-        subtitle: one sentence below it.
+        subtitle: one sentence below the title.
         source: the paper, as a citation.
-        provenance: model, corpus, seed and version of everything in it.
-        sections: in reading order.
-        facts: what the numbers depend on, name -> value, shown at the top.
+        provenance: model, corpus, seed and version with which the report was computed.
+        sections: the sections, in reading order.
+        facts: settings and sizes that the results depend on, by name; shown at the top.
     """
 
     name: str
@@ -276,14 +282,14 @@ class Report:
         """Return the table of that name.
 
         Raises:
-            InvalidInput: the report has none.
+            InvalidInput: the report has no table of that name.
         """
         if name not in self.exhibits:
             raise InvalidInput(f"table {name!r}", why=f"the report has {', '.join(self.exhibits) or 'none'}")
         return self.exhibits[name].table
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the tables' rows, as JSON values."""
+        """Return the report as a dict for JSON, without the rows of its tables."""
         return {
             "schema": SCHEMA,
             **{name: getattr(self, name) for name in _WORDS},
@@ -294,7 +300,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], tables: Mapping[str, Table]) -> Report:
-        """Rebuild the report that `to_dict` described, with its tables."""
+        """Make a report from the result of `to_dict` and the tables by name."""
         sections = tuple(Section.from_dict(s, tables) for s in stored["sections"])
         words = {name: str(stored[name]) for name in _WORDS}
         provenance = Provenance.from_dict(stored["provenance"])
@@ -303,12 +309,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Screen:
-    """A screen of the explorer, and the state that its address holds.
+    """A screen of the explorer on which a result can be seen.
 
     Attributes:
-        name: such as "memory" or "labs/toxicity".
-        state: what the address holds after it; None is left out.
-        edits: edits of the run; the explorer makes those of memories and heads, and shows nothing where others are.
+        name: the screen, such as "memory" or "labs/toxicity".
+        state: query parameters of the page's URL; None is left out.
+        edits: edits of the forward pass. The explorer supports edits of memories and heads only; with others, no link
+            is printed.
     """
 
     name: str
@@ -318,19 +325,19 @@ class Screen:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of an analysis that consists of more than one table.
+    """The result of an analysis: text, tables and figures, which the command line and the explorer can show.
 
     Attributes:
         title: one line, with the model's name.
-        sections: in reading order.
-        provenance: the provenance of everything in it.
-        main: the name of the table that `--csv` writes; the first when empty.
-        data: what JSON holds instead of all texts and tables: a table, or values with a schema of their own.
-        screen: the explorer's screen that shows the same, if there is one.
-        drawing: computes the values of the drawing that a page shows first, if there is one.
-        view: what a terminal draws by hand instead of the sections.
-        remarks: what the command line says next to the answer, on stderr.
-        is_fault: what was examined is damaged; the exit status of the command is then 1.
+        sections: the sections, in reading order.
+        provenance: model, corpus, seed and version with which the result was computed.
+        main: the name of the table that `--csv` prints; the first table when empty.
+        data: the JSON output, if it is not made from the sections: a table, or a dict with its own schema.
+        screen: the explorer's screen that shows the same result, if there is one.
+        drawing: function that returns the data of an interactive drawing, which an HTML page shows first.
+        view: object that `cli.drawings` draws in the terminal instead of the sections.
+        remarks: sentences that the command line prints on stderr.
+        is_fault: True if the analysis found damage; the exit status of the command is then 1.
     """
 
     title: str
@@ -356,14 +363,16 @@ class Answer:
         data: Table | Mapping[str, Any] | None = None,
         **shown: Any,
     ) -> Answer:
-        """Make an answer of one table, which JSON and CSV contain too; figures draw it under the name "table".
+        """Make an answer of one table, which is also the JSON and CSV output.
 
         Args:
+            table: the table; figures refer to it by the name "table".
+            figures: figures of the table.
             note: a paragraph below the table's title.
-            percent: columns that hold shares.
-            listed: rows that a terminal shows.
+            percent: columns of shares, to be shown in percent.
+            listed: number of rows that a terminal shows.
             brief: columns that a terminal shows.
-            data: what JSON, and CSV if it is a table, hold instead.
+            data: the JSON output (and CSV output, if it is a table) to use instead of the table.
             shown: further fields of the answer, such as `screen`.
         """
         exhibit = Exhibit("table", table, note, percent, listed=listed, brief=brief)
@@ -371,7 +380,7 @@ class Answer:
         return cls(table.title, (section,), table.provenance, data=table if data is None else data, **shown)
 
     def to_dict(self, schema: str) -> dict[str, Any]:
-        """Return the answer as JSON: its data, or its text and tables with the name and version of a schema."""
+        """Return the answer as a dict for JSON: `data`, or else its text and tables with the name of a schema."""
         if self.data is not None:
             return self.data.to_dict() if isinstance(self.data, Table) else dict(self.data)
         return {
@@ -389,13 +398,13 @@ def _figure(stored: Mapping[str, Any]) -> Figure:
 
 
 SCHEMA = "unembed.report/2"
-"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
+"""The schema of a report's JSON file; its number increases when a field is removed or changes its meaning."""
 
 QUANTILES = ("q05", "q25", "q50", "q75", "q95")
 
 
 def summary_line(findings: Sequence[Finding]) -> str:
-    """Count the findings of each verdict, and those that agree although random weights pass them too."""
+    """Return a sentence with the number of findings of each verdict, and of those that random weights pass too."""
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICTS}
     line = (
         f"{counts['agrees']} of {len(findings)} published findings agree here, {counts['differs']} differ, "
@@ -413,7 +422,7 @@ def _drawn(figure: Figure) -> Sequence[str]:
 
 
 def _with_tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass, whose tuples JSON holds as lists."""
+    """Convert lists to tuples, because JSON stores the tuples of a dataclass as lists."""
     return {name: _tuple(value) for name, value in stored.items()}
 
 

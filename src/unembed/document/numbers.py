@@ -1,4 +1,4 @@
-"""Format numbers for readers: three digits, one kind of minus sign, shares in percent, intervals in brackets."""
+"""Format numbers for reports: three significant digits, a typographic minus sign, percentages, intervals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from unembed.document.intervals import Measured
 
 
 def format_number(value: int | float | str | None, *, percent: bool = False, decimals: int | None = None) -> str:
-    """Format a number with three digits and thousands separators, as a percentage on request.
+    """Format a number with three significant digits and thousands separators.
 
-    `decimals` sets the number of decimals, except where only zeros would be left.
+    Args:
+        value: the number; None and NaN become a dash.
+        percent: True to format a share as a percentage.
+        decimals: the number of decimals, unless the number would then be displayed as zero.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
@@ -42,9 +45,11 @@ def format_number(value: int | float | str | None, *, percent: bool = False, dec
 
 
 def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | None:
-    """Return the decimals for a column: three digits of the largest number and two of the median, at most four.
+    """Return the number of decimals for a column of numbers, at most four.
 
-    Percentages have one. None means that each number is formatted alone: there are no fractions, or tiny ones.
+    It gives the largest number three significant digits and the median two. For percentages it is 1, more if the median
+    needs it, or 0 if all are whole. None if each number should be formatted by itself: there are no floats, or all are
+    tiny or huge.
     """
     sizes = sorted(abs(v) * (100 if percent else 1) for v in values if isinstance(v, float) and math.isfinite(v) and v)
     if not sizes or sizes[-1] < 1e-3 or sizes[-1] >= 1e7:
@@ -57,7 +62,7 @@ def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | No
 
 
 def as_written(text: str) -> str:
-    """Rewrite minus signs and percentages in a text as in tables."""
+    """Rewrite numbers in a text as in tables: with typographic minus signs, and a space before "%"."""
     text = re.sub(r"(?<![\w\]).−-])-(?=[\d.]*\d)|(?<=\de)-(?=\d)", "−", text)
     return re.sub(r"(\d)%", r"\1 %", re.sub(r"[−+](0(?:\.0+)?)(?!\.?\d)", r"\1", text))
 
@@ -68,7 +73,7 @@ def format_percent(share: float) -> str:
 
 
 def format_interval(measured: Measured, *, percent: bool = False) -> str:
-    """Format a measured number with its interval: `12.1 [11.0, 13.2]`, or `12.1 % [11.0, 13.2]`; NaN is a word."""
+    """Format a measured number with its interval: `12.1 [11.0, 13.2]` or `12.1 % [11.0, 13.2]`; "undefined" for NaN."""
     ends = [float(measured.value), float(measured.low), float(measured.high)]
     if math.isnan(measured.value):
         return "undefined"

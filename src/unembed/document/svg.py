@@ -1,6 +1,6 @@
-"""Draw the parts that all figures share: a canvas with axes, ticks, a legend, and colours for light and dark pages.
+"""Elements that all SVG figures share: a canvas, axes, ticks, a legend, and a style sheet for light and dark pages.
 
-Colours are classes, not values: a drawing inside a page and one in a separate file use the same style sheet.
+Colours are set by CSS classes, so that figures inside a page and in separate files can use the same style sheet.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Real = int | float
 
 WIDTH, HEIGHT = 460, 280
 LETTER = 7
-"""Approximate width of a letter."""
+"""Approximate width of a letter, in SVG units."""
 SERIES = 7
-"""Colours there are; a drawing with more series begins again."""
+"""Number of colours; a figure with more series starts again with the first colour."""
 
 STYLE = """
 svg.figure { --s0: #2f6fde; --s1: #c2570c; --s2: #0b7a4b; --s3: #8a4fd0; --s4: #b08900; --s5: #0f8b9d; --s6: #b3406b;
@@ -47,7 +47,7 @@ _VARIABLE = re.compile(r"(--[a-z0-9-]+): ([^;]+);")
 
 
 def in_plain_colours(drawing: str) -> str:
-    """Return a separate drawing on white, its colours written out: for readers of SVG that know no CSS variables."""
+    """Convert a standalone SVG for renderers without CSS variables: light colours on a white background."""
     light = _SCHEME.sub("", drawing)
     for name, colour in dict(_VARIABLE.findall(light)).items():
         light = light.replace(f"var({name})", colour)
@@ -56,7 +56,7 @@ def in_plain_colours(drawing: str) -> str:
 
 @dataclass
 class Canvas:
-    """A drawing in progress: SVG elements in user units, with x from the left and y from the top."""
+    """A list of SVG elements, with methods that add elements. Coordinates: x from the left, y from the top."""
 
     title: str
     height: Real = HEIGHT
@@ -68,20 +68,20 @@ class Canvas:
 
     @property
     def inner_width(self) -> Real:
-        """The width between the ends of the axes."""
+        """Width of the plot area, between the margins."""
         return WIDTH - self.left - self.right
 
     @property
     def inner_height(self) -> Real:
-        """The height between the ends of the axes."""
+        """Height of the plot area, between the margins."""
         return self.height - self.top - self.bottom
 
     def add(self, element: str) -> None:
-        """Add an element on top of those before it."""
+        """Add an element, on top of the previous ones."""
         self.elements.append(element)
 
     def text(self, x: Real, y: Real, words: str, *, anchor: str = "middle", kind: str = "", turn: Real = 0) -> None:
-        """Write words at a point, moved inwards where the edge of the drawing would cut them off."""
+        """Write text at a point; centred text is moved inwards if the edge of the figure would cut it off."""
         half = 0.6 * LETTER * len(words)  # a little more than half: digits are wider than most letters
         if anchor == "middle" and not turn and 2 * half < WIDTH:
             x = min(max(x, half), WIDTH - half)
@@ -94,7 +94,7 @@ class Canvas:
         self.add(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
 
     def box(self, x: Real, y: Real, width: Real, height: Real, kind: str, hover: str = "", style: str = "") -> None:
-        """Draw a filled rectangle with a tooltip."""
+        """Draw a filled rectangle with a tooltip (`hover`)."""
         title = f"<title>{escape(hover)}</title>" if hover else ""
         styled = f' style="{style}"' if style else ""
         self.add(
@@ -108,7 +108,7 @@ class Canvas:
         self.add(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="{kind}">{title}</circle>')
 
     def path(self, points: Sequence[tuple[Real, Real]], kind: str, *, closed: bool = False) -> None:
-        """Draw a line through points, interrupted where one of them is not a number."""
+        """Draw a line through points, with a gap at points that are not finite."""
         steps, pen = [], "M"
         for x, y in points:
             if math.isfinite(x) and math.isfinite(y):
@@ -120,14 +120,14 @@ class Canvas:
             self.add(f'<path d="{"".join(steps)}{"Z" if closed else ""}" class="{kind}"/>')
 
     def legend(self, names: Sequence[str], kinds: Sequence[str]) -> None:
-        """Write names with their colours above the drawing, in as many rows as they need, and make room for them."""
+        """Draw a legend above the plot area, in as many rows as it needs, and move the plot area down."""
         x, row, height = self.left, 0, 18
         for name, kind in zip(names, kinds, strict=True):
-            width = 34 + 7.7 * len(name)  # the widest of the fonts; in others the names are further apart
+            width = 34 + 7.7 * len(name)  # enough for the widest of the possible fonts
             if x > self.left and x + width > WIDTH - self.right:
                 x, row = self.left, row + 1
             y = self.top + 8 + row * height
-            if kind.startswith("ref"):  # of a published value: drawn as it is in the figure
+            if kind.startswith("ref"):  # a published value has a line in the legend
                 self.rule(x - 1, y - 4, x + 13, y - 4, kind)
             else:
                 self.add(f'<rect x="{x:.1f}" y="{y - 8:.1f}" width="11" height="9" rx="2" class="{kind}"/>')
@@ -136,7 +136,7 @@ class Canvas:
         self.top += (row + 1) * height + 4
 
     def drawn(self, *, standalone: bool) -> str:
-        """Return the whole drawing; if it is a separate file, with its own style sheet."""
+        """Return the figure as SVG text; `standalone` includes the style sheet, for a separate file."""
         style = f"<style>{STYLE}</style>" if standalone else ""
         xmlns = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
         return (
@@ -147,7 +147,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Scale:
-    """Converts numbers to places along an axis."""
+    """Converts numbers to coordinates along an axis: `low` to `start`, and `high` to `end`."""
 
     low: Real
     high: Real
@@ -156,7 +156,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: Real | None) -> Real:
-        """Return the place of a number; NaN if there is none."""
+        """Return the coordinate of a number; NaN for None and numbers that are not finite."""
         if value is None or not math.isfinite(value):
             return math.nan
         if self.logarithmic:
@@ -168,7 +168,7 @@ class Scale:
         return self.start + min(max(share, -0.02), 1.02) * (self.end - self.start)
 
     def ticks(self) -> list[Real]:
-        """Return round numbers inside the axis."""
+        """Return round numbers between the ends of the axis, for its tick marks."""
         if self.logarithmic:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             step = max(1, (last - first) // 5)
@@ -180,7 +180,7 @@ class Scale:
 
 
 def round_step(size: Real) -> Real:
-    """Return 1, 2 or 5 times a power of ten, at least as large as the size."""
+    """Return the smallest number that is 1, 2 or 5 times a power of ten and at least `size`."""
     if not math.isfinite(size) or size <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(size))
@@ -188,7 +188,7 @@ def round_step(size: Real) -> Real:
 
 
 def fitted(values: Sequence[Real | None], *, logarithmic: bool = False) -> tuple[Real, Real]:
-    """Return round numbers as the ends of an axis that contains all values."""
+    """Return the ends of an axis that contains all values, and zero if it is not logarithmic; the ends are round."""
     found = [v for v in values if v is not None and math.isfinite(v) and (v > 0 or not logarithmic)]
     if not found:
         return (0.1, 1.0) if logarithmic else (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Show a report in a terminal: its findings, each with what was measured, and the path of the page."""
+"""Show the findings of a report in a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGNS = {"agrees": ("✓", "green"), "differs": ("✕", "yellow"), "inconclusiv
 
 
 def summary(report: Report) -> Any:
-    """Return title, findings by section and provenance in a form that rich prints."""
+    """Return an object that rich can print: the title, the findings by section, and the provenance."""
     from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -1,6 +1,6 @@
-"""Results in notebooks: a table, which the explorer's drawing replaces where scripts run, and widgets.
+"""Show results in notebooks: as the explorer's drawing, or as a table where scripts do not run; and as widgets.
 
-No network, no require.js: script, style and data are part of the output.
+The output contains its script, style sheet and data, so it needs no network and no require.js.
 """
 
 from unembed.notebook.cards import composition_card, heads_card, memory_card, pattern_card, ranks_card

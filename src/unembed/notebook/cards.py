@@ -1,4 +1,4 @@
-"""Draw a memory (FFN neuron), a head's pattern, scores and composition of heads, or ranks by layer, as cards."""
+"""Draw cards for notebooks: a memory (FFN neuron), an attention pattern, scores of heads, or ranks by layer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace
 
 _MOST_SQUARES = 64
-"""Heads up to which every pair is drawn."""
+"""The largest number of heads for which `composition_card` draws every pair."""
 
 
 def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Card:
-    """Draw a memory's value: the tokens that it promotes and suppresses most.
+    """Draw the tokens that a memory's value vector promotes and suppresses most.
 
     Args:
-        top: how many tokens at either end.
+        top: number of promoted and of suppressed tokens.
 
     Raises:
         OutOfRange: the layer or the index does not exist.
@@ -85,13 +85,13 @@ def ranks_card(
     """Draw ranks of tokens by layer: one line for each token, with its rank after every layer.
 
     Args:
-        tokens: which tokens; the prediction and its runner-up when none is named.
-        position: after which token of the prompt.
-        point: where the stream is read.
+        tokens: the tokens to rank; by default, the predicted token and the runner-up.
+        position: the position in the prompt; negative positions count from the end.
+        point: the capture point of the residual stream.
 
     Raises:
-        NotOneToken: a text is not a single token.
-        OutOfRange: no such position.
+        NotOneToken: one of `tokens` is not a single token of the vocabulary.
+        OutOfRange: the prompt has no such position.
         PointMissing: the model has no such point.
     """
     lm = trace.lm
@@ -112,16 +112,16 @@ def ranks_card(
 
 
 def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Card:
-    """Draw composition scores of pairs of heads: as squares if heads are few, else the `top` largest as bars.
+    """Draw the composition scores of pairs of heads: a square for each pair, or bars if there are more than 64 heads.
 
     Args:
-        circuits: `unembed.circuits(lm)`.
+        circuits: the result of `unembed.circuits(lm)`.
         mode: the input of the later head that reads the earlier one: "q", "k" or "v".
-        top: pairs listed.
+        top: number of pairs to list, largest scores first.
 
     Raises:
-        InvalidInput: another mode.
-        Unsupported: the model has one layer.
+        InvalidInput: the mode is not one of these.
+        Unsupported: all heads are in one layer.
     """
     missing = circuits.missing()
     known = [n for n in circuits.lm.attention_layers if n not in missing.ov and n not in missing.of(mode)]
@@ -143,6 +143,6 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
     table = Table(title, columns, circuits.lm.provenance())
     if len(heads) > _MOST_SQUARES:
         return Card({**Bars(("writer", "reader"), "composition").draw(table), "note": title}, table.fragment())
-    # The first layer's heads read no other head, and the last layer's are read by none.
+    # No head comes before the first layer's heads, and none after the last layer's.
     data = heat(heads[n_heads:], heads[:-n_heads], numbers(flat[:-n_heads, n_heads:].T), "composition with", title)
     return Card(data, table.fragment())

@@ -1,4 +1,4 @@
-"""Show a result as HTML in a notebook: a table, and the drawing that replaces it where scripts run."""
+"""Show a result as HTML in a notebook: a table, which a script replaces by a drawing."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from anywidget import AnyWidget
 
 _LISTED = 20
-"""Nodes of a circuit in the table that its drawing replaces."""
+"""Number of nodes in the table that a circuit's drawing replaces."""
 _PICTURES: WeakKeyDictionary[CircuitGraph, FlowView] = WeakKeyDictionary()
 MAX_DATA = 1_000_000
-"""Characters of data in one output; a larger result is a table without a drawing."""
+"""Maximum number of characters of data in one output; a larger result is shown as a table only."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """The data of a drawing, and the same data as a table."""
+    """A drawing: its data, for the script that draws it, and the same data as an HTML table."""
 
     data: dict[str, Any]
     table: str
 
     def _repr_html_(self) -> str:
-        """Return the table, which the drawing replaces where scripts run; nothing is fetched."""
+        """Return HTML with the table and a script that replaces it by the drawing, without network access."""
         text = json.dumps(self.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
         if len(text) > MAX_DATA:
             size = f"The drawing is left out: {len(text) / 1e6:.1f} MB is too much for a notebook. Use `unembed serve`."
             return f"{self.table}<p>{html.escape(size)}</p>"
         mark = f"unembed-{secrets.token_hex(6)}"
-        # The script is not a module, because every notebook runs classic scripts in outputs. The function keeps its
-        # names local.
+        # The script is not a module, because not every notebook runs modules in outputs. The function around it keeps
+        # its names local.
         return (
             f'<div id="{mark}" class="unembed">{self.table}</div><style>{style()}</style>'
             f'<script type="application/json" id="{mark}-data">{text}</script>'
@@ -51,7 +51,7 @@ class Card:
         )
 
     def on_page(self) -> str:
-        """Return the drawing for a page with a style of its own, which does not reach it."""
+        """Return the drawing as HTML for a report's page; a shadow root isolates it from the page's style sheet."""
         text = json.dumps(self.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
         css = json.dumps(style()).replace("<", "\\u003c")
         return (
@@ -69,7 +69,7 @@ class Card:
 
 
 def card_of(result: Displayed) -> Card | None:
-    """Return the drawing of a result; None for a class without one."""
+    """Return the drawing of a result; None if results of its class have no drawing."""
     if isinstance(result, Trace):
         return _trace_card(result)
     if isinstance(result, CircuitGraph):
@@ -82,10 +82,10 @@ def card_of(result: Displayed) -> Card | None:
 def circuit_card(graph: CircuitGraph) -> Card:
     """Draw a circuit: what flows from the prompt's tokens through heads and memories to the answer, with its test.
 
+    The test of the circuit runs when a graph is drawn for the first time.
+
     Raises:
         Unsupported: the graph was opened from a file and has no model yet.
-
-    Cost: the test's, at the first time for each graph.
     """
     if graph not in _PICTURES:
         _PICTURES[graph] = picture(graph)

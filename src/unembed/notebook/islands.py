@@ -1,9 +1,9 @@
-"""The explorer's drawings (islands) as one script and one style sheet, made from the page's own files.
+"""Join the JavaScript modules that draw results in the explorer into one script, for use in notebooks.
 
-A notebook output holds one classic script and cannot fetch modules, so the modules are joined: each becomes a function
-that is called when it is first imported, and returns what it exports. Only `import` and `export` are rewritten. Modules
-in `blob:` or `data:` addresses need no joining, but pages whose policy allows inline scripts alone refuse them, as
-notebooks in editors may, and a module in a `data:` address holds a copy of all that it imports.
+A notebook output contains one classic script and cannot fetch modules. So each module becomes a function that is called
+when it is first imported, and returns what the module exports; only `import` and `export` are rewritten. Modules at
+`blob:` or `data:` addresses would need no rewriting, but a page may forbid all scripts except inline ones, as some
+editors do for notebooks; and a module at a `data:` address contains a copy of everything that it imports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ const $loaded = {};
 const $load = (name) => ($loaded[name] ??= $modules[name]());
 """
 _BOX_SIZING = "@layer base { .unembed *, .unembed *::before, .unembed *::after { box-sizing: border-box; } }"
-"""The page sets this for all of its elements; a notebook output sets it only inside a drawing."""
+"""The explorer's page sets this for all elements; in a notebook it must apply only inside a drawing."""
 
 
 @cache
@@ -34,7 +34,7 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """Return all drawings as one script, with `draw`, which selects one by the schema of its data."""
+    """Return one script with all drawings and a function `draw`, which selects the drawing by the data's schema."""
     modules: dict[str, str] = {}
     waiting = [_ENTRY]
     while waiting:
@@ -50,7 +50,7 @@ def _static(name: str) -> str:
 
 
 def _module(path: str, text: str) -> tuple[str, list[str]]:
-    """Return a module as a function, and the paths of the modules that it imports."""
+    """Return the JavaScript of a module as a function, and the paths of the modules that it imports."""
     imported: list[str] = []
 
     def loaded(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Choose how a result is drawn: as bars or squares, from the rows of its own table."""
+"""Choose how a result is drawn from its table: as bars, or as squares for each layer and position or head."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 MAX_BARS = 40
 _LISTED = 5
-"""Tokens listed under a cell."""
+"""Number of tokens to list for a cell."""
 _IDENTITY = ("layer", "index")
-"""Columns that a selection reports besides the label."""
+"""Columns that a widget's `selection` contains in addition to the label."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Bars:
     """A bar for each of the first rows of a table that have a value.
 
     Attributes:
-        label: the column that names a bar; of several, their values in order.
-        value: the column with its length.
-        more: columns that are written out in its title.
+        label: the column with the bar's name; for several columns, the name is their values joined by " to ".
+        value: the column with the bar's length.
+        more: columns whose values are shown in the bar's tooltip.
     """
 
     label: str | tuple[str, ...]
@@ -37,7 +37,9 @@ class Bars:
     def draw(self, table: Table) -> dict[str, Any]:
         """Return the data of the drawing."""
         known = [i for i, value in enumerate(table[self.value]) if value is not None]
-        shown = table[: known[:MAX_BARS][-1] + 1] if known else table  # a table by memory has tens of thousands of rows
+        shown = (
+            table[: known[:MAX_BARS][-1] + 1] if known else table
+        )  # a table with a row for each memory has tens of thousands of rows
         labels = (self.label,) if isinstance(self.label, str) else self.label
         rows = [
             {
@@ -55,11 +57,11 @@ class Bars:
 
 @dataclass(frozen=True)
 class Squares:
-    """A square for each layer and position, or layer and head; if several rows fit one square, the first counts.
+    """A square for each layer and position, or layer and head; of several rows for one square, the first is drawn.
 
     Attributes:
-        value: the column that shades them.
-        most: the value of the strongest shade; the largest of the table when None.
+        value: the column whose values are drawn as shades.
+        most: the value with the strongest shade; the largest value in the table when None.
     """
 
     value: str
@@ -97,7 +99,14 @@ def heat(
     note: str,
     most: float | None = None,
 ) -> dict[str, Any]:
-    """Return a heat map of numbers in a `unit`, shaded relative to the largest number, or to `most`."""
+    """Return the data of a heat map.
+
+    Args:
+        shown: the numbers, by row and column.
+        unit: what the numbers measure, for the legend.
+        note: the caption.
+        most: the number with the strongest shade; the largest absolute value when None.
+    """
     most = most or max((abs(x) for row in shown for x in row), default=0.0) or 1.0
     values = [[x / most for x in row] for row in shown]
     found = {"rows": list(rows), "columns": list(columns), "values": values, "shown": shown}
@@ -105,7 +114,11 @@ def heat(
 
 
 def drawing(result: Displayed, table: Table) -> dict[str, Any] | None:
-    """Return the data of a result's drawing, made from its table; None for a class without one."""
+    """Return the data of a result's drawing; None if results of its class have no drawing.
+
+    Args:
+        table: the result as a table.
+    """
     kind = type(result).__name__
     if kind == "Readings":
         return _readings(cast("Readings", result))
@@ -113,14 +126,14 @@ def drawing(result: Displayed, table: Table) -> dict[str, Any] | None:
         return None
     of_layers = kind == "Ablation" and cast("Ablation", result).values.dim() == 2
     heads = [head_named(label) for label in table["ablated"]] if of_layers else [None]
-    if None not in heads:  # all heads have a square each
+    if None not in heads:  # all rows are heads: draw a square for each
         columns = {"layer": [h.layer for h in heads if h], "head": [h.head for h in heads if h]}
         table, chart = Table(table.title, {**columns, "effect": table["effect"]}, table.provenance), Squares("effect")
     return chart.draw(table)
 
 
 def _readings(result: Readings) -> dict[str, Any]:
-    """Return the top token of every layer and position, shaded by its probability."""
+    """Return the data of a drawing with the top token of every layer and position, shaded by its probability."""
     k = min(_LISTED, result.ids.shape[-1])
     return {
         "schema": "unembed.readings/1",
@@ -133,7 +146,7 @@ def _readings(result: Readings) -> dict[str, Any]:
 
 
 def _note(table: Table, value: str) -> str:
-    """Return the title of a table, and which of its columns is drawn."""
+    """Return a caption: the title of a table, and the name of the column that is drawn."""
     return f"{table.title}; shown: {value.replace('_', ' ')}"
 
 
@@ -154,4 +167,4 @@ CHARTS: dict[str, Bars | Squares] = {
     "PatchingPairs": Squares("recovered", 1.0),
     "Paths": Bars(("sender", "receiver"), "recovered", ("metric",)),
 }
-"""By the name of the result's class; the trace and its readings have drawings of their own."""
+"""The drawing of each class of results, by the name of the class. `Trace` and `Readings` are drawn by other code."""

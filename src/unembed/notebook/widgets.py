@@ -1,4 +1,4 @@
-"""Widgets show the same drawings, report the selection to Python, and redraw when Python sets new data."""
+"""Jupyter widgets with the drawings: they report the user's selection, and redraw when `data` is set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ export default {
 
 @cache
 def _widget_class() -> type[AnyWidget]:
-    """Return the widget class, which is created with the first widget because anywidget is optional."""
+    """Return the widget class. It is defined inside a function because anywidget is an optional dependency."""
     try:
         import anywidget
         import traitlets
@@ -40,7 +40,7 @@ def _widget_class() -> type[AnyWidget]:
         ) from error
 
     class ResultWidget(anywidget.AnyWidget):  # pyright: ignore[reportGeneralTypeIssues]
-        """A drawn result. `selection` is the last selection; set `data` to draw another result."""
+        """A drawing as a widget. `selection` is what the user selected last; set `data` to draw another result."""
 
         _esm = script() + _ADAPTER
         _css = style()
@@ -51,7 +51,7 @@ def _widget_class() -> type[AnyWidget]:
 
 
 def widget_of(data: dict[str, Any]) -> AnyWidget:
-    """Return a drawing as a widget.
+    """Return a widget that draws `data`.
 
     Raises:
         ExtraMissing: anywidget is not installed.

@@ -1,8 +1,8 @@
-"""Results of computations: a frozen table with a provenance, and how it is printed and saved.
+"""Results of computations: tables with a provenance, and how they are printed and saved.
 
-This package holds the provenance (which model, corpus, basis, dtype, seed and version a number comes from), the table
-(rows, JSON, CSV, Parquet, HTML, terminal), results as files, and the one function that makes token text visible. It
-computes nothing and does not depend on a model.
+This subpackage defines the provenance (the model, corpus, basis, dtype, seed and version of a result), the table (rows,
+JSON, CSV, Parquet, HTML, terminal), result files, and the function that marks invisible characters in tokens. It does
+not depend on a model.
 """
 
 from unembed.results.display import Displayed as Displayed

@@ -1,4 +1,4 @@
-"""The cache folder, for what is computed once and reused: default indexes, token classes, controls of reports."""
+"""Find the cache folder, for results that are computed once and reused, such as default indexes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ VARIABLE = "UNEMBED_CACHE"
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: `$UNEMBED_CACHE`, else `unembed` in the platform's cache folder.
+    """Return the cache folder: `$UNEMBED_CACHE`, else the folder `unembed` in the platform's cache folder.
 
-    That is `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows, and `$XDG_CACHE_HOME` or `~/.cache` elsewhere.
+    The platform's cache folder is `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows, and `$XDG_CACHE_HOME` or
+    `~/.cache` elsewhere.
     """
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen)

@@ -1,4 +1,4 @@
-"""Arrays that are computed once and read from a file of the cache folder afterwards."""
+"""Compute arrays once, and read them from a file in the cache folder afterwards."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from unembed.version import __version__
 def cached_arrays(
     key: str, make: Callable[[], Mapping[str, np.ndarray]], shipped: Path | None = None
 ) -> Mapping[str, np.ndarray]:
-    """The arrays of a key: read from a file, else made, and then written to the cache folder.
+    """Return the arrays stored under a key; if there are none, compute them and write them to the cache folder.
 
-    A file that is damaged is made again. Where the folder cannot be written to, the next process makes them again.
+    If the file is damaged, the arrays are computed again. If the folder cannot be written to, they are not stored.
 
     Args:
-        key: a hash of everything that determines the arrays but the version.
-        make: computes them.
-        shipped: a folder that may have the file, looked at first.
+        key: a hash of everything that determines the arrays, except the version of unembed.
+        make: the function that computes the arrays.
+        shipped: a folder of the package that may contain the file; it is searched first.
     """
     cached = cache_folder() / f"{key}-{__version__}.npz"
     for path in (*([] if shipped is None else [shipped / f"{key}.npz"]), cached):

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 
 
 def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
-    """Group adjacent columns that fit the width without breaking a word; a wider column forms a group alone.
+    """Group adjacent columns so that each group fits in `width` without breaking words.
+
+    A column that is wider than `width` forms a group by itself.
 
     Args:
-        least: the width at which no word breaks, by column.
-        gap: cells that each column takes in addition to its text.
+        least: for each column, the length of its longest word.
+        width: the available width in characters.
+        gap: number of characters that each column needs in addition to its text.
+
+    Returns:
+        The groups, as ranges of column numbers.
     """
     starts, used = [0], 0
     for column, cells in enumerate(least):
@@ -22,18 +28,18 @@ def column_blocks(least: Sequence[int], width: int, gap: int) -> list[range]:
 
 
 def column_widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int | None]:
-    """Return widths for columns that together exceed the room.
+    """Choose the widths of columns that are together wider than `room`.
 
-    Every column gets the width of its longest word. The remaining room is given to wider columns, one character at a
-    time to the one that needs most.
+    Every column gets at least the width of its longest word. The remaining width is distributed one character at a
+    time, each to the column that lacks most.
 
     Args:
-        natural: the width at which nothing breaks, by column.
-        least: the width at which no word breaks.
-        room: what all columns may take together, gaps not counted.
+        natural: for each column, the length of its longest cell.
+        least: for each column, the length of its longest word.
+        room: the available width of all columns together, without gaps.
 
     Returns:
-        A width by column; None for each where all fit, or where words must break anyway.
+        A width for each column. All are None if no column needs to be narrowed, or if words must be broken anyway.
     """
     if sum(natural) <= room or sum(least) > room:
         return [None] * len(natural)

@@ -1,4 +1,4 @@
-"""Display results as a short table, or as a drawing once `unembed.notebook` is imported."""
+"""Display results as short tables; in notebooks, as drawings if `unembed.notebook` is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unembed.results.table import Table
 
 
 class Drawing(Protocol):
-    """A drawn result."""
+    """A drawing of a result, for notebooks."""
 
     def _repr_html_(self) -> str: ...
 
@@ -22,10 +22,11 @@ class Drawing(Protocol):
 
 
 class Displayed:
-    """A result with a table, which `print`, `repr` and notebooks show."""
+    """Base class of results that `print`, `repr` and notebooks show as a table."""
 
     draw: ClassVar[Callable[[Displayed], Drawing | None]] = staticmethod(lambda result: None)
-    """The drawing of a result, None where it has none. Importing `unembed.notebook`, which sits above, sets it."""
+    """Function that returns the drawing of a result, or None. `unembed.notebook` sets it when it is imported, because
+    this module must not import that one."""
 
     @abstractmethod
     def to_table(self) -> Table:
@@ -38,7 +39,7 @@ class Displayed:
         """Write the result, tensors included, to a file that `unembed.open_result` reads.
 
         Raises:
-            Unsupported: the result holds a live model, as a trace does.
+            Unsupported: the result contains a model, as a trace does.
         """
         from unembed.results.result_files import save_result  # imports torch
 
@@ -51,7 +52,7 @@ class Displayed:
         return repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the drawing if there is one, else the table."""
+        """Return the HTML of the drawing if there is one, else of the table."""
         drawing = type(self).draw(self)
         return (self.to_table() if drawing is None else drawing)._repr_html_()
 

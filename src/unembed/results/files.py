@@ -1,4 +1,4 @@
-"""Write files atomically: a reader finds either the whole file or none."""
+"""Write files atomically: other processes see either the complete file or none."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from unembed.errors import InvalidInput, UnembedError
 from unembed.validation import as_path
 
 UNFINISHED = ".writing"
-"""The ending of a file that is not complete yet."""
+"""File name extension of an incomplete file."""
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """Check that a file can be written at a path, before hours of work; return the path.
+    """Check that a file can be written at a path, before a long computation; return the path.
 
     Raises:
-        InvalidInput: the folder does not exist, the path is a folder or a device, or no file can have such a name.
+        InvalidInput: the folder does not exist, the path is a folder or a device, or the file name is not allowed.
     """
     target = as_path(path)
     try:
         is_folder = target.is_dir()
-        # Saving renames a temporary file into place, which would replace a device or a pipe, so those are refused.
+        # Devices and pipes are rejected: files are written by renaming a temporary file, which would replace them.
         is_ordinary = target.is_file() or not target.exists()
         if b"\0" in os.fsencode(target):
             raise ValueError("a NUL")
@@ -47,10 +47,10 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
-    """Create a folder unless it exists; return its path.
+    """Create a folder if it does not exist; return its path.
 
     Raises:
-        InvalidInput: it cannot be created: a file has its name, or the folder above cannot be written to.
+        InvalidInput: the path is a file, or the parent folder cannot be written to.
     """
     folder = as_path(path)
     try:
@@ -67,13 +67,13 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 @contextmanager
 def writing(place: str | os.PathLike[str], *, instead: str) -> Iterator[None]:
-    """A context that reports a full disk or a missing permission as one error, whichever library writes.
+    """Context manager that raises `UnembedError` if the disk is full or a permission is missing.
 
-    Other exceptions pass unchanged.
+    It recognises these causes in exceptions of all libraries that write files. Other exceptions pass unchanged.
 
     Args:
         place: the file or folder that is written.
-        instead: what to do, in the sentence.
+        instead: the part of the error message that says what to do.
 
     Raises:
         UnembedError: the disk is full, or `place` or a file in it cannot be written to.
@@ -89,12 +89,12 @@ def writing(place: str | os.PathLike[str], *, instead: str) -> Iterator[None]:
 
 
 def _unwritable(error: BaseException, place: Path) -> str | None:
-    """Return the reason why a write failed; None if the exception has another cause."""
+    """Return the reason why writing failed (full disk, no permission); None if the exception has another cause."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.errno is not None:
-            # The error for a full disk names no file. The error for a missing permission names one, but also occurs
-            # while reading.
+            # The error for a full disk contains no file name. The error for a missing permission contains one, which
+            # must be inside `place`, because the same error occurs when another file is read.
             inside = inner.filename is not None and Path(os.fsdecode(inner.filename)).is_relative_to(place)
             if inner.errno in _NO_ROOM or inside:
                 return inner.strerror
@@ -106,14 +106,14 @@ def _unwritable(error: BaseException, place: Path) -> str | None:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
-    """A context that yields a temporary name to write to; the file is renamed to `path` when the block ends.
+    """Context manager that yields a temporary file name; at its end, that file is renamed to `path`.
 
-    A block that fails or is killed leaves the previous file unchanged.
+    If the block fails or the process is killed, the previous file stays unchanged.
 
     Args:
         path: the file to write or replace.
-        durable: flush content and rename to disk, so that they survive a power failure, and first remove what killed
-            writers of `path` left. For files with one writer at a time.
+        durable: flush the content and the renaming to disk, so that they survive a power failure. Temporary files of
+            killed processes are removed first, so only one process at a time may write `path`.
     """
     target = Path(path)
     if durable:
@@ -126,7 +126,7 @@ def whole_file(path: str | os.PathLike[str], *, durable: bool = False) -> Iterat
             _flush(temporary)
         os.replace(temporary, target)
         if durable and os.name != "nt":  # Windows cannot open folders
-            with suppress(OSError):  # some network file systems cannot flush one
+            with suppress(OSError):  # some network file systems cannot flush a folder
                 _flush(target.parent)
     finally:
         temporary.unlink(missing_ok=True)

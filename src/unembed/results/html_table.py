@@ -1,4 +1,4 @@
-"""Write HTML tables, for results, notebooks and reports alike."""
+"""Write HTML tables, for results, notebooks and reports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ def html_table(
     """Return an HTML table.
 
     Args:
-        head: the names of the columns; these, the cells and the caption are HTML, escaped already.
-        rows: the cells of each row.
-        kinds: the class of each column, such as "number"; "" for none.
+        head: the names of the columns, as escaped HTML.
+        rows: the cells of each row, as escaped HTML.
+        kinds: the CSS class of each column, such as "number"; "" for none.
+        caption: the caption, as escaped HTML; empty for none.
     """
     marks = [f' class="{kind}"' if kind else "" for kind in kinds] or [""] * len(head)
 

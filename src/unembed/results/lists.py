@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def numbers(tensor: Tensor | np.ndarray[Any, Any]) -> list[Any]:
-    """Return the values of a tensor as nested lists; the function exists because torch leaves `tolist` untyped."""
+    """Return the values of a tensor as nested lists. It replaces `tolist`, which has no type annotations in torch."""
     return tensor.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def numbers_or_none(tensor: Tensor) -> list[Any]:
-    """Return the values of a tensor as nested lists, with None for NaN, where there is nothing to measure."""
+    """Return the values of a tensor as nested lists, with None for NaN."""
     if tensor.dim() > 1:
         return [numbers_or_none(part) for part in tensor]
     return [None if value != value else value for value in numbers(tensor)]
 
 
 def lower_triangle(matrix: Float[Tensor, "dst src"]) -> list[list[float]]:
-    """Return the row of each destination, cut off after the destination itself."""
+    """Return the rows of a matrix up to and including the diagonal, as lists."""
     return [numbers(row[: i + 1]) for i, row in enumerate(matrix)]

@@ -1,4 +1,4 @@
-"""Format the numbers of a column with equal decimals."""
+"""Format the numbers of a column with the same number of decimals."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 SIGNIFICANT = 4
-"""Digits of the largest number in a column."""
+"""Number of significant digits of the largest number in a column."""
 
 
 def column_format(values: Iterable[object]) -> Callable[[object], str]:
-    """Return a function that formats the numbers of a column, including lists of numbers.
+    """Return a function that formats the numbers of a column; a cell may also be a list of numbers.
 
-    Every float gets the decimals that give the largest one four significant digits, or fewer if all would end in zeros.
-    A number that would look like zero gets two significant digits of its own.
+    All floats get the same number of decimals: as many as give the largest one four significant digits, without
+    trailing zeros that all of them share. A number that would be displayed as zero gets two significant digits instead.
     """
     floats = [value for value in _floats(values) if math.isfinite(value)]
     largest = max(map(abs, floats), default=0.0)
@@ -33,7 +33,7 @@ def two_digits(value: float) -> str:
 
 
 def bytes_in_words(count: int | float) -> str:
-    """Format a number of bytes with units of a thousand: 512 bytes, 3.4 MB, 12 GB."""
+    """Format a number of bytes with decimal units: 512 bytes, 3.4 MB, 12 GB."""
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"

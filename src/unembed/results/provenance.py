@@ -1,4 +1,4 @@
-"""Where a number comes from: the provenance that every result carries."""
+"""Define the provenance of a result: the model, data and settings with which it was computed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Provenance:
     """Which model, data and settings a result was computed with; two results are comparable only when these agree.
 
     Attributes:
-        model: name, hub id or folder of the model.
-        revision: commit or checksum of its weights; None for an object that was in memory.
-        dtype: the dtype of the weights the numbers were computed with, such as "float32".
-        corpus: fingerprint or name of the corpus; None where no corpus was read.
-        basis: "raw", "final" or "frozen" for readings; None where nothing was read in the vocabulary.
-        seed: the seed of the random choices; None where there were none.
-        version: the version of unembed.
-        notes: further facts that change numbers, such as `{"hide_unlearned": True}`; values JSON can hold.
+        model: name, Hugging Face id or folder of the model.
+        revision: commit or checksum of the weights; None for a model that was given as an object in memory.
+        dtype: dtype of the weights, such as "float32".
+        corpus: hash or name of the corpus; None if no corpus was used.
+        basis: how vectors were mapped to tokens: "raw", "final", "frozen" or "jacobian"; None if none were.
+        seed: seed of the random choices; None if there were none.
+        version: version of unembed.
+        notes: further settings that change the result, such as `{"hide_unlearned": True}`, as JSON values.
     """
 
     model: str
@@ -35,7 +35,7 @@ class Provenance:
     notes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        # A copy, so that later changes of the caller's mapping do not change the provenance.
+        # Copies the mapping, so that later changes by the caller have no effect here.
         object.__setattr__(self, "notes", dict(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Provenance:
-        """Rebuild the provenance that `to_dict` described.
+        """Make a provenance from the result of `to_dict`.
 
         Raises:
             InvalidInput: a field is unknown or missing.
@@ -65,7 +65,7 @@ class Provenance:
         return cls(**stored)
 
     def line(self) -> str:
-        """Return one line for captions: the fields that are set, in a fixed order."""
+        """Return the fields that are not None as one line of text, for captions."""
         parts = [self.model if self.revision is None else f"{self.model}@{self.revision[:12]}"]
         parts += [self.dtype] if self.dtype != "none" else []
         parts += [

@@ -1,4 +1,4 @@
-"""Several results of one kind, as a sequence that is shown as a table."""
+"""A sequence of results of one type, which is displayed as a table."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Records(Displayed, Sequence[T], Generic[T]):
-    """Results of one kind, such as the events of a prompt.
+    """A sequence of results of one type, such as the traces of several prompts.
 
-    Indexing and iteration give single results. Printed, saved or in a notebook, they are a table with a row for each.
-    They equal any sequence of equal results.
+    Indexing and iteration give single results. Printing, saving and notebooks show a table with a row for each. A
+    `Records` equals any sequence of equal results.
     """
 
     items: tuple[T, ...]
     table: Table
-    """A row for each, in the same order."""
+    """A table with one row for each result, in the same order."""
 
     @classmethod
     def of(
         cls, title: str, items: Sequence[T], columns: Mapping[str, Sequence[Any]], provenance: Provenance
     ) -> "Records[T]":
-        """Combine results with the columns that show them, which have one value for each result."""
+        """Make a `Records` from results and the columns of its table, which have one value for each result."""
         return cls(tuple(items), Table(title, {name: list(values) for name, values in columns.items()}, provenance))
 
     @classmethod
     def of_fields(cls, title: str, kind: type[Any], items: Sequence[T], provenance: Provenance) -> "Records[T]":
-        """Combine results of one dataclass, shown with a column for each field."""
+        """Make a `Records` from instances of the dataclass `kind`; its table has a column for each field."""
         columns = {f.name: [getattr(item, f.name) for item in items] for f in fields(kind)}  # type: ignore[arg-type]
         return cls.of(title, items, columns, provenance)
 
     def to_table(self) -> Table:
-        """One row for each result."""
+        """Return the table, with one row for each result."""
         return self.table
 
     @property

@@ -1,6 +1,6 @@
-"""Save results to files: safetensors with the tensors, and everything else as JSON in the header.
+"""Save results to safetensors files: tensors as such, and everything else as JSON in the header.
 
-Reading such a file executes nothing: it names classes of this package and gives the values of their fields.
+Reading a file does not execute code from it: the file names classes of this package, and the values of their fields.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from unembed.validation import as_path
 from unembed.version import __version__
 
 SCHEMA = "unembed.result/1"
-"""Name of the form; the number rises when it changes."""
+"""The schema of result files; its number increases when the format changes."""
 _MOVED = {
     "unembed.causality.pairs:PatchingPairs": "unembed.causality.patching:PatchingPairs",
     "unembed.causality.prompt_ablations:PromptAblations": "unembed.causality.ablation:PromptAblations",
     "unembed.causality.screening:Screening": "unembed.causality.estimated_effects:EstimatedEffects",
 }
-"""Classes that older files name elsewhere."""
+"""Former names of classes, which older files contain, and their current names."""
 
 
 def save_result(result: object, path: str | os.PathLike[str]) -> None:
     """Write a result to a safetensors file, which `open_result` reads.
 
     Raises:
-        Unsupported: the result holds a live model.
+        Unsupported: the result contains a model, or another object that is not plain data.
     """
     from safetensors.torch import save
 
@@ -46,7 +46,7 @@ def save_result(result: object, path: str | os.PathLike[str]) -> None:
 
 
 def open_result(path: str | os.PathLike[str]) -> Any:
-    """Read the result that a `save` wrote, as an instance of its class.
+    """Read a result from a file that its method `save` wrote; returns an instance of the result's class.
 
     Raises:
         InvalidInput: the file is missing, or is not a result of this package and version.
@@ -78,7 +78,12 @@ def open_result(path: str | os.PathLike[str]) -> Any:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
-    """Convert a value to JSON: tensors by name, sequences and objects with their kind."""
+    """Convert a value to JSON, with the types of sequences and objects.
+
+    Args:
+        tensors: a dict to which the value's tensors are added; the JSON refers to them by name.
+        owner: the class of the whole result, for error messages.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor) and value.is_complex():
@@ -146,5 +151,5 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _is_ours(module: str) -> bool:
-    """Tell whether a module that a file names is one of this package, and not its command."""
+    """Return True if a module may be imported to read a file: a module of this package, except `__main__`."""
     return module.startswith("unembed.") and "__main__" not in module

@@ -1,4 +1,4 @@
-"""The frozen table, with title and provenance, in which every result is printed, shown and saved."""
+"""Define the table, with title and provenance, in which results are displayed, converted and saved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from unembed.results.token_text import visible_html, visible_rich
 from unembed.validation import as_path, positive_int
 
 SCHEMA = "unembed.table/1"
-"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
+"""The schema of a table's JSON; its number increases when a field is removed or changes its meaning."""
 
 _SHOWN_ROWS = 40
 _REPR_ROWS = 8
@@ -46,13 +46,13 @@ td.number, th.number { text-align: right; }
 class Table:
     """Named columns of equal length, in order, with the provenance of the numbers in them.
 
-    Columns whose name is `token` or `tokens`, or ends in `_token` or `_tokens`, hold token text: it is saved as it is
-    and shown with spaces and everything invisible marked. A cell may be a list (a memory's top tokens).
+    Columns named `token` or `tokens`, or ending in `_token` or `_tokens`, contain token text. It is saved unchanged,
+    and displayed with marks for spaces and invisible characters. A cell may be a list, such as a memory's top tokens.
 
     Attributes:
-        title: one line, shown above the table.
-        columns: name -> values (list, tuple, NumPy array, one-axis tensor), or a `pyarrow.Table`.
-        provenance: where the numbers come from.
+        title: one line, displayed above the table.
+        columns: a dict from names to values (list, tuple, NumPy array or tensor with one axis), or a `pyarrow.Table`.
+        provenance: the model, data and settings with which the values were computed.
     """
 
     title: str
@@ -101,7 +101,7 @@ class Table:
     @overload
     def __getitem__(self, key: slice) -> "Table": ...
     def __getitem__(self, key: str | int | slice) -> Any:
-        """Return a column by name (a list), a row by number (a mapping), or a slice of rows (a table).
+        """Return a column by name (as a list), a row by number (as a dict), or a slice of rows (as a table).
 
         Raises:
             InvalidInput: the table has no such column or row.
@@ -129,7 +129,7 @@ class Table:
         return self[: positive_int("n", n)]
 
     def sort_by(self, column: str, *, descending: bool = False) -> "Table":
-        """Sort the rows by a column; equal values keep their order, empty cells and NaN come last.
+        """Return a table with the rows sorted by a column; empty cells and NaN come last. The sort is stable.
 
         Raises:
             InvalidInput: the table has no such column, or its values cannot be ordered.
@@ -152,7 +152,7 @@ class Table:
         return Table(self.title, columns, self.provenance)
 
     def _rows(self, stop: int) -> Iterator[dict[str, Any]]:
-        """Yield the first `stop` rows; only these are turned into Python values."""
+        """Yield the first `stop` rows; only these are converted to Python values."""
         names = self.column_names
         if isinstance(self.columns, dict):
             values = [_plain(column[:stop]) for column in self.columns.values()]
@@ -161,7 +161,7 @@ class Table:
         return (dict(zip(names, cells, strict=True)) for cells in zip(*values, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `to_json` writes: schema name, title, provenance, columns and rows.
+        """Return the table as a dict for JSON: schema, title, provenance, columns and rows.
 
         NaN and infinity become None.
         """
@@ -174,11 +174,14 @@ class Table:
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the table as JSON text; if a path is given, write it there too."""
+        """Return the table as JSON text; if a path is given, also write it to a file."""
         return _saved(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the rows as CSV text with a header line, list cells as JSON, without the provenance."""
+        """Return the rows as CSV text, without the provenance; if a path is given, also write it to a file.
+
+        The first line has the names of the columns. Cells that are lists are written as JSON.
+        """
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.column_names)
@@ -187,7 +190,7 @@ class Table:
         return _saved(out.getvalue(), path)
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table` whose schema metadata holds title and provenance as JSON under `unembed`."""
+        """Return a `pyarrow.Table`; its schema metadata has title and provenance as JSON under the key `unembed`."""
         import pyarrow
 
         if isinstance(self.columns, dict):
@@ -202,7 +205,7 @@ class Table:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
-        """Return the dataframe interchange object of `to_arrow()`. That protocol has no columns of lists."""
+        """Return the dataframe interchange object of `to_arrow()`. This protocol does not support columns of lists."""
         return self.to_arrow().__dataframe__(nan_as_null, allow_copy)
 
     def to_pandas(self) -> Any:
@@ -264,7 +267,7 @@ class Table:
         return cls(about["title"], table.replace_schema_metadata(None), Provenance.from_dict(about["provenance"]))
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return a self-contained page with the whole table; if a path is given, write it there too."""
+        """Return a self-contained HTML page with the table; if a path is given, also write it to a file."""
         page = (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
             f'<meta name="viewport" content="width=device-width"><title>{html.escape(self.title)}</title>'
@@ -276,7 +279,7 @@ class Table:
         return self.fragment(_SHOWN_ROWS)
 
     def fragment(self, stop: int = _SHOWN_ROWS) -> str:
-        """Return the first rows as an HTML table with the provenance under it, as a part of a page."""
+        """Return the first `stop` rows as an HTML table, followed by the provenance, for use in a page."""
         numeric, numbers = self._numeric(stop), self._number_formats(stop)
         table = html_table(
             [visible_html(name, prose=True) for name in self.column_names],
@@ -286,7 +289,7 @@ class Table:
         )
         more = f"<p>{len(self) - stop:,} more rows</p>" if len(self) > stop else ""
         return (
-            '<div style="overflow-x: auto" tabindex="0">'  # a wide table scrolls by itself, the page does not
+            '<div style="overflow-x: auto" tabindex="0">'  # a wide table has its own scroll bar
             f"{table}</div>{more}"
             f'<p class="provenance">{visible_html(self.provenance.line(), prose=True)}</p>'
         )
@@ -300,7 +303,7 @@ class Table:
         return html.escape(number(value))
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """Yield title and first rows in a form that rich prints."""
+        """Yield the title, the first rows and the provenance, for rich to print."""
         yield from self.drawn(options.max_width)
         yield visible_rich(self.provenance.line(), prose=True, style="dim")
 
@@ -311,17 +314,20 @@ class Table:
         most: int = _SHOWN_ROWS,
         unbroken: Sequence[str] = (),
     ) -> Iterator[Any]:
-        """Return title and first rows in a form that rich prints, in at most `width` columns.
+        """Yield the title and the first rows, for rich to print.
 
         Args:
-            formats: how the numbers of some columns are written; else with equal decimals.
-            most: rows, at most.
-            unbroken: columns whose cells stay on one line; the headings of others break between words before them.
+            width: the maximum width in characters.
+            formats: functions that format the numbers of some columns; other columns have a common number of decimals.
+            most: maximum number of rows.
+            unbroken: columns whose cells are not wrapped.
         """
         from rich import box
         from rich.table import Table as RichTable
 
-        headings = {name: name.replace("_", " ") for name in self.column_names}  # a long one breaks between words
+        headings = {
+            name: name.replace("_", " ") for name in self.column_names
+        }  # long headings are wrapped between words
         numbers = self._number_formats(most) | dict(formats or {})
         rows = [
             {name: self._rich_value(name, value, numbers[name]) for name, value in row.items()}
@@ -334,7 +340,7 @@ class Table:
             if name in unbroken:
                 least[i] = max([least[i], *(len(row[name].plain) for row in rows)])
         room = width - 2 * len(headings) - 1
-        if len(rows) == 1 and sum(natural) > room:  # one row that is too wide reads better downwards
+        if len(rows) == 1 and sum(natural) > room:  # a single row that is too wide is shown as one line per column
             shown = RichTable(box=None, pad_edge=False, show_header=False)
             for name, heading in headings.items():
                 shown.add_row(visible_rich(heading, prose=True, style="dim"), rows[0][name])
@@ -342,7 +348,7 @@ class Table:
         else:
             numeric, names = self._numeric(most), list(headings)
             tables = []
-            # Columns that do not fit without breaking words continue in a second table under the first.
+            # Columns that do not fit without breaking words are shown in another table below.
             for block in column_blocks(least, width - 1, gap=2):
                 shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
                 columns = [names[i] for i in block]
@@ -371,7 +377,7 @@ class Table:
         return Text(number(value))
 
     def to_text(self, width: int = 200) -> str:
-        """Return the table as the terminal shows it, without colour, at most `width` columns wide."""
+        """Return the table as text, as the terminal shows it, without colour and at most `width` characters wide."""
         from rich.console import Console
 
         out = io.StringIO()
@@ -379,23 +385,23 @@ class Table:
         return out.getvalue()
 
     def __str__(self) -> str:
-        """Show the first rows as text, then the number of rows left out; `to_text()` sets the width."""
+        """Return `to_text()`: the first rows, and the number of rows that are left out."""
         return self.to_text()
 
     def __repr__(self) -> str:
-        """Show title, size and the first rows, at most 100 columns wide."""
+        """Return size, title and the first rows as text, at most 100 characters wide."""
         size = f"Table: {len(self):,} rows x {len(self.column_names)} columns"
         first = self if len(self) <= _REPR_ROWS else self[:_REPR_ROWS]
         more = f"\n... {len(self) - _REPR_ROWS:,} more rows" if len(self) > _REPR_ROWS else ""
         return f"{size}\n{first.to_text(width=100).rstrip()}{more}"
 
     def _number_formats(self, stop: int) -> dict[str, Callable[[object], str]]:
-        """Choose how the numbers of each column are formatted, from the rows that are shown."""
+        """Return a function for each column that formats its numbers, chosen from the first `stop` rows."""
         rows = list(self._rows(stop))
         return {name: column_format(row[name] for row in rows) for name in self.column_names}
 
     def _numeric(self, stop: int) -> set[str]:
-        """Return the columns to align right: those with numbers in every row that was looked at."""
+        """Return the names of columns with numbers in all of the first `stop` rows; these are aligned right."""
         numeric = set(self.column_names)
         for row in self._rows(stop):
             numeric -= {name for name, value in row.items() if not isinstance(value, int | float | None)}
@@ -416,7 +422,7 @@ def _holds_tokens(column: str) -> bool:
 
 
 def _plain(values: Any) -> list[Any]:
-    """Return plain Python values of an array, a tensor or a sequence, including NumPy and torch scalars in lists."""
+    """Convert an array, a tensor or a sequence, which may contain NumPy or torch scalars, to a list of plain values."""
     if hasattr(values, "tolist"):
         return values.tolist()
     return [value.tolist() if hasattr(value, "tolist") else value for value in values]

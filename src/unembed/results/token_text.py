@@ -1,4 +1,4 @@
-"""Make token text visible; no other code decides how a token is displayed.
+"""Mark spaces and invisible characters in tokens for display. All code that displays tokens uses this module.
 
 | in the token | shown as |
 |---|---|
@@ -24,8 +24,8 @@ from typing import Any
 _NAMED = {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
 _OPEN, _CLOSE, _CARRIER = "⟨", "⟩", "◌"
 _MARKS = frozenset([*_NAMED.values(), _OPEN, _CLOSE, _CARRIER, *(chr(0x2400 + code) for code in range(0x20))])
-# Unicode classes these as letters or marks, although nothing is drawn for them: variation selectors, fillers, the
-# grapheme joiner.
+# Characters that are invisible, although Unicode classifies them as letters or marks: variation selectors, fillers,
+# the grapheme joiner.
 _DRAWN_AS_NOTHING = frozenset(
     chr(code)
     for code in (
@@ -41,16 +41,15 @@ def visible(token: str | bytes, *, prose: bool = False) -> str:
     """Return the token as plain text in which everything invisible is marked.
 
     Args:
-        token: a token's text, or its bytes where they may not be UTF-8. A lone surrogate U+DC80 to U+DCFF represents a
-            byte, as in Python's `surrogateescape`.
-        prose: leave plain spaces and literal marks as they are: for titles and names, where only what could mislead is
-            marked.
+        token: a token's text, or its bytes, which need not be valid UTF-8. A lone surrogate U+DC80 to U+DCFF in a text
+            represents a byte, as in Python's `surrogateescape`.
+        prose: True for titles, names and sentences: spaces, and characters that look like the marks, stay as they are.
     """
     return "".join(text for text, _ in _pieces(token, prose))
 
 
 def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) -> Any:
-    """Return the token as a `rich.text.Text`: marks are dimmed among letters, square brackets are not markup."""
+    """Return the token as a `rich.text.Text` with dimmed marks; square brackets are not interpreted as markup."""
     from rich.text import Text
 
     text = Text(style=style)
@@ -60,7 +59,7 @@ def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) ->
 
 
 def visible_html(token: str | bytes, *, prose: bool = False) -> str:
-    """Return the token as escaped HTML in a `<bdi>`, so that right-to-left letters do not reorder their neighbours."""
+    """Return the token as escaped HTML in a `<bdi>`, so that right-to-left letters do not reorder other text."""
     parts = [
         f'<span class="mark">{html.escape(piece)}</span>' if is_dim else html.escape(piece)
         for piece, is_dim in _dimmed(token, prose)
@@ -69,14 +68,14 @@ def visible_html(token: str | bytes, *, prose: bool = False) -> str:
 
 
 def _dimmed(token: str | bytes, prose: bool) -> list[tuple[str, bool]]:
-    """Return the pieces, and which are marks to dim; in a token that consists only of marks, none is dimmed."""
+    """Return (text, is dimmed) for each character. Marks are dimmed unless the token consists of marks only."""
     pieces = list(_pieces(token, prose))
     has_letters = any(not is_mark for _, is_mark in pieces)
     return [(piece, is_mark and has_letters) for piece, is_mark in pieces]
 
 
 def _pieces(token: str | bytes, prose: bool) -> Iterator[tuple[str, bool]]:
-    """Yield each character as (what to show, whether that is one of our marks)."""
+    """Yield (text to display, is a mark) for each character of a token."""
     text = token.decode("utf-8", "surrogateescape") if isinstance(token, bytes) else token
     previous = ""
     for char in text:
@@ -109,14 +108,18 @@ def _stands_on_nothing(previous: str) -> bool:
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
 _BEGUN = re.compile(r"\\x[c-f][0-9a-f](\\x[89ab][0-9a-f]){0,2}$")
 _CONTINUED = re.compile(r"(\\x[89ab][0-9a-f])+")
-"""The bytes that begin and continue a character in UTF-8."""
+"""Escaped bytes, such as `\\xe5`, that begin (`_BEGUN`) and continue (`_CONTINUED`) a character in UTF-8."""
 _LONGEST_CHARACTER = 4
 
 
 def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
-    r"""The tokens, those that hold parts of one character joined, and how many tokens each piece is made of.
+    r"""Join consecutive tokens that contain the bytes of one character.
 
-    A byte that is not a character is `\xe5` in a token's text. Bytes that do not form one together stay separate.
+    In a token's text, a byte that is not a character by itself is written `\xe5`. Bytes that do not form a character
+    together stay separate.
+
+    Returns:
+        The texts, each with the number of tokens that it consists of.
 
     >>> join_bytes([" city", "\\xe5", "\\x8c", "\\x97", "\\xff"])
     [(' city', 1), ('北', 3), ('\\xff', 1)]
@@ -130,7 +133,7 @@ def join_bytes(tokens: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def character_at(tokens: Sequence[str], position: int) -> str:
-    r"""The token at a position, or the character of which it is a part.
+    r"""Return the token at a position; if it contains a part of a character, return that character.
 
     >>> character_at([" city", "\\xe5", "\\x8c", "\\x97"], 2)
     '北'
@@ -139,7 +142,7 @@ def character_at(tokens: Sequence[str], position: int) -> str:
 
 
 def characters(tokens: Sequence[str]) -> list[str]:
-    r"""For each token its text, or the character of which it is a part: the heads of columns of positions.
+    r"""Return the text of each token; for a token that contains a part of a character, that character.
 
     >>> characters([" city", "\\xe5", "\\x8c", "\\x97"])
     [' city', '北', '北', '北']
@@ -148,16 +151,16 @@ def characters(tokens: Sequence[str]) -> list[str]:
 
 
 def whole_character(before: str, token: str, after: str = "") -> tuple[str, str]:
-    r"""A token in its text, joined with the parts of its neighbours that belong to the same character.
+    r"""Join a token with the bytes before and after it that belong to the same character.
 
     Args:
         before: the text before the token.
-        token: the token's own text.
-        after: the text of the token after it.
+        token: the text of the token.
+        after: the text of the next token.
 
     Returns:
-        The text before, without what belongs to the token's character, and that character; both unchanged where the
-        token holds no part of a character, or its other parts are missing.
+        `before` without the bytes of the joined character, and the character. If the token contains no part of a
+        character, or other parts of the character are missing, `before` and `token` are returned unchanged.
 
     >>> whole_character("in \\xe5\\x8c", "\\x97", " city")
     ('in ', '北')

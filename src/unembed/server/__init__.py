@@ -1,5 +1,5 @@
-"""The explorer: a local web page for analysing predictions, editing the model and labelling its parts.
+"""The explorer: a local web page for analysing predictions, editing activations, and labelling memories and heads.
 
-`app.create` makes the FastAPI application over a `state.ServerState`; `model_queue` runs the model on one thread;
-`routes/` holds the API, a file for each screen; `static/` holds the page.
+`app.create` makes the FastAPI application; `state.ServerState` stores the loaded model and index; `model_queue` runs
+the model on one thread; `routes/` defines the API, with a file for each screen; `static/` contains the page.
 """

@@ -1,4 +1,4 @@
-"""The web application: the API under /api/v1, the page, and the access control before both."""
+"""Create the web application: the API under /api/v1, the page, and access control for both."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     """Return the application with its access control.
 
     Args:
-        state: the open model and index; the caller closes it.
-        token: the secret that every request to the API must carry.
+        state: the loaded model and index; the caller closes it.
+        token: the secret that every request to the API must contain.
         port: the port of the server, which is part of the cookie's name.
-        hosts: the host names that requests may name.
+        hosts: the allowed values of a request's Host header, without the port.
     """
     # On some machines the system maps .js to text/plain, and browsers refuse to run such modules.
     mimetypes.add_type("text/javascript", ".js")
@@ -57,7 +57,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
     )
     app.state.server = state
     responses.install_error_handlers(app)
-    # Compression level 1: the server runs on the reader's own machine, where time matters more than bytes.
+    # Compression level 1: server and browser are on the same machine, where time matters more than size.
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=1)
     api = APIRouter(prefix="/api/v1")
     for room in (about, traces, flow, memories, atlas, heads, comparison, patching, labels, labs, presets, sessions):

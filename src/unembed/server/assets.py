@@ -1,4 +1,4 @@
-"""Serve the page and its files: one HTML document, ES modules and style sheets, as they lie in the folder."""
+"""Serve the page and its files: one HTML document, ES modules and style sheets, without a build step."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from unembed import __version__
 
 STATIC = Path(__file__).parent / "static"
 STYLES = ("colours", "grid", "charts", "flow", "page", "parts", "shared", "screens")
-"""The style sheets in their order; the first four are those of notebooks and saved files, too."""
+"""The style sheets, in the order in which the page loads them. Notebooks and saved files use the first four too."""
 _IMPORTED = re.compile(r'from "(\./[^"]+|\.\./[^"]+)";')
 _REVALIDATE = {"cache-control": "no-cache"}
 
 
 def first_modules() -> list[str]:
-    """Return the modules that the first screen imports.
+    """Return the paths of the JavaScript modules that the first screen imports, directly or indirectly.
 
-    The page preloads them; a browser would find them one by one.
+    The page preloads them; otherwise the browser would discover and request them one after the other.
     """
     found: set[Path] = set()
     waiting = [STATIC / "js/main.js", STATIC / "js/screens/trace.js"]
@@ -39,7 +39,7 @@ def first_modules() -> list[str]:
 
 
 def page() -> str:
-    """Return the HTML document. Its icon is inline, as a browser would request a file at every change of address."""
+    """Return the HTML document. Its icon is inline: browsers request an icon file at every change of the URL."""
     root = f"static/{__version__}"
     preload = "\n".join(f'<link rel="modulepreload" href="{root}/{name}">' for name in first_modules())
     styles = "\n".join(f'<link rel="stylesheet" href="{root}/css/{name}.css">' for name in STYLES)
@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page and its files. The version is part of each file's address."""
+    """Add routes for the page and its files; the package's version is part of each file's URL."""
     html = page()
 
     @app.get("/", include_in_schema=False)
@@ -61,7 +61,7 @@ def add_page(app: FastAPI) -> None:
 
 
 class _RevalidatedFiles(StaticFiles):
-    """Files that a browser caches, but checks for changes by their ETag."""
+    """Static files that a browser caches and revalidates by ETag at each use."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

@@ -1,8 +1,8 @@
-"""Access control: host names, the token and request sizes; and the security headers of every response.
+"""Access control: check host name, token and size of requests, and add security headers to responses.
 
-Pages of other sites run in the same browser, so binding to 127.0.0.1 is not enough: an allow-list of host names stops
-DNS rebinding, a token (in the link once, then in a cookie that other sites' requests do not carry) stops cross-site
-requests, and there is no CORS header at all.
+Binding to 127.0.0.1 is not enough, because pages of other sites run in the same browser and can send requests to the
+server. An allow-list of host names stops DNS rebinding. A token stops cross-site requests: it is in the link that opens
+the page, and then in a cookie that the browser does not send with requests from other sites. No CORS header is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_BODY = 256 * 1024
 MAX_IMPORT = 8 * 1024 * 1024
-"""The largest request in bytes, and the largest import of annotations."""
+"""Maximum size in bytes of a request body (`MAX_BODY`), and of an import of annotations (`MAX_IMPORT`)."""
 MAX_IN_FLIGHT = 96
 
 _POLICY = (
@@ -46,7 +46,7 @@ def new_token() -> str:
 
 @dataclass
 class Guard:
-    """Passes a request on, or answers it with an error."""
+    """An ASGI application that checks each request, and passes it to `app` or answers it with an error."""
 
     app: ASGIApp
     token: str
@@ -85,7 +85,7 @@ class Guard:
             self._in_flight -= 1
 
     def _answer(self, scope: Scope, headers: dict[str, str]) -> Response | None:
-        """Return the answer to a request that is not passed on; None for one that is."""
+        """Return the response to a request that is rejected or redirected; None if it is passed to the application."""
         host = _host_of(headers.get("host", ""))
         if host not in self.hosts:
             return _refused(421, "host", f"host {host[:80]!r} is not served here", self.needed)
@@ -119,7 +119,7 @@ class Guard:
         return cookie is not None and self._matches(cookie.value)
 
     def _without_token(self, query: dict[str, str]) -> Response:
-        """Redirect to the same address without the token, which is in a cookie from now on."""
+        """Set a cookie with the token, and redirect to the same URL without the token."""
         rest = urlencode([(name, value) for name, value in query.items() if name != "token"])
         answer = Response(None, 303, {**_UNCACHED, "location": f"./?{rest}" if rest else "./"})
         answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")

@@ -1,4 +1,7 @@
-"""The clusters of all values: read from the index's folder, or computed once, by only one thread at a time."""
+"""The clusters of all value vectors: read from the index's folder, or computed once.
+
+Only one thread at a time may call `find_or_compute`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ClusterStore:
-    """The clusters of a model's values, once they are known."""
+    """Stores the clusters of a model's value vectors once they have been read or computed."""
 
     def __init__(self, lm: LanguageModel, index: Index | None) -> None:
         self._lm, self._index = lm, index
@@ -22,17 +25,17 @@ class ClusterStore:
 
     @property
     def is_known(self) -> bool:
-        """Tell whether the clusters have been read or computed."""
+        """True if the clusters have been read or computed."""
         return self._clusters is not None
 
     def find(self) -> ValueClusters | None:
-        """Return the clusters in memory or in the index's folder, or None."""
+        """Return the clusters if they are in memory or in the index's folder, else None."""
         if self._clusters is None and self._index is not None:
             self._clusters = stored_clusters(self._lm, self._index)
         return self._clusters
 
     def find_or_compute(self, progress: Callable[[int, int], None]) -> ValueClusters:
-        """Return the known clusters, or compute them now."""
+        """Return the clusters; compute them if `find` finds none."""
         found = self.find()
         if found is None:
             found = self._clusters = made_clusters(self._lm, self._index, progress)

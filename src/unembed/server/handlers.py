@@ -1,6 +1,6 @@
-"""Declare routes by functions: a function computes the answer, and its signature describes the request.
+"""Declare a route by a function that computes the response; its signature describes the request.
 
-The handler, the validation, the cache key and the entry in the API's description are derived from the function.
+The request handler, the validation, the cache key and the OpenAPI description are derived from the function.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class Routes(APIRouter):
         depends_on: Callable[[ServerState], object] = lambda _: None,
         shape: type | None = None,
     ) -> Callable[[Answer], Answer]:
-        """Serve what the decorated function returns, as JSON, cached by its arguments.
+        """Decorate a function to serve its result as JSON; results are cached by the function's arguments.
 
-        The function takes the state of the server, then the parameters of the request. A prompt in the request gets an
-        id, which later requests may name.
+        The function takes the state of the server, then the parameters of the request. A prompt in the request is
+        stored under an id, by which later requests may refer to it.
 
         Args:
             address: the method and the path, such as "GET /heads".
-            doing: what the server's status shows while the function runs.
-            on: where the function runs.
-            channel: a newer request of the same page and channel replaces an older one. `{name}` stands for an
-                argument; the address when None.
-            depends_on: what the answer depends on besides the arguments.
-            shape: a dataclass that describes the answer; the one that the function returns, if it does, when None.
+            doing: a text for the server's status while the function runs.
+            on: the thread or thread pool on which the function runs.
+            channel: a newer request of the same page and channel cancels an older one. `{name}` in the text stands for
+                an argument. The address when None.
+            depends_on: returns anything else that the result depends on, which becomes part of the cache key.
+            shape: a dataclass that describes the response in OpenAPI; None for the function's return annotation.
         """
         method, path = address.split()
 
@@ -93,11 +93,11 @@ class Routes(APIRouter):
 
 
 def cache_key(function: Callable[..., object], arguments: dict[str, Any], depends_on: object = None) -> str:
-    """Return a hash of a function, its arguments, and everything else that its answer depends on."""
+    """Return a hash of a function, its arguments, and anything else that its result depends on."""
     described = json.dumps([function.__module__, function.__name__, arguments, depends_on], default=_plain)
     return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
 
 
 def _plain(value: object) -> dict[str, Any]:
-    """Return the fields of a request's body, or of parameters that several routes share."""
+    """Convert a pydantic model or a dataclass to a dict, for JSON."""
     return value.model_dump() if isinstance(value, BaseModel) else vars(value)

@@ -1,8 +1,8 @@
-"""A queue of work for the model, and the single thread that runs it.
+"""A queue of jobs for the model, and the single thread that runs them.
 
-Work is a generator: the thread takes one step of one job and puts the job at the end of the queue, so that a request of
-one client is answered between two tokens of another's generation. A newer job of the same client and channel replaces
-an older one, waiting or running. An idle task runs, a step at a time, only while no job waits.
+A job is a generator. The thread runs one step of a job and puts the job at the end of the queue, so that other requests
+are answered between two tokens of a long generation. A newer job of the same client and channel cancels an older one,
+even if that is running. An idle task runs, a step at a time, only while the queue is empty.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from unembed.errors import UnembedError
 
 _END = object()
 _WAKE_UP_S = 1.0
-"""The longest time between two checks of the queue: on Windows a thread that waits without end ignores Ctrl-C."""
+"""Maximum time in seconds that the thread waits for a job. On Windows, a wait without a timeout ignores Ctrl-C."""
 
 
 class Superseded(UnembedError):
-    """Raised if a newer request from the same page replaced this one, or the page disconnected."""
+    """Raised in a request that a newer request from the same page has replaced, or whose page has disconnected."""
 
 
 def superseded() -> Superseded:
-    """Return the error for the older of two requests."""
+    """Return the error for a request that a newer one has replaced."""
     return Superseded("this request was cancelled", why="a newer request from the same page replaced it")
 
 
 class Busy(UnembedError):
-    """Raised if more jobs wait than the server accepts."""
+    """Raised if the queue of jobs is full."""
 
 
 @dataclass(eq=False)
 class Job:
-    """A generator to run, and the queue that receives its items."""
+    """A generator to run on the model's thread, and the asyncio queue that receives its items."""
 
     steps: Callable[[], Iterator[Any]]
     key: tuple[str, str]
@@ -50,7 +50,7 @@ class Job:
     running: Iterator[Any] | None = None
 
     def put(self, item: object) -> None:
-        """Pass an item to the request, which waits in its own event loop."""
+        """Send an item to the request handler, which waits in the event loop of another thread."""
         try:
             self.loop.call_soon_threadsafe(self.out.put_nowait, item)
         except RuntimeError:
@@ -58,7 +58,7 @@ class Job:
 
 
 class ModelQueue:
-    """Jobs for the model, and the thread that runs them."""
+    """The queue of jobs, and the thread that runs them."""
 
     def __init__(self, max_waiting: int = 64) -> None:
         """Create an idle queue, in which at most `max_waiting` jobs may wait."""
@@ -71,12 +71,12 @@ class ModelQueue:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Run jobs on the queue's own thread."""
+        """Start a thread that runs the jobs."""
         self._thread = threading.Thread(target=self.run_jobs, name="unembed-model", daemon=True)
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
-        """Return the running job, its seconds so far, and how many jobs wait; this never blocks."""
+        """Return the name of the running job, its seconds so far, and the number of waiting jobs; never blocks."""
         current = self._current
         return {
             "running": None if current is None else current.what,
@@ -90,8 +90,8 @@ class ModelQueue:
         """Yield the items of a generator that runs on the model's thread.
 
         Raises:
-            Superseded: a newer job of the same client and channel came.
-            Busy: too many jobs wait.
+            Superseded: a newer job of the same client and channel has replaced this one.
+            Busy: the queue is full.
         """
         job = Job(steps, (client, channel), what, asyncio.get_running_loop(), asyncio.Queue())
         self._add(job)
@@ -100,7 +100,7 @@ class ModelQueue:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
-                await asyncio.sleep(0)  # each item is sent before the next is taken
+                await asyncio.sleep(0)  # lets the event loop send this item before it takes the next
         finally:
             job.cancelled = True  # also when the client has disconnected
 
@@ -116,13 +116,13 @@ class ModelQueue:
         return result
 
     def run_when_idle(self, steps: Iterator[Any]) -> None:
-        """Run a task, a step at a time, until the next job comes. It replaces the idle task before it."""
+        """Run a task step by step while there are no jobs. A new job or idle task ends it."""
         with self._change:
             self._idle_task = steps
             self._change.notify()
 
     def stop(self) -> None:
-        """Cancel all jobs; `run_jobs` returns after the step that runs now."""
+        """Cancel all jobs; `run_jobs` returns after the current step."""
         with self._change:
             self._stopped = True
             for job in [*self._jobs, *([self._current] if self._current else [])]:
@@ -166,7 +166,7 @@ class ModelQueue:
                         self._idle_task = None
 
     def _step(self, job: Job) -> bool:
-        """Run one step of a job; return whether it has more."""
+        """Run one step of a job; return True if the job is not finished."""
         if job.cancelled:
             self._cancel(job)
             return False
@@ -177,14 +177,14 @@ class ModelQueue:
             return True
         except StopIteration:
             job.put(_END)
-        except BaseException as error:  # every failure belongs to the request, and the thread continues
+        except BaseException as error:  # the error is sent to the request; the thread must not end
             job.put(error)
         return False
 
     @staticmethod
     def _idle_step(task: Iterator[Any]) -> bool:
-        """Run one step of the idle task; return whether it may have more."""
-        with suppress(Exception):  # a request for the same work gets the same failure
+        """Run one step of the idle task; return False if it is finished or has failed."""
+        with suppress(Exception):  # not reported: a request for the same work raises the error again
             next(task)
             return True
         return False

@@ -1,8 +1,9 @@
-"""The atlas as the page receives it: small, so that a map of 50,000 values is read in a moment and cached.
+"""Encode the atlas (a map of all value vectors) in a compact binary form, which the page loads fast and caches.
 
-A body is gzip of: the length of a header (4 bytes, little-endian); the header, as JSON; then each column that the
-header names, one unsigned number for each value, in four planes: the lowest byte of all values, then the next one.
-Positions are steps from the middle of a value's island, a fifth of the distance between neighbours.
+The format, compressed by gzip: the length of the header (4 bytes, little-endian); the header as JSON; then the columns
+that the header names. A column has one unsigned 32-bit integer for each value vector, stored as four planes: first the
+lowest bytes of all integers, then the second lowest, and so on. A position is an integer number of steps from the
+middle of the vector's cluster on the map (its "island"); a step is a fifth of the distance between neighbours.
 """
 
 from __future__ import annotations
@@ -20,25 +21,27 @@ from jaxtyping import Int
 from unembed.index import AtlasView
 
 SHOWN_TOKENS = 2
-"""Promoted tokens of each value; the card of a value has more."""
+"""Number of promoted tokens to send for each value vector; the page requests more when a vector is selected."""
 STEPS = 5
-"""Steps of a position between two neighbours."""
+"""Number of position steps between two neighbours on the map."""
 LEVELS_A_DECADE = 12
 LEAST_DENSITY = 1e-5
 
 
 @dataclass(frozen=True)
 class PackedAtlas:
-    """A body, and a name that changes with its content."""
+    """An encoded atlas, and a hash of its content."""
 
     version: str
     body: bytes
 
 
 def pack(view: AtlasView) -> PackedAtlas:
-    """Return the map without what no reader sees: positions and densities are rounded, two tokens stand for a value."""
+    """Encode an atlas. Positions and densities are rounded, and each value vector has its first two tokens only."""
     top = [row[:SHOWN_TOKENS] for row in view.top]
-    ranked = [i for i, _ in Counter(i for row in top for i in row).most_common()]  # small numbers are frequent
+    ranked = [
+        i for i, _ in Counter(i for row in top for i in row).most_common()
+    ]  # frequent tokens get small numbers, which compress well
     rank = {token: n for n, token in enumerate(ranked)}
     step = _step(view)
     cluster = np.asarray(view.cluster)
@@ -73,24 +76,24 @@ def pack(view: AtlasView) -> PackedAtlas:
 
 
 def _step(view: AtlasView) -> float:
-    """Return the length of a step on the map: a fifth of the distance between neighbours, which all islands share."""
+    """Return the length of a position step: a fifth of the distance between neighbours, equal in all islands."""
     largest = max(view.islands, key=lambda one: one.size)
     rings = np.ceil((np.sqrt(max(0, (largest.size - 1) / 3 * 4 + 1)) - 1) / 2)
     return float(largest.radius / (rings + 0.9) / STEPS)
 
 
 def _steps(at: np.ndarray, middle: np.ndarray, step: float) -> Int[np.ndarray, " value"]:
-    """Return whole steps from the middle, without a sign: 0, -1, 1, -2, 2 become 0, 1, 2, 3, 4."""
+    """Return positions as numbers of steps from the middle, made unsigned: 0, -1, 1, -2, 2 become 0, 1, 2, 3, 4."""
     steps = np.round((at - middle) / step).astype(np.int64)
     return np.where(steps < 0, -2 * steps - 1, 2 * steps)
 
 
 def _levels(density: np.ndarray) -> Int[np.ndarray, " value"]:
-    """Return densities on a logarithmic scale; 0 for a value that is never active."""
+    """Return densities (shares of tokens on which a memory is active) on a logarithmic scale; 0 for density 0."""
     levels = np.log10(np.maximum(density, LEAST_DENSITY) / LEAST_DENSITY) * LEVELS_A_DECADE
     return np.where(density > 0, 1 + np.round(levels).astype(np.int64), 0)
 
 
 def _planes(column: np.ndarray) -> bytes:
-    """Return numbers below 2³² byte by byte: the planes of equal bytes compress to nothing."""
+    """Return the bytes of 32-bit integers, first the lowest byte of all, then the next; this compresses well."""
     return column.astype("<u4").view(np.uint8).reshape(-1, 4).T.tobytes()

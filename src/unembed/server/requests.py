@@ -1,4 +1,4 @@
-"""The requests that a page may send, with types and bounds."""
+"""The parameters and bodies of the API's requests, with types and bounds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from unembed.server.state import MAX_EDITS, MAX_PROMPT, ServerState
 from unembed.trace import MemoryOrder, Question, Trace
 
 LARGEST = 1_000_000
-"""The largest layer, index or position: SQLite, Arrow and torch all accept it."""
+"""The largest layer, index or position in a request; SQLite, Arrow and torch all accept it."""
 
 
 async def server_state(request: Request) -> ServerState:
-    """Return the state of the application that received the request."""
+    """Return the `ServerState` of the application (a FastAPI dependency)."""
     return request.app.state.server
 
 
@@ -51,25 +51,25 @@ Finite = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 def parse_token(text: str) -> str | int:
-    """Read a token: `#17` is the token with id 17, everything else is a token's text."""
+    """Parse a token: `#17` is the token with id 17; any other text is the token's text."""
     if len(text) > 1 and text[0] == "#" and text[1:].isascii() and text[1:].isdigit():
         return int(text[1:][:9])
     return text
 
 
 def parse_optional_token(text: str | None) -> str | int | None:
-    """Read a token as `parse_token` does, or None."""
+    """Parse a token as `parse_token` does; None stays None."""
     return None if text is None else parse_token(text)
 
 
 class StrictModel(BaseModel):
-    """A request body that may have no other fields."""
+    """A request body in which unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class EditRequest(StrictModel):
-    """One change to a run."""
+    """A change to a memory's coefficient or a head during the forward pass."""
 
     target: Literal["coefficient", "head"] = "coefficient"
     action: Literal["set", "scale", "add"]
@@ -91,7 +91,7 @@ class PromptRequest(StrictModel):
     edits: EditList = Field(default_factory=list[EditRequest])
 
     def library_edits(self) -> list[Edit]:
-        """Return the edits as the library takes them."""
+        """Return the edits as `unembed.Edit` objects."""
         return [Edit.from_dict(edit.model_dump()) for edit in self.edits]
 
     def register(self, state: ServerState) -> str:
@@ -104,7 +104,7 @@ class PromptRequest(StrictModel):
 
 
 class TraceRequest(PromptRequest):
-    """A prompt to trace, and how many tokens each cell lists."""
+    """A prompt to trace, and the number of top tokens at each layer and position."""
 
     top: int = Field(default=5, ge=1, le=10)
 
@@ -120,7 +120,7 @@ class CompareRequest(PromptRequest):
 
 
 class QuestionRequest(PromptRequest):
-    """A prompt, one of its positions, and the question there: the prediction against the runner-up by default."""
+    """A prompt, a position, and the token to explain; by default, the prediction compared with the runner-up."""
 
     position: int = Field(-1, ge=-LARGEST, le=LARGEST)
     token: str | None = Field(None, max_length=200)
@@ -128,13 +128,13 @@ class QuestionRequest(PromptRequest):
     alone: bool = False
 
     def question(self, trace: Trace) -> Question:
-        """Return the question about the trace's position."""
+        """Return which token to explain at the position, and which to compare it with."""
         token, against = parse_optional_token(self.token), parse_optional_token(self.against)
         return trace.question(token, against, self.position, alone=self.alone)
 
 
 class FlowRequest(QuestionRequest):
-    """A prediction whose circuit is drawn; edits of the request play no part."""
+    """A prediction whose circuit is to be drawn; `edits` are ignored."""
 
     other: str | None = Field(None, max_length=4000, description="the same prompt without the behaviour; null: found")
     unpaired: bool = Field(False, description="explain the prompt by itself")
@@ -142,7 +142,7 @@ class FlowRequest(QuestionRequest):
 
 
 class WithoutRequest(QuestionRequest):
-    """A prediction, and one head or memory at a position that it is measured without."""
+    """A prediction, and one head or memory at a position to ablate."""
 
     part: Literal["head", "memory"]
     layer: int = Field(ge=0, le=LARGEST)
@@ -161,7 +161,7 @@ class Part(StrictModel):
 
 
 class GroupRequest(QuestionRequest):
-    """A prediction, and heads and memories that it is measured with, changed together."""
+    """A prediction, and heads and memories to change together."""
 
     parts: list[Part] = Field(min_length=1, max_length=200)
     factor: float = Field(0.0, ge=-100, le=100, description="what multiplies them; 0: off")
@@ -169,7 +169,7 @@ class GroupRequest(QuestionRequest):
 
 
 class TwoPrompts(StrictModel):
-    """A prompt with a behaviour and one without it, and the two tokens whose logits are compared."""
+    """A prompt on which the model shows a behaviour, one on which it does not, and the two tokens to compare."""
 
     clean: str = Field(min_length=1, max_length=4000)
     corrupted: str = Field(min_length=1, max_length=4000)
@@ -177,12 +177,12 @@ class TwoPrompts(StrictModel):
     against: str | None = Field(None, max_length=200, description="null: the corrupted prompt's prediction")
 
     def tokens(self) -> tuple[str | int | None, str | int | None]:
-        """Return the two tokens as the library takes them."""
+        """Return the two tokens as text, id or None."""
         return parse_optional_token(self.token), parse_optional_token(self.against)
 
 
 class PatchingRequest(TwoPrompts):
-    """Which activations are patched, one at a time, and which way."""
+    """The activations to patch, one at a time, and the direction: into the corrupted or the clean run."""
 
     point: Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "coefficients"] = "resid_pre"
     direction: Literal["denoising", "noising"] = "denoising"
@@ -192,7 +192,7 @@ class PatchingRequest(TwoPrompts):
 
 
 class PatchedContinuationRequest(StrictModel):
-    """One patched activation, and how far to generate."""
+    """One activation to patch, and the number of tokens to generate."""
 
     clean: str = Field(min_length=1, max_length=4000)
     corrupted: str = Field(min_length=1, max_length=4000)
@@ -205,7 +205,7 @@ class PatchedContinuationRequest(StrictModel):
 
 
 class ScoreTermsRequest(StrictModel):
-    """A prompt and two of its positions. It takes no edits: the terms are proved on the model as it is."""
+    """A prompt and two of its positions. There are no edits: the terms are computed for the unedited model."""
 
     prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
     destination: int = Field(ge=0, le=LARGEST)
@@ -213,7 +213,7 @@ class ScoreTermsRequest(StrictModel):
 
 
 class HeadExamplesRequest(StrictModel):
-    """How much of the corpus is read."""
+    """The amount of the corpus to search for examples."""
 
     windows: int = Field(32, ge=1, le=64)
     length: int = Field(128, ge=2, le=256, description="tokens of a window, at most")
@@ -234,7 +234,7 @@ class LabelRequest(StrictModel):
 
 
 class ExportedLabel(BaseModel):
-    """A line of an export; a field without a value has its default, and further fields are left out."""
+    """A line of a label export. Empty fields get their default; unknown fields are ignored."""
 
     layer: int = Field(ge=0, le=LARGEST)
     index: int = Field(ge=0, le=LARGEST)
@@ -246,20 +246,20 @@ class ExportedLabel(BaseModel):
 
 
 class WithdrawRequest(StrictModel):
-    """Who withdraws a label."""
+    """The author who withdraws a label."""
 
     author: AuthorName
 
 
 class MemoryRequest(StrictModel):
-    """A memory."""
+    """A memory (FFN neuron)."""
 
     layer: int = Field(ge=0, le=LARGEST)
     index: int = Field(ge=0, le=LARGEST)
 
 
 class ConceptRequest(StrictModel):
-    """Memories that one person gives one name."""
+    """A name to give to several memories, and the person who gives it."""
 
     name: LabelText
     author: AuthorName
@@ -267,7 +267,7 @@ class ConceptRequest(StrictModel):
 
 
 class PatternRequest(StrictModel):
-    """A pattern that an annotator found."""
+    """A pattern that an annotator found in the texts or tokens of an item."""
 
     label: LabelText
     kind: str = Field("", max_length=40)
@@ -275,12 +275,12 @@ class PatternRequest(StrictModel):
     confidence: int | None = Field(default=None, ge=1, le=5)
 
     def confidence_note(self) -> dict[str, int]:
-        """Return the annotator's confidence as a note of the label, if it was given."""
+        """Return the annotator's confidence as a dict for the label's notes; empty if it was not given."""
         return {} if self.confidence is None else {"confidence": self.confidence}
 
 
 class AnnotationRequest(StrictModel):
-    """An annotator's patterns of one queue item; an empty list means that the item has none."""
+    """The patterns that an annotator found in one item of the annotation queue; empty if the item has no pattern."""
 
     what: Literal["key", "value"]
     number: int = Field(ge=0, le=LARGEST)
@@ -292,13 +292,13 @@ class AnnotationRequest(StrictModel):
 
 
 class ImportRequest(StrictModel):
-    """Labels as the export wrote them, one JSON object per line."""
+    """Labels to import, in the format of the export: one JSON object per line."""
 
     jsonl: str = Field(max_length=8_000_000)
 
 
 class WordsRequest(StrictModel):
-    """Words to promote and to suppress, separated by commas."""
+    """Words to promote and words to suppress, separated by commas."""
 
     promote: str = Field("", max_length=400)
     suppress: str = Field("", max_length=400)
@@ -308,7 +308,7 @@ class WordsRequest(StrictModel):
 
 
 class SuppressRequest(PromptRequest):
-    """Prompts to continue with and without edits, and how the continuations are scored."""
+    """Prompts to continue with and without edits, and the settings of the continuations and the perplexity."""
 
     further: list[Annotated[str, Field(min_length=1, max_length=4000)]] = Field(
         default_factory=list[str], max_length=7, description="prompts after the first"
@@ -320,7 +320,7 @@ class SuppressRequest(PromptRequest):
 
 
 class EarlyExitRequest(StrictModel):
-    """A prompt, and the rule by which its tokens exit."""
+    """A prompt, and the early-exit rule to apply at its positions."""
 
     prompt: str = Field(min_length=1, max_length=4000)
     method: Literal["margin", "entropy", "agreement"] = "margin"
@@ -328,19 +328,19 @@ class EarlyExitRequest(StrictModel):
 
 
 class PresetEdit(EditRequest):
-    """An edit of the tray, which may be switched off."""
+    """An edit in the page's list of edits, which may be switched off."""
 
     on: bool = True
 
 
 class PresetRequest(StrictModel):
-    """Edits and the name to save them under."""
+    """Edits, and the name under which to save them."""
 
     name: str = Field(min_length=1, max_length=80, pattern=r"\S")
     edits: list[PresetEdit] = Field(min_length=1, max_length=MAX_EDITS)
 
 
 class SavedAddress(StrictModel):
-    """A view of the page: the part of its address after the path."""
+    """A view of the page: the part of its URL from `#/` on."""
 
     address: str = Field(min_length=2, max_length=200_000, pattern=r"^#/[\x21-\x7e]*$")

@@ -1,4 +1,4 @@
-"""Responses: JSON with an ETag, streamed lines of JSON (NDJSON), and errors that all have the same form."""
+"""Responses: JSON with an ETag, streamed lines of JSON (NDJSON), and errors in one format (`Problem`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STATUS: list[tuple[type[Exception], int, str]] = [
 
 
 def problem(error: errors.UnembedError) -> tuple[int, Problem]:
-    """Return the status and the body for an error of the library."""
+    """Return the HTTP status and the response body for one of this package's errors."""
     status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))
     return status, Problem(code=code, message=error.what, why=error.why, fix=error.instead)
 
@@ -72,7 +72,7 @@ _REASONS = {
 
 
 def _reason(error: Any) -> str:
-    """Describe an invalid value in a request."""
+    """Return the reason why a value in a request is invalid."""
     words = _REASONS.get(error["type"])
     if words:
         return words.format(**error.get("ctx", {}))
@@ -80,7 +80,7 @@ def _reason(error: Any) -> str:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give every error response the same form."""
+    """Make every error response a `Problem`."""
 
     @app.exception_handler(errors.UnembedError)
     async def library_error(_: Request, error: errors.UnembedError) -> JSONResponse:
@@ -100,7 +100,7 @@ def install_error_handlers(app: FastAPI) -> None:
             fix="Choose another value",
             detail=detail,
         )
-        # A lone surrogate in the input must not break the response that rejects it.
+        # The input may contain a lone surrogate, which cannot be encoded as UTF-8: it becomes a question mark.
         return JSONResponse(json.loads(json.dumps(body.model_dump()).encode("ascii", "replace")), 422)
 
     @app.exception_handler(HTTPException)
@@ -119,11 +119,11 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def defect(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse(_defect(error).model_dump(), 500)  # the traceback goes to the server's log as well
+        return JSONResponse(_defect(error).model_dump(), 500)  # the server also logs the traceback
 
 
 def _defect(error: Exception) -> Problem:
-    """Return the body for an error that no code expected, which is a bug of the package."""
+    """Return the response body for an unexpected exception, which is a bug in this package."""
     return Problem(
         code="defect",
         message="the server failed at this request",
@@ -133,7 +133,7 @@ def _defect(error: Exception) -> Problem:
 
 
 def to_json(content: object) -> bytes:
-    """Return JSON as bytes, with dataclasses by their fields; a lone surrogate, which UTF-8 lacks, is escaped."""
+    """Encode an object as JSON. A dataclass becomes a dict of its fields; lone surrogates are escaped."""
     try:
         return json.dumps(content, ensure_ascii=False, default=_fields, **_STRICT).encode()
     except UnicodeEncodeError:
@@ -144,9 +144,9 @@ _STRICT: dict[str, Any] = {"allow_nan": False, "separators": (",", ":")}
 
 
 def _fields(value: object) -> Any:
-    """Return a result's fields without copying; `dataclasses.asdict` would take longer than the encoding.
+    """Convert a dataclass to a dict of its fields, and a tensor to nested lists with None for NaN.
 
-    Tensors are nested lists, with None for NaN.
+    The fields are not copied; `dataclasses.asdict` would copy them, which takes longer than the encoding.
     """
     if isinstance(value, Tensor):
         return numbers_or_none(value)
@@ -156,19 +156,19 @@ def _fields(value: object) -> Any:
 
 
 class Cache:
-    """Response bodies by key; the least recently used are dropped first."""
+    """A cache of response bodies with a maximum size; the least recently used are dropped first."""
 
     def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
-        """`limit` is the size of the cache in bytes."""
+        """Create a cache of at most `limit` bytes."""
         self._limit, self._size = limit, 0
         self._bodies: OrderedDict[str, bytes] = OrderedDict()
 
     def __len__(self) -> int:
-        """The number of bytes in the cache."""
+        """Return the size of the cached bodies in bytes."""
         return self._size
 
     def get(self, key: str) -> bytes | None:
-        """Return the body of a key, or None."""
+        """Return the cached body of a key; None if there is none."""
         if key in self._bodies:
             self._bodies.move_to_end(key)
         return self._bodies.get(key)
@@ -185,7 +185,7 @@ class Cache:
 
 
 def json_response(request: Request, body: bytes) -> Response:
-    """Return JSON with its ETag, or 304 without a body if the page already has it."""
+    """Return a JSON response with an ETag, or status 304 without a body if the page already has this body."""
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = {"etag": tag, "cache-control": "private, no-cache"}
     if tag in request.headers.get("if-none-match", ""):
@@ -194,7 +194,11 @@ def json_response(request: Request, body: bytes) -> Response:
 
 
 def ndjson_response(items: AsyncIterator[Any]) -> StreamingResponse:
-    """One JSON value per line, each sent as soon as it exists (bytes unchanged). An error becomes the last line."""
+    """Return a response that streams one JSON value per line; an error becomes the last line.
+
+    Args:
+        items: the values; bytes are sent unchanged, as already encoded JSON.
+    """
 
     async def encoded_lines() -> AsyncIterator[bytes]:
         try:
@@ -207,6 +211,6 @@ def ndjson_response(items: AsyncIterator[Any]) -> StreamingResponse:
             yield to_json({"kind": "error", **_defect(error).model_dump()}) + b"\n"
             raise
 
-    # "identity" prevents the compression middleware from buffering lines.
+    # The header "identity" turns off the compression middleware, which would delay lines.
     headers = {"cache-control": "no-store", "content-encoding": "identity"}
     return StreamingResponse(encoded_lines(), media_type="application/x-ndjson", headers=headers)

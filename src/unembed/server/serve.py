@@ -1,8 +1,8 @@
-"""Serve the explorer until it is interrupted: the address, the link with its token, the browser, and two threads.
+"""Run the explorer's server until it is interrupted.
 
-The model runs on the calling thread and the server on another. OpenMP made its threads for the thread that loaded the
-model; for any other thread it makes a second set, counts more threads than processors and puts them to sleep between
-operators, and every trace takes half as long again (decision 0005).
+The model runs on the calling thread, and the web server on another. The reason: OpenMP creates its worker threads for
+the thread that loaded the model. If the model ran on another thread, OpenMP would create a second set, find more
+threads than processors, and let them sleep between operators; every trace would take 1.5 times as long (decision 0005).
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens before the server is ready, so that an early browser waits; 0 is any free port.
+    """Return a listening socket. It listens before the server is ready, so that an early browser waits for the server.
+
+    Args:
+        port: the port; 0 for any free port.
 
     Raises:
         InvalidInput: the address cannot be used.
@@ -71,16 +74,24 @@ def serve(
     token: str | None = None,
     view: str | None = None,
 ) -> None:
-    """Serve the explorer until interrupted; prints the link that opens it.
+    """Run the explorer's server until it is interrupted; prints the link that opens the page.
 
-    `view` is the screen that the link opens, as the page's address has it after `#/`.
-
-    On this machine a port keeps its token for a day after its last start, so that tabs work again after a restart.
+    Args:
+        lm: the model.
+        index: the model's index.
+        index_name: the name that the page shows for the index.
+        source: what `unembed.load` takes to open the model again; `lm.name` when None.
+        host: the address to listen on.
+        port: the port to listen on; 0 for any free port.
+        browser: open the link in the default browser.
+        token: the secret that requests must contain. When None, a port of this machine uses the same token again if the
+            server is restarted within a day, so that open tabs still work.
+        view: the view that the link opens: the part of the page's URL after `#/`.
     """
     import uvicorn
 
-    # A port chosen by the system differs at the next start, and a server on another address may be used by other
-    # people.
+    # The token is stored for fixed ports of this machine only: a port that the system chose differs at the next start,
+    # and a server that other machines can reach gets a new token.
     is_kept = port != 0 and host in LOOPBACK
     sock = listening_socket(host, port)
     port = sock.getsockname()[1]
@@ -121,7 +132,9 @@ def serve(
     def shut_down() -> None:
         server.force_exit = server.should_exit  # the second signal
         server.should_exit = True
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # responses that are cut short are not errors now
+        logging.getLogger("uvicorn.error").setLevel(
+            logging.CRITICAL
+        )  # does not log responses that the shutdown interrupts
 
     with sock, _imports_frozen(), _on_signal(shut_down):
         server_thread.start()
@@ -131,7 +144,7 @@ def serve(
 
 @contextmanager
 def _imports_frozen() -> Generator[None]:
-    """A context in which garbage collection skips everything imported before, which would take half a second."""
+    """Context manager inside which garbage collection skips all existing objects, to save half a second each time."""
     gc.freeze()
     try:
         yield
@@ -141,7 +154,7 @@ def _imports_frozen() -> Generator[None]:
 
 @contextmanager
 def _on_signal(handle: Callable[[], None]) -> Generator[None]:
-    """A context in which SIGINT and SIGTERM call `handle`; afterwards the signals have their usual effect."""
+    """Context manager inside which SIGINT and SIGTERM call `handle`; at its end, a received signal is raised again."""
     received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:

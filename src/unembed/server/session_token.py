@@ -1,6 +1,6 @@
-"""Store the token of an address on this machine for a day, so that an open tab works again after a restart.
+"""Store the access token of a port for a day, so that open tabs of the explorer still work after a restart.
 
-It lies in the user's cache folder, in a file that only the user can read, as Jupyter does with its own.
+The file is in the cache folder and only the user can read it, as with Jupyter's tokens.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 from unembed.server.auth import new_token
 
 LIFETIME = 24 * 3600
-"""Seconds after its last use in which a token is used again."""
+"""Number of seconds after the last start of the server in which a stored token is used again."""
 
 
 def session_token(port: int, folder: Path) -> str:
-    """Return the token last used on a port, or a new one if that is older than a day or cannot be trusted.
+    """Return the token last used on a port; a new one if that is older than a day or other users could read it.
 
-    If the folder cannot be written to, only the next restart loses the token.
+    The token is stored for the next start; if the folder cannot be written to, the next start creates a new one.
     """
     path = folder / f"explorer-{port}.token"
     token = _stored_token(path) or new_token()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # readers of the old file cannot read the new one
+        path.unlink(missing_ok=True)  # a process that has the old file open cannot read the new one
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(token)
     except OSError:
@@ -34,7 +34,7 @@ def session_token(port: int, folder: Path) -> str:
 
 
 def _stored_token(path: Path) -> str | None:
-    """Return a token that only this user could read and write, if it was used within its lifetime."""
+    """Return the token in a file; None if it is too old, is not a token, or other users can access the file."""
     try:
         found = path.lstat()
         is_private = os.name == "nt" or (found.st_uid == os.getuid() and not found.st_mode & 0o077)

@@ -1,4 +1,4 @@
-"""The open model and index of the server, with the model's queue and the caches."""
+"""The state of the server: the loaded model and index, the queue of jobs for the model, and the caches."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace
 
 Pool = Literal["model", "long", "files"]
-"""Where work runs: on the model's thread; on the one thread for long work; on the threads that read files."""
+"""The thread on which work runs: "model", the model's thread; "long", the thread for long computations; "files", the
+threads that read files."""
 
 Result = TypeVar("Result")
 _END = object()
 MAX_PROMPT = 20_000
-"""Characters of a prompt; its tokens are limited by the model's context."""
+"""Maximum number of characters of a prompt; the model's context length limits its tokens."""
 MAX_EDITS = 64
 MAX_TRACES = 24
 MAX_TRACE_TOKENS = 4096
-"""Tokens of all cached traces together: a trace holds the residual stream of each."""
+"""Maximum number of tokens in all cached traces together; a trace stores the residual stream of each token."""
 MAX_RUNS = 64
 MAX_ADDRESS_BYTES = 8 * 1024 * 1024
 
 
 class ServerState:
-    """The open model and index, and everything that the routes share. Only the queue's thread runs the model."""
+    """The loaded model and index, and everything that routes share. Only the queue's thread runs the model."""
 
     def __init__(
         self,
@@ -56,28 +57,29 @@ class ServerState:
         source: str | None = None,
         own_thread: bool = True,
     ) -> None:
-        """Open everything that requests need.
+        """Create the queue, the caches and the thread pools.
 
         Args:
-            index: its index, if there is one.
-            index_name: the index's name on the page.
-            source: what `unembed.load` takes to open the model again; its name when None.
-            own_thread: start a thread for the model; else the caller runs `queue.run_jobs`.
+            lm: the model.
+            index: the model's index, if there is one.
+            index_name: the name that the page shows for the index.
+            source: what `unembed.load` takes to open the model again; `lm.name` when None.
+            own_thread: start a thread for the model; if False, the caller runs `queue.run_jobs`.
         """
         self.lm, self.index, self.index_name = lm, index, index_name
         self.source = lm.name if source is None else source
         self.queue, self.cache = ModelQueue(), Cache()
         self.clusters = ClusterStore(lm, index)
         self.atlas: tuple[int, PackedAtlas] | None = None
-        """The map of the values, with the time of the index's files that it was made of."""
+        """The encoded map of value vectors, with the modification time of the index for which it was made."""
         self.runs: OrderedDict[int, dict[str, Any]] = OrderedDict()
         """Comparisons since the server started, by number."""
         self.addresses = Cache(MAX_ADDRESS_BYTES)
         self.saved_addresses = None if index is None else SavedAddresses(index.path)
         self.presets = Presets(None if index is None else index.path)
         self.label_version = 0
-        """Rises with every label that is written, so that cached responses with labels become stale."""
-        # Long work gets only one thread, so that it takes at most one processor away from the model.
+        """A counter that increases with every new label, so that cached responses with labels are not used again."""
+        # One thread for long computations, so that they use at most one processor next to the model's.
         self._long = ThreadPoolExecutor(
             1, thread_name_prefix="unembed-long", initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -91,16 +93,16 @@ class ServerState:
 
     @cached_property
     def circuits(self) -> Circuits:
-        """The circuits of the model; their products are cached between requests."""
+        """The QK and OV circuits of the model's heads, which cache their matrix products."""
         return unembed.circuits(self.lm)
 
     def trace_id(self, prompt: str, edits: Sequence[Edit]) -> str:
-        """Return a hash of the model, the prompt and the edits, which is the same in every server."""
+        """Return a hash of the model, the prompt and the edits; it does not depend on the server process."""
         described = [self.lm.name, self.lm.revision, str(self.lm.dtype), prompt, [e.to_dict() for e in edits]]
         return hashlib.blake2b(json.dumps(described).encode(), digest_size=12).hexdigest()
 
     def register_prompt(self, prompt: str, edits: Sequence[Edit]) -> str:
-        """Store a prompt under its id, which later requests name. Ids outlive their traces."""
+        """Store a prompt with its edits, and return its id for later requests; ids are stored longer than traces."""
         key = self.trace_id(prompt, edits)
         with self._lock:
             self._prompts[key] = (prompt, list(edits))
@@ -110,7 +112,7 @@ class ServerState:
         return key
 
     def registered_prompt(self, key: str) -> tuple[str, Sequence[Edit]]:
-        """Return the prompt and the edits of an id.
+        """Return the prompt and the edits that `register_prompt` stored under an id.
 
         Raises:
             InvalidInput: the id is unknown.
@@ -121,7 +123,7 @@ class ServerState:
             return self._prompts[key]
 
     def registered_trace(self, key: str) -> Trace:
-        """Return the trace of an id; call it only on the model's thread.
+        """Return the trace of the prompt with an id; call it only on the model's thread.
 
         Raises:
             InvalidInput: the id is unknown.
@@ -129,7 +131,7 @@ class ServerState:
         return self.trace(*self.registered_prompt(key))
 
     def trace(self, prompt: str, edits: Sequence[Edit] = ()) -> Trace:
-        """Return the trace of a prompt, from the cache or new; call it only on the model's thread."""
+        """Return the trace of a prompt, from the cache or computed now; call it only on the model's thread."""
         key = self.trace_id(prompt, edits)
         if key in self._traces:
             self._traces.move_to_end(key)
@@ -158,15 +160,15 @@ class ServerState:
     async def body(
         self, key: str, work: Callable[[], object], *, what: str, client: str, channel: str, on: Pool = "model"
     ) -> bytes:
-        """Return the JSON of what `work` returns, cached by its key.
+        """Return the result of `work` as JSON, from the cache if possible.
 
         Args:
-            key: what the response depends on.
-            work: computes the response.
-            what: its name in the status.
-            client: the page.
-            channel: a newer request of the client and channel replaces an older one.
-            on: where the work runs.
+            key: the cache key, a hash of everything that the result depends on.
+            work: computes the result.
+            what: a text for the server's status while the work runs.
+            client: the id of the page that sent the request.
+            channel: a newer request of the same client and channel cancels an older one.
+            on: the thread on which the work runs.
         """
         found = self.cache.get(key)
         if found is None:
@@ -178,7 +180,7 @@ class ServerState:
         return found
 
     def _unless_superseded(self, work: Callable[[], bytes], key: tuple[str, str]) -> Callable[[], bytes]:
-        """Return the same work, which fails if a newer request of the page arrived while it waited."""
+        """Wrap work so that it raises `Superseded` if a newer request with the same key arrived before it starts."""
         mine = object()
         with self._lock:
             self._newest[key] = mine
@@ -196,14 +198,17 @@ class ServerState:
         return run
 
     async def run_in_pool(self, work: Callable[[], Result], on: Pool) -> Result:
-        """Return the result of a function that runs in parallel to the model's thread."""
+        """Run a function in a thread pool, in parallel to the model's thread, and return its result."""
         pool = self._long if on == "long" else self._files
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     async def stream_cached(
         self, key: str, work: Callable[[Callable[[object], None]], None], *, client: str, channel: str
     ) -> AsyncGenerator[Any]:
-        """Yield what `stream_progress` yields; its encoded result is cached, and alone is yielded the next time."""
+        """Yield what `stream_progress` yields, and cache its result (the item that is bytes).
+
+        If the result is in the cache, only the result is yielded.
+        """
         if (known := self.cache.get(key)) is not None:
             yield known
             return
@@ -215,16 +220,17 @@ class ServerState:
     async def stream_progress(
         self, work: Callable[[Callable[[object], None]], None], *, client: str, channel: str
     ) -> AsyncGenerator[Any]:
-        """Yield the reports of long work while it runs.
+        """Run a long computation, and yield what it reports.
 
         Args:
-            work: receives the function that it reports through. That function raises `Superseded` once a newer request
-                came or the client disconnected; a report of None is not sent.
-            client: the page.
-            channel: a newer request of the client and channel replaces an older one.
+            work: the computation. It gets a function `report`, which it calls with each item to yield. `report` raises
+                `Superseded` if a newer request has replaced this one or the client has disconnected; `report(None)`
+                only checks this.
+            client: the id of the page that sent the request.
+            channel: a newer request of the same client and channel cancels an older one.
 
         Raises:
-            Superseded: a newer request of the page replaced this one.
+            Superseded: a newer request of the page has replaced this one.
         """
         key, mine = (client, channel), object()
         self._newest[key] = mine
@@ -244,7 +250,7 @@ class ServerState:
             try:
                 report(None)
                 work(report)
-            except BaseException as error:  # every failure belongs to the request
+            except BaseException as error:  # the error is raised in the request
                 send(error)
             else:
                 send(_END)
@@ -261,7 +267,7 @@ class ServerState:
                 del self._newest[key]
 
     def close(self) -> None:
-        """End all threads."""
+        """Stop all threads."""
         self.queue.stop()
         for pool in (self._long, self._files):
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,6 +1,7 @@
-"""Store addresses and presets in a file next to the index's labels; without an index, presets stay in memory.
+"""Store the explorer's saved views and presets (named lists of edits) in a SQLite file in the index's folder.
 
-An address never changes, since links name it. A preset is replaced by one of the same name, and can be deleted.
+A saved view is the part of the page's URL from `#/` on, its "address". It never changes, because links refer to it. A
+preset can be replaced and deleted. Without an index, presets are stored in memory.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ CREATE TABLE IF NOT EXISTS presets (
 );
 """
 _MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of addresses in one file."""
+"""Maximum number of bytes of addresses in one file."""
 MAX_PRESETS = 200
 
 
 class SavedAddresses:
-    """Addresses by name, in a file that is created when the first one is saved."""
+    """Saved addresses by name. The file is created when the first address is saved."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
@@ -52,7 +53,7 @@ class SavedAddresses:
             return False
 
     def get(self, name: str) -> str | None:
-        """Return the address of a name, or None."""
+        """Return the address that is saved under a name; None if there is none."""
         if not self.path.exists():
             return None
         try:
@@ -64,7 +65,7 @@ class SavedAddresses:
 
 
 class Presets:
-    """Presets (edits by name) in the index's folder; without one in memory, until the server stops."""
+    """Presets (lists of edits by name), in the index's folder; without an index, in memory until the server stops."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / NAME
@@ -72,7 +73,7 @@ class Presets:
         self._lock = threading.Lock()
 
     def put(self, name: str, edits: list[dict[str, Any]], model: str) -> int:
-        """Save edits under a name, replacing those of the same name, and return their number.
+        """Save edits under a name, replacing a preset of the same name, and return the preset's id.
 
         Raises:
             InvalidInput: there are too many presets, or the name cannot be stored.
@@ -93,7 +94,7 @@ class Presets:
             raise InvalidInput("the name of a preset", why="it contains half of a surrogate pair") from error
 
     def all(self) -> list[dict[str, Any]]:
-        """Return all presets, by name."""
+        """Return all presets, sorted by name."""
         if self._is_missing():
             return []
         with self._open() as connection:
@@ -101,7 +102,7 @@ class Presets:
         return [dict(zip(("id", "name", "edits", "model", "made"), row, strict=True)) for row in rows]
 
     def remove(self, number: int) -> bool:
-        """Delete a preset, and return whether it existed."""
+        """Delete the preset with this id; return True if it existed."""
         if self._is_missing():
             return False
         with self._open() as connection, connection:

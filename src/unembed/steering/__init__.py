@@ -1,4 +1,4 @@
-"""Steering: a prompt continued with and without edits, values found by the words that they promote, edits as files.
+"""Steering: continue a prompt with and without edits, find value vectors by the words they promote, save edits.
 
     found = unembed.steering.promoting(lm, ["war"])
     edits = unembed.steering.chosen_edits(found)

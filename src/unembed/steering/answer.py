@@ -1,4 +1,4 @@
-"""Steering as a question for the command line and the explorer: a prompt continued with and without edits."""
+"""The analysis `steer`: continue a prompt with and without edits."""
 
 from __future__ import annotations
 
@@ -28,38 +28,48 @@ def steer_answer(
     *,
     edits: Edits = (),
     promote: Annotated[str | None, Option('Words to promote, such as "safe, thank".')] = None,
-    suppress: Annotated[str | None, Option("Words to suppress.")] = None,
-    per_word: Annotated[int, Option("Number of values for each word.", low=1, aliases=("--values",))] = 2,
+    suppress: Annotated[str | None, Option("Words to suppress, separated by commas.")] = None,
+    per_word: Annotated[
+        int, Option("Number of value vectors to edit for each word.", low=1, aliases=("--values",))
+    ] = 2,
     coefficient: Coefficient = 3.0,
     in_usual: Annotated[
         bool,
         Option(
-            "Multiply --coefficient by the usual coefficient of each memory that --promote finds.", name="times-usual"
+            "Multiply --coefficient by the typical coefficient on text of each memory that --promote finds.",
+            name="times-usual",
         ),
     ] = False,
-    factor: Annotated[float, Option("Factor for the coefficients of values to suppress; 0 silences them.")] = 0.0,
+    factor: Annotated[
+        float, Option("Multiply the coefficients of memories that --suppress finds by this factor; 0 turns them off.")
+    ] = 0.0,
     save: SaveEdits = None,
-    triggers: Annotated[bool, Option("Show the texts on which these values fire most.")] = False,
+    triggers: Annotated[
+        bool, Option("Show the texts on which the memories that --promote and --suppress find fire most.")
+    ] = False,
     new_tokens: NewTokens = 20,
     samples: Samples = 1,
     tokens: Tokens = 8,
-    cost_tokens: Annotated[int, Option("Tokens for the perplexity cost; 0: do not measure.", low=0)] = 4096,
+    cost_tokens: Annotated[
+        int, Option("Number of tokens on which to measure the perplexity cost; 0: do not measure it.", low=0)
+    ] = 4096,
     seed: AnySeed = None,
     follow_config: Annotated[
         bool,
         Option(
-            "Follow the model's generation_config.json (penalties, suppressed tokens, beams).",
+            "Use the settings in the model's generation_config.json (penalties, suppressed tokens, beams).",
             name="generation-config",
         ),
     ] = False,
 ) -> Answer:
-    """Continue a prompt with and without edits to memories (FFN neurons), heads, layers or the stream.
+    """Continue a prompt with and without edits to memories (FFN neurons), heads, layers or the residual stream.
 
-    Edits come from options, from a file, or from a search for values by the words they promote. Both continuations use
-    the same seed (greedy without --seed); the cost is perplexity on the shipped WikiText.
+    Edits come from options, from a file, or from a search for value vectors by the words they promote. Both
+    continuations use the same seed (greedy without --seed). The cost of the edits is measured as perplexity on the
+    WikiText sample in the package.
 
-    Caution: Two continuations are one sample of each. The perplexity is that of other text, and says nothing of this
-    one.
+    Caution: One continuation with edits and one without are one sample each. The perplexity is measured on other text,
+    and does not tell how fluent these continuations are.
     """
     if not edits and not promote and not suppress:
         raise InvalidInput(
@@ -116,7 +126,7 @@ def steer_answer(
 
 
 def _in_usual(lm: Decoder, chosen: list[Edit]) -> list[Edit]:
-    """The edits whose coefficients are times each memory's usual size."""
+    """Multiply the coefficients that edits set by each memory's typical size on text; other edits are unchanged."""
     index = cached_index(lm)
     return [
         replace(one, value=one.value * usual_size(lm, one.layer, one.index, index)[0]) if one.action == "set" else one
@@ -125,7 +135,7 @@ def _in_usual(lm: Decoder, chosen: list[Edit]) -> list[Edit]:
 
 
 def _fires(lm: Decoder, ranked: list[RankedValue], text: str) -> Mapping[Any, tuple[str, ...]]:
-    """Return the lines of a text on which each of some values fires most."""
+    """Return, for each memory in `ranked`, the lines of a text on which it fires most."""
     lines = [line for line in text.splitlines() if len(line) > 40][:64]
     names = list(dict.fromkeys(map(_name, ranked)))  # a value may promote several of the words
     return firing(lm, names, lines) if names else {}

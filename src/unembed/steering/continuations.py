@@ -1,6 +1,6 @@
 """Continue one prompt with and without edits: both texts, the next-token distribution, and the perplexity cost.
 
-Source: Geva et al. 2022, section 6.1: values that promote wanted words are turned on by a coefficient of 3.
+Source: Geva et al. 2022, section 6.1, which sets the coefficients of value vectors that promote wanted words to 3.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from unembed.stream.run import run
 from unembed.validation import as_tuple, positive_int
 
 ON = 3.0
-"""The coefficient that turns a value on in the paper."""
+"""The coefficient to which the paper sets value vectors that it turns on."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SteeringResult(Displayed):
-    """A prompt with and without edits."""
+    """The continuations and next-token probabilities of a prompt with and without edits."""
 
     prompt: str
     edits: tuple[Edit, ...]
     plain: tuple[str, ...]
     """Continuations without the edits, one for each sample."""
     edited: tuple[str, ...]
-    """Continuations with them, drawn from the same seed."""
+    """Continuations with the edits, from the same seed."""
     next_tokens: Table
     """The most probable next tokens with or without the edits, and both probabilities of each."""
     values: Table
-    """The memories that are edited and what they promote."""
+    """The memories that are edited, and the tokens that they promote."""
     perplexity_plain: float | None
     perplexity_edited: float | None
-    """On `cost_text`; None without one."""
+    """Perplexities of `cost_text` without and with the edits; None without a `cost_text`."""
 
     def to_table(self) -> Table:
-        """One row for each pair of continuations."""
+        """Return a table with one row for each pair of continuations."""
         columns = {"plain": list(self.plain), "edited": list(self.edited)}
         return Table(f"Continuations of {self.prompt!r}", columns, self.next_tokens.provenance)
 
@@ -57,14 +57,14 @@ class SteeringResult(Displayed):
 def chosen_edits(
     promote: Sequence[RankedValue] = (), suppress: Sequence[RankedValue] = (), *, to: float = ON, by: float = 0.0
 ) -> list[Edit]:
-    """Return edits that set the coefficients of some values and scale those of others; a value in both lists is set.
+    """Return edits that set the coefficients of some memories and scale those of others.
 
     Args:
-        promote: values whose coefficient is set; to the negative of `to` where a value promotes its word at its
-            negative pole. A value that is found twice is set as it was found first.
-        suppress: values whose coefficient is multiplied.
-        to: the coefficient.
-        by: the factor; 0 silences.
+        promote: memories whose coefficient is set to `to`, or to -`to` if the memory promotes its word at negative
+            coefficients. For a memory that occurs twice, the first occurrence counts.
+        suppress: memories whose coefficient is multiplied by `by`; those that are also in `promote` are set instead.
+        to: the coefficient to set.
+        by: the factor; 0 turns the memory off.
     """
     on: dict[tuple[int, int], float] = {}
     for p in promote:
@@ -74,20 +74,20 @@ def chosen_edits(
 
 
 def contrast_vector(lm: Decoder, positive: str, negative: str, layer: int) -> Float[Tensor, " d_model"]:
-    """Return a direction to steer along: the stream after a layer for one prompt minus that for another.
+    """Return a steering vector: the residual stream of one prompt minus that of another, after a layer.
 
     Args:
-        positive: the prompt that the vector leads to.
-        negative: the prompt that it leads away from.
-        layer: after which layer; give the same one to `unembed.add_vector`.
+        positive: the prompt towards which the vector steers.
+        negative: the prompt away from which it steers.
+        layer: the layer after which the residual streams are taken; give the same one to `unembed.add_vector`.
 
     Returns:
-        In stream units, float32.
+        The difference at the last positions of the prompts, in the units of the residual stream, as float32.
 
     Raises:
         OutOfRange: there is no such layer.
 
-    Source: Turner et al. 2023, "Activation addition", with one position instead of all.
+    Source: Turner et al. 2023, "Activation addition", but at one position instead of all.
     """
     lm = require_decoder(lm)
     layers = [lm.layer(layer)]
@@ -115,17 +115,18 @@ def steer(
     """Continue a prompt with and without edits.
 
     Args:
-        edits: what to change; at least one.
-        seed: sample from this seed (the same for both); greedy without it.
-        samples: continuations with the edits, and as many without; more than one needs a seed.
-        top: rows of the next-token table for either side.
+        edits: the changes to activations; at least one.
+        max_new_tokens: number of tokens to generate.
+        seed: the seed of the sampling, with and without the edits; None for greedy generation.
+        samples: number of continuations with the edits and of those without; more than one needs a seed.
+        top: number of most probable tokens, with the edits and without, that the next-token table lists.
         cost_text: text whose perplexity is measured with and without the edits.
-        cost_tokens: how many tokens of it.
-        generation_config: the rules of the continuations, as in `lm.generate`: penalties and beams, for example.
-        options: for transformers' `generate`.
+        cost_tokens: number of tokens of `cost_text` to use.
+        generation_config: settings of the generation, such as penalties and beams, as in `lm.generate`.
+        options: further arguments of the `generate` method of `transformers`.
 
     Raises:
-        InvalidInput: no edits, or several samples without a seed.
+        InvalidInput: there are no edits, or several samples without a seed.
         NotFinite: the edits make the logits overflow.
     """
     lm, edits = require_decoder(lm), as_tuple("edits", edits)
@@ -162,11 +163,11 @@ def steer(
 
 
 def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int = 10) -> Table:
-    """Tabulate the most probable tokens before or after the edits, sorted by their probability after the edits.
+    """Tabulate the most probable next tokens with or without the edits, sorted by their probability with the edits.
 
-    The provenance note `divergence` is KL(plain || edited) in nats: the expected extra surprisal at this token if the
-    text continued as the unedited model predicts. Edits at positions beyond the prompt, which only a continuation
-    reaches, change nothing here.
+    The provenance note `divergence` is KL(plain || edited) in nats: the increase of the expected surprisal at this
+    token if the text continued as the unedited model predicts. Edits at positions after the end of the prompt have no
+    effect on this table.
     """
     top = positive_int("top", top)
     plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
@@ -186,10 +187,10 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
 
 
 def change_by_position(lm: Decoder, prompt: str, edits: Sequence[Edit]) -> Table:
-    """Tabulate what edits change at every position of a prompt, one row for each token.
+    """Tabulate how edits change the prediction at every position of a prompt, with one row for each token.
 
-    `first` and `first_edited` are the most likely next tokens without and with the edits, `plain` and `edited` the
-    probability of `first` in both runs, `divergence` is KL(plain || edited) in nats.
+    `first` and `first_edited` are the most likely next tokens without and with the edits; `plain` and `edited` are the
+    probabilities of `first` without and with them; `divergence` is KL(plain || edited) in nats.
 
     Memory: 2 * pos * d_vocab numbers.
     """
@@ -211,7 +212,10 @@ def change_by_position(lm: Decoder, prompt: str, edits: Sequence[Edit]) -> Table
 
 
 def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
-    """Tabulate the edited memories, their changes, and the tokens they promote at the sign that the edit gives."""
+    """Tabulate the edited memories, the edits, and the tokens that each memory promotes.
+
+    For an edit to a negative coefficient, these are the tokens that the memory promotes at negative coefficients.
+    """
     memories = [e for e in edits if e.target == "coefficient"]
     signs = ["negative" if e.action != "scale" and e.value < 0 else "positive" for e in memories]
     columns = {
@@ -228,7 +232,7 @@ def values_table(lm: Decoder, edits: Sequence[Edit]) -> Table:
 
 
 def ranked_values_table(lm: Decoder, found: Sequence[RankedValue]) -> Table:
-    """Tabulate the values that `promoting` returned, one row for each value and word."""
+    """Tabulate the value vectors that `promoting` returned, with one row for each vector and word."""
     columns: dict[str, list[Any]] = {
         name: [getattr(p, name) for p in found] for name in ("word", "layer", "index", "token", "rank", "score")
     }

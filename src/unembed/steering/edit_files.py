@@ -1,4 +1,4 @@
-"""Save edits as a small JSON file that can be edited by hand."""
+"""Save edits to a JSON file and load them from it; the file can be changed by hand."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SCHEMA = "unembed.edits/1"
 
 
 def save_edits(edits: Sequence[Edit], path: str | os.PathLike[str], *, model: str | None = None) -> Path:
-    """Write edits to a JSON file that `load_edits` reads, one line for each edit; return its path.
+    """Write edits to a JSON file that `load_edits` reads, with one line for each edit; return the file's path.
 
     Args:
-        edits: the edits, in the order of their application.
-        model: the name of the model they were chosen for; `load_edits` checks it.
+        edits: the edits, in the order in which they are applied.
+        model: the name of the model for which the edits were chosen; `load_edits` checks it.
 
     Raises:
         InvalidInput: the file cannot be written.
@@ -34,7 +34,7 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
     """Read the edits from a file that `save_edits` wrote.
 
     Args:
-        model: the name of the model; checked if the file names one.
+        model: the name of the model; an error is raised if the file names another one.
 
     Raises:
         InvalidInput: the file cannot be read, has another schema, or was made for another model.

@@ -1,8 +1,8 @@
-"""Measure the perplexity of a text in windows: the cost of an edit or a filter on ordinary text.
+"""Measure the perplexity of a text, to find how much an edit or a filter harms the prediction of ordinary text.
 
-The text's tokens are cut into windows that do not overlap. Each window is scored on its own, with its first token only
-as context, and the result is exp(total surprisal / tokens scored). The released code of Geva et al. 2022 weights each
-window's mean by its length, which is the same for windows of equal length.
+The tokens are cut into windows that do not overlap. Each window is a separate forward pass; its first token is not
+scored. The perplexity is exp(total surprisal / number of scored tokens). The released code of Geva et al. 2022 weights
+each window's mean by its length, which gives the same result for windows of equal length.
 """
 
 from __future__ import annotations
@@ -24,25 +24,31 @@ from unembed.stream.run import cache_argument
 from unembed.validation import positive_int
 
 Scores = Callable[[Int[Tensor, "batch pos"]], Float[Tensor, "batch pos d_vocab"]]
-"""Logits (or log-probabilities up to a constant) of the next token at every position."""
+"""A function from token ids to next-token logits (or log-probabilities up to a constant) at every position."""
 
 
 def default_text() -> str:
-    """Return WikiText's validation text, which ships with the package."""
+    """Return the validation text of WikiText, which ships with the package."""
     return SHIPPED.read_text(encoding="utf-8")
 
 
 def windows(
     lm: Decoder, text: str, *, window: int | None = None, max_tokens: int | None = None
 ) -> Int[Tensor, "window pos"]:
-    """Return the windows of a text; left-over tokens are dropped unless the text is shorter than one window.
+    """Encode a text and cut it into windows; tokens after the last full window are dropped.
+
+    A text that is shorter than one window becomes one shorter window.
+
+    Args:
+        window: number of tokens in a window; None for 512. It is limited by the model's context length.
+        max_tokens: use at most this number of tokens; None for all.
 
     Raises:
-        InvalidInput: fewer than two tokens.
+        InvalidInput: the text has fewer than two tokens.
     """
     lm = require_decoder(lm)
     size = min(positive_int("window", window or 512, 2), lm.n_ctx or 10**9)
-    # This much text suffices at up to 16 characters a token; the rest of a long file is not tokenised.
+    # Encodes only the beginning of a long text: enough for `max_tokens` tokens of up to 16 characters on average.
     ids = lm.vocabulary.encode(text if max_tokens is None else text[: 16 * max_tokens + 64])[0][:max_tokens]
     if len(ids) < 2:
         raise InvalidInput("perplexity of a text of fewer than two tokens", instead="Give a longer text")
@@ -58,15 +64,15 @@ def perplexity(
     *,
     scores: Scores | None = None,
 ) -> float:
-    """Return the perplexity over the windows' tokens, under edits or under another way of scoring.
+    """Return the perplexity of the tokens in the windows, optionally with edits or with other logits.
 
     Args:
-        rows: what `windows` returned.
-        edits: changes that hold at every position.
-        scores: logits by another rule than the model's own (a filter, a debiasing).
+        rows: the result of `windows`.
+        edits: changes to activations at every position.
+        scores: a function that returns logits to use instead of the model's, such as those of a filter.
 
     Returns:
-        exp(nats per token); infinity where a token got probability zero.
+        exp(nats per token); infinity if a token has probability zero.
 
     Raises:
         NotFinite: the logits overflow under the edits.
@@ -80,7 +86,7 @@ def perplexity(
         )
     next_token_logits: Scores = scores or (lambda ids: lm.hf(ids, **cache_argument(lm)).logits)
     total = torch.zeros((), dtype=torch.float64)
-    # A pass without edits holds the lock too: the hooks of another thread would take it for theirs.
+    # A forward pass without edits needs the lock too: else the hooks of another thread would run in it.
     with lm.lock, attach_hooks(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
         for ids in rows.to(lm.device).split(max(1, 4096 // rows.shape[1])):
             logits = next_token_logits(ids)[:, :-1].float()

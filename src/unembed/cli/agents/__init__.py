@@ -1,1 +1,1 @@
-"""The commands as tools of an agent, over the Model Context Protocol: `unembed mcp`."""
+"""`unembed mcp`: offer the commands to agents as tools, over the Model Context Protocol."""

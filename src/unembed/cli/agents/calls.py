@@ -1,4 +1,4 @@
-"""Calls of tools: one at a time, on models that stay open; answers are text in pages, and pictures."""
+"""Run an agent's tool calls one at a time, on a model that stays loaded; return text in pages, and pictures."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from unembed.document import Report
 
 LARGEST = 4_000
-"""Characters of an answer; the rest is read by `more`."""
+"""Maximum number of characters of an answer; the tool `more` returns the rest."""
 KEPT = 50
-"""Answers whose further pages can be read."""
+"""Number of latest answers whose further pages are stored."""
 _END_OF_SENTENCE = re.compile(r"\s*\n\s*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenModel(Opening):
-    """A way of opening that gives a model which is open already."""
+    """Model options (`Opening`) that return a model which is already loaded."""
 
     lm: LanguageModel | None = None
 
     def open(self, seed: int | None = None) -> LanguageModel:
-        """The model itself; torch's random numbers start from the seed."""
+        """Return the loaded model, and seed torch's random numbers."""
         assert self.lm is not None, "it was opened before the call"
         if seed is not None:
             import torch
@@ -53,20 +53,20 @@ class OpenModel(Opening):
 
 @dataclass(frozen=True, kw_only=True)
 class Collected(Output):
-    """An output that keeps the results for an answer of another form than the terminal's."""
+    """Output options (`Output`) that collect the reports in a list; they are not printed."""
 
     plain: bool = True
     reports: list[Report] = field(default_factory=list[Any])
 
     def takes(self, report: Report) -> bool:
-        """Keep the result."""
+        """Add the report to `reports`."""
         self.reports.append(report)
         return True
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call returns: text, pictures as PNG, and whether it is an error, whose text says what to do."""
+    """The result of a call: text and PNG pictures. If `failed`, the text is an error message."""
 
     text: str
     pictures: tuple[bytes, ...] = ()
@@ -74,37 +74,37 @@ class Answer:
 
 
 class Cancelled(UnembedError):
-    """Raised within a call whose client no longer waits for it."""
+    """Raised during a call if the client has cancelled it."""
 
 
 @dataclass
 class UnderWay:
-    """A call that is running: where its progress goes, and whether the client still waits."""
+    """A running call: the function that reports its progress, and an event that is set when the client cancels it."""
 
     report: Callable[[str, int, int | None], None] = lambda _stage, _done, _total: None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def progress(self, stage: str, done: int, total: int | None) -> None:
-        """Pass progress on.
+        """Report that `done` of `total` steps of a stage are done.
 
         Raises:
-            Cancelled: the client no longer waits.
+            Cancelled: the client has cancelled the call.
         """
         self.check()
         self.report(stage, done, total)
 
     def check(self, *_: object) -> None:
-        """End the call where the client no longer waits.
+        """Raise an error if the call was cancelled.
 
         Raises:
-            Cancelled: it does not.
+            Cancelled: the client has cancelled the call.
         """
         if self.cancelled.is_set():
             raise Cancelled("this call was cancelled")
 
     @contextlib.contextmanager
     def watched(self, lm: LanguageModel) -> Generator[None]:
-        """A context in which the call ends before the next forward pass, or progress, after it was cancelled."""
+        """Context manager inside which each forward pass and each progress report first checks for cancellation."""
         hook = lm.hf.register_forward_pre_hook(self.check)
         try:
             with listening(self.progress):
@@ -114,14 +114,14 @@ class UnderWay:
 
 
 class Calls:
-    """The tools, the open model, and the answers that have further pages."""
+    """Runs calls of tools; stores the loaded model, and the answers that have more than one page."""
 
     def __init__(self, opening: Opening, folder: Path | None = None) -> None:
-        """Prepare the tools; a model is opened by the first call that needs it.
+        """Prepare the tools. Models are loaded when a call needs them.
 
         Args:
-            opening: the model that calls ask where they name none, and how it is opened.
-            folder: the index of that model; its ready index when None.
+            opening: the default model of calls, and how to open it.
+            folder: the folder of that model's index; None for the default index in the cache folder.
         """
         from unembed.models import SHIPPED
 
@@ -135,18 +135,18 @@ class Calls:
         self._one_at_a_time = threading.Lock()
 
     def open_default(self) -> None:
-        """Open the model of calls that name none.
+        """Load the default model.
 
         Raises:
-            ModelUnavailable: it cannot be opened.
+            ModelUnavailable: the model cannot be loaded.
         """
         self._model(self.opening.model)
 
     def call(self, name: str, arguments: Mapping[str, Any], under_way: UnderWay | None = None) -> Answer:
-        """The first page of a tool's answer, with its pictures.
+        """Run a tool, and return the first page of its answer with its pictures.
 
         Raises:
-            UnembedError: there is no such tool, or an argument is not one that it takes; the message says what is.
+            UnembedError: there is no such tool, an argument is invalid, or the tool fails.
         """
         if name not in self.tools:
             raise InvalidInput(f"tool {name!r}", why="no tool has this name", instead="List the tools")
@@ -157,10 +157,10 @@ class Calls:
             return Answer(self._page_of(text), pictures)
 
     def more(self, handle: str, page: int) -> str:
-        """A further page of an answer.
+        """Return a further page of an answer; `handle` stands at the end of its first page.
 
         Raises:
-            InvalidInput: there is no such answer any more, or no such page of it.
+            InvalidInput: the answer is no longer stored, or has no such page.
         """
         pages = self._pages.get(handle)
         if pages is None:
@@ -172,7 +172,7 @@ class Calls:
         return pages[page - 1]
 
     def _run(self, tool: Tool, arguments: Mapping[str, Any], under_way: UnderWay) -> tuple[str, tuple[bytes, ...]]:
-        """Return what the command prints for a person, without colour and its sentences first, and its figures."""
+        """Run a command; return its terminal output, without colour and with text above tables, and its figures."""
         from unembed.cli.answer import with_sentences_first
         from unembed.cli.output import show
 
@@ -197,7 +197,7 @@ class Calls:
         return f"{printed.getvalue().strip()}\n", pictures_of(output.reports)
 
     def _model(self, name: str) -> LanguageModel:
-        """The open model of a name; one is open at a time."""
+        """Return the model of this name; if another one is loaded, it is replaced."""
         if self._open is None or self._open[0] != name:
             self._open = None
             with contextlib.redirect_stdout(sys.stderr):
@@ -218,7 +218,7 @@ class Calls:
         )
 
     def _page_of(self, text: str) -> str:
-        """The first page of a text; of a longer one, the handle of the rest stands at its end."""
+        """Return the first page of a text, and store the other pages; the page ends with the handle for `more`."""
         if len(text) <= LARGEST:
             return text
         self._count += 1
@@ -240,7 +240,7 @@ class Calls:
 
 
 def answer(calls: Calls, name: str, arguments: Mapping[str, Any], under_way: UnderWay | None = None) -> Answer:
-    """Return the answer to a call; an error is one line that says what to do."""
+    """Run a call and return its answer; an exception becomes an answer with a one-line error message."""
     try:
         if name == "more":
             return Answer(calls.more(str(arguments.get("handle", "")), _page_number(arguments.get("page", 2))))

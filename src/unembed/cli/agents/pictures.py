@@ -1,4 +1,4 @@
-"""The figures of results as PNG pictures, for clients that show pictures and cannot run a page."""
+"""Convert the figures of reports to PNG pictures, for agents, which cannot open an HTML page."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from unembed.document import Report
 
 _WIDTH = 900
-"""Pixels of a picture, which is legible and takes a client few tokens."""
+"""Width of a picture in pixels: large enough to be legible, small enough to cost an agent few tokens."""
 _MOST = 4
-"""Pictures of one answer, at most."""
+"""Maximum number of pictures in one answer."""
 
 
 def pictures_of(reports: Sequence[Report]) -> tuple[bytes, ...]:
-    """Return the first figures of the results; none where the renderer of SVG is not installed (`unembed[mcp]`)."""
+    """Return the first figures of the reports as PNG; nothing if the SVG renderer is not installed (`unembed[mcp]`)."""
     try:
         import resvg_py
     except ImportError:

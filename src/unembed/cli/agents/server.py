@@ -1,4 +1,4 @@
-"""The tools over the Model Context Protocol, by its official SDK: on standard input and output, or over HTTP."""
+"""Serve the tools over the Model Context Protocol with its official SDK: on standard input and output, or over HTTP."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _MORE_SCHEMA = {
 
 
 def server_of(calls: Calls) -> Server[Any]:
-    """The protocol's server, whose tools are the commands.
+    """Return a Model Context Protocol server whose tools are the commands.
 
     Raises:
-        ExtraMissing: the SDK is not installed.
+        ExtraMissing: the package `mcp` is not installed.
     """
     try:
         import mcp_types as types
@@ -60,7 +60,7 @@ def server_of(calls: Calls) -> Server[Any]:
         )
 
     async def call_tool(context: Any, request: types.CallToolRequestParams) -> types.CallToolResult:
-        # A client that cancels gets its answer at once; the model's work ends before its next forward pass.
+        # If the client cancels, this coroutine ends at once, and the thread before its next forward pass.
         def send(done: float, total: float | None, stage: str) -> None:
             anyio.from_thread.run(context.session.report_progress, done, total, stage)
 
@@ -90,7 +90,7 @@ def server_of(calls: Calls) -> Server[Any]:
 
 
 def _throttled(send: Callable[[float, float | None, str], None]) -> Callable[[str, int, int | None], None]:
-    """Return a listener that sends progress at most twice a second."""
+    """Wrap a function that sends progress so that it is called at most twice a second."""
     last = 0.0
 
     def report(stage: str, done: int, total: int | None) -> None:
@@ -103,7 +103,7 @@ def _throttled(send: Callable[[float, float | None, str], None]) -> Callable[[st
 
 
 def serve_stdio(calls: Calls) -> None:
-    """Answer on standard input and output until the client closes them. All else that is printed goes to stderr."""
+    """Serve on standard input and output until the client closes them. Other printed text goes to stderr."""
     server = server_of(calls)
     import anyio
     from mcp.server.stdio import stdio_server
@@ -117,9 +117,9 @@ def serve_stdio(calls: Calls) -> None:
 
 
 def serve_http(calls: Calls, host: str, port: int) -> None:
-    """Answer over HTTP until interrupted; prints the address and the token that a client must send.
+    """Serve over HTTP until interrupted. Prints the address, and the token that a client must send.
 
-    Host names, origins, the token and the size of requests are checked as those of the explorer are.
+    Host names, origins, the token and the size of requests are checked in the same way as in the explorer (`Guard`).
 
     Raises:
         InvalidInput: the address cannot be used.

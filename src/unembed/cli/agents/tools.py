@@ -1,7 +1,7 @@
-"""The commands that answer a question, as tools: names, schemas of arguments, and how these are read.
+"""Derive an agent's tools from the analysis commands: their names, JSON schemas, and how arguments are parsed.
 
-A tool is derived from its command, so that an agent gets what a person gets. What could read or write a file that the
-user did not name is left out: options that are paths, texts of a corpus, and vectors read from files.
+Options through which a tool could read or write a file that the user did not name are left out: paths, corpora, and
+vectors from files.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from unembed.errors import InvalidInput
 from unembed.options import Parameter
 
 _FILES = frozenset({"corpus", "trigger_corpus", "add_vector", "replace_stream", "scorer"})
-"""Options whose text may name a file."""
+"""Options with a text that may be the path of a file."""
 _NONE_OF = frozenset({"next_steps", "recompute"})
-"""Switches without a meaning here."""
+"""Switches that have no effect in a tool."""
 _JSON = {"int": "integer", "float": "number", "str": "string", "text": "string", "bool": "boolean"}
 MODEL = "model"
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A command as a tool.
+    """A command that an agent can call.
 
     Attributes:
         name: the words of the command, joined by hyphens: "circuits-head".
-        command: what is run.
-        parameters: by the names that a client uses.
-        takes_index: its first option is the folder of an index, which the server fills in.
+        command: the command to run.
+        parameters: the options, by the names that a client uses.
+        takes_index: True if the command's first argument is the folder of an index, which the server fills in.
     """
 
     name: str
@@ -40,7 +40,11 @@ class Tool:
     takes_index: bool
 
     def schema(self, models: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON schema of its arguments; `models` are the models that a client may name, with a word about each."""
+        """Return the JSON schema of the arguments.
+
+        Args:
+            models: the names of the models that a client may choose, each with a short description.
+        """
         known = ", ".join(f"{name} ({what})" for name, what in models.items())
         properties = {name: _schema_of(one) for name, one in self.parameters.items()}
         properties[MODEL] = {
@@ -53,10 +57,10 @@ class Tool:
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
     def slots(self, arguments: Mapping[str, Any], opening: Opening, output: Output) -> dict[str, Any]:
-        """Return the arguments of the command's function, from those of a call.
+        """Convert the arguments of a call to those of the command's function.
 
         Raises:
-            typer.BadParameter: a text is not of the form that its option has.
+            typer.BadParameter: an argument cannot be parsed.
         """
         by_own_name = {one.name: arguments[name] for name, one in self.parameters.items() if name in arguments}
 
@@ -78,7 +82,7 @@ class Tool:
 
 
 def tools() -> dict[str, Tool]:
-    """The tools by name: commands that answer about a model or its index, in the order of the help."""
+    """Return the tools by name: the commands that analyse a model or an index, in the order of the help."""
     from unembed.analyses import listings
     from unembed.cli import commands  # declares the handwritten commands
     from unembed.cli.analysis import command_of
@@ -89,7 +93,7 @@ def tools() -> dict[str, Tool]:
 
 
 def _tool(command: Command) -> Tool | None:
-    """The tool of a command; None for one that answers no question, or needs a file."""
+    """Return the tool of a command; None if the command is no analysis, or has a required path."""
     slots = command.slots
     takes_index = "folder" in slots
     if not any(isinstance(slot, Output) for slot in slots.values()):
@@ -117,12 +121,12 @@ def _is_for_a_client(one: Parameter) -> bool:
 
 
 def _name(one: Parameter) -> str:
-    """The name of an argument: that of the option; several prompts of a command are one here."""
+    """Return the name of a tool's argument: the option's name; the option `prompts` becomes a single `prompt`."""
     return "prompt" if one.name == "prompts" else (one.option.name or one.name).strip("_").replace("-", "_")
 
 
 def _schema_of(one: Parameter) -> dict[str, Any]:
-    """The JSON schema of an option."""
+    """Return the JSON schema of an option."""
     option = one.option
     schema: dict[str, Any] = {"type": _JSON[one.kind]}
     if one.choices:
@@ -138,14 +142,14 @@ def _schema_of(one: Parameter) -> dict[str, Any]:
 
 
 def checked(tool: Tool, arguments: Mapping[str, Any], models: Mapping[str, str]) -> None:
-    """Refuse arguments that are not those of the tool's schema.
+    """Check the arguments of a call against the tool's schema.
 
     Raises:
-        InvalidInput: what is wrong with each, and the arguments that the tool has.
+        InvalidInput: arguments are invalid; the message gives the reasons and the tool's arguments.
     """
     from jsonschema import Draft202012Validator
 
-    validator: Any = Draft202012Validator(tool.schema(models))  # whose own types leave the instance unknown
+    validator: Any = Draft202012Validator(tool.schema(models))  # its type annotations are incomplete
     errors = list(validator.iter_errors(dict(arguments)))
     if errors:
         why = "; ".join(f"{'.'.join(map(str, e.absolute_path))} {e.message[:200]}".strip() for e in errors[:3])
@@ -154,5 +158,5 @@ def checked(tool: Tool, arguments: Mapping[str, Any], models: Mapping[str, str])
 
 
 def with_models(opening: Opening, model: str) -> Opening:
-    """The same way of opening, for another model."""
+    """Return the same model options with another model."""
     return replace(opening, model=model)

@@ -1,1 +1,1 @@
-"""`unembed trace` and its terminal, HTML and file output."""
+"""`unembed trace`: the command, and its output in the terminal, as HTML, JSON and CSV."""

@@ -1,4 +1,4 @@
-"""`unembed trace`: the full trace of one prompt."""
+"""`unembed trace`: show how the prediction after a prompt forms."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def trace(
     layer: Layer = None,
     position: Position = -1,
     tokens: TokensOrFew = None,
-    memories: Annotated[int, Option("Number of memories to list.", low=0)] = 10,
+    memories: Annotated[int, Option("Number of memories (FFN neurons) to list.", low=0)] = 10,
     token: Token = None,
     against: Against = None,
     edits: EditOptions = EditOptions(),
@@ -57,15 +57,17 @@ def trace(
 ) -> None:
     """Show how the prediction after a prompt forms, layer by layer.
 
-    At most three findings, of which the first is measured: the head or memory (FFN neuron) without which the prediction
-    falls most. Then the heads and memories between the predicted token and the runner-up, the layers in which something
-    happens, and the difference of the two logits as the sum of its writers, the largest first (--all: each). With
-    --index, each memory's top trigger is from that index. With --csv: every reading at --point. Several prompts follow
-    one another; in JSON and CSV they are one object and one table. Each reading lists one token (--tokens) in the
-    terminal, five elsewhere.
+    The output begins with up to three findings. The first is measured: the head or memory (FFN neuron) whose ablation
+    lowers the probability of the predicted token most. Then come the heads and memories that decide between the
+    predicted token and the runner-up, the layers in which their ranks change, and the difference of the two logits as
+    the sum of the contributions of components, the largest first (--all: every layer and component). With --index, each
+    memory is shown with the text on which it fires most. With --csv, the output is the top tokens at --point, for every
+    layer and position. Several prompts give one JSON object or one CSV table. For each layer, the terminal lists one
+    token (see --tokens), the other formats five.
 
-    Caution: A finding says what this prompt's prediction loses without a part; other prompts may rest on other parts.
-    What a memory or the stream promotes is a reading through the basis in the last line, not an effect.
+    Caution: A finding tells what this prompt's prediction loses without a component; other prompts may depend on other
+    components. The tokens that a memory or the residual stream promotes are computed with the lens named in the last
+    line; they are not measured effects.
     """
     given = prompts.texts(conversation)
     if output.html is not None and (len(given) > 1 or prompts.windows is not None):
@@ -110,7 +112,7 @@ def trace(
 
 
 def _of_tokens(lm: LanguageModel, piece: Piece) -> Tracing:
-    """The traces of a piece of a prompt."""
+    """Return a function that traces the tokens of `piece` in place of the prompt that it is given."""
 
     def tracing(prompt: str, /, *, edits: Sequence[Edit]) -> Trace:
         assert piece.tokens is not None

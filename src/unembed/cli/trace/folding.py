@@ -1,4 +1,4 @@
-"""Which layers of a long trace are shown: those where something happens; runs of quiet ones become one row each."""
+"""Shorten a trace of many layers: consecutive layers in which the prediction does not change become one row."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from typing import Literal
 from unembed.trace import LayerView
 
 ALWAYS_SHOWN = 16
-"""Layers up to which a trace shows each."""
+"""The largest number of layers of which each has its own row."""
 _FEWEST = 2
-"""A run of fewer quiet layers is shown."""
+"""The smallest number of consecutive unchanged layers that become one row."""
 _FAR = (1000, 300, 100)
-"""Ranks beyond which a token is far from being predicted; the first of them that leaves few rows is used."""
+"""Thresholds: a token with a larger rank is far from being predicted. The first threshold is used for which at most
+`_ROWS` rows remain."""
 _ROWS = 14
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Quiet layers that follow one another."""
+    """Consecutive layers in which the prediction does not change, shown as one row."""
 
     layers: tuple[LayerView, ...]
     kind: Literal["far", "same"]
-    """The target is beyond a rank in all; or the first token is the same, and the target's rank about the same."""
+    """"far": in all layers the target token's rank is larger than `beyond`. "same": in all layers the top token is the
+    same, and the target's rank changes by less than a factor of 2."""
     beyond: int
-    """That rank."""
+    """The rank beyond which the target is far from being predicted."""
 
     @property
     def numbers(self) -> str:
-        """The layers, as 0–22."""
+        """The first and the last layer, in the form 0–22."""
         return f"{self.layers[0].layer}–{self.layers[-1].layer}"
 
 
 def folded(layers: Sequence[LayerView]) -> list[LayerView | Fold]:
-    """The rows of a trace's layers, in order; the last layer is always a row of its own."""
+    """Return the rows of the table of layers, in order. The last layer always has its own row."""
     if len(layers) <= ALWAYS_SHOWN:
         return list(layers)
     found: list[LayerView | Fold] = []
@@ -63,7 +65,7 @@ def _folded(layers: Sequence[LayerView], beyond: int) -> list[LayerView | Fold]:
 
 
 def _quiet(layer: LayerView, beyond: int) -> Literal["far"] | int | None:
-    """Why nothing happens in a layer: the target is far, or this token stays first; None where something does."""
+    """Return why a layer is unchanged: "far", or the id of the token that stays first; None if something changes."""
     ranks = [rank for rank in (layer.rank_before, layer.rank_middle, layer.rank_after) if rank is not None]
     if min(ranks) > beyond:
         return "far"

@@ -1,4 +1,4 @@
-"""Write a trace as one self-contained page: inline style, no script or outside address, light and dark."""
+"""Write a trace as one self-contained HTML page, without scripts and external files, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SIGNS = {"saturation": "◆", "elimination": "✕"}
 
 
 def page(view: TraceView, provenance_line: str) -> str:
-    """Return the whole page as text."""
+    """Return the HTML page of a trace."""
     title = f"{visible(view.prompt, prose=True)} · {view.model}"
     body = "".join(
         [

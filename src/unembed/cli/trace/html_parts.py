@@ -1,4 +1,4 @@
-"""Heads, memories and writers behind a prediction, as sections of a page."""
+"""HTML sections of a trace's page: the heads, memories (FFN neurons) and components that contribute to a prediction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unembed.trace import AttributionView, HeadEffectView, SubUpdateView, TraceV
 
 
 def described_section(view: TraceView) -> str:
-    """The memories with a description that promote the target."""
+    """Return the section of memories that promote the target token and have a description."""
     if not view.described:
         return ""
     rows = "".join(
@@ -28,7 +28,7 @@ def described_section(view: TraceView) -> str:
 
 
 def heads_section(view: TraceView) -> str:
-    """The heads behind the question."""
+    """Return the section of heads that contribute most to the explained logit or logit difference."""
     heads = view.heads
     if heads is None:
         return ""
@@ -72,7 +72,7 @@ def _over(view: TraceView) -> str:
 
 
 def memories_section(view: TraceView) -> str:
-    """The memories behind the question."""
+    """Return the section of memories that contribute most to the explained logit or logit difference."""
     memories = view.memories
     if memories is None:
         return ""
@@ -129,7 +129,7 @@ def _bar(value: float, scale: Scale, wide: str = "") -> str:
 
 
 def attribution_section(attribution: AttributionView) -> str:
-    """A logit as the sum of its writers."""
+    """Return the section that shows a logit or logit difference as a sum of contributions of components."""
     scale = Scale.of([row.contribution for row in attribution.rows], 100)
     contributions = [
         (visible_html(row.label, prose=True), row.contribution, _bar(row.contribution, scale, " wide"))
@@ -139,7 +139,7 @@ def attribution_section(attribution: AttributionView) -> str:
         names = ", ".join(row.label.removeprefix("memory ") for row in on)
         contributions.append((f"always on: {escape(names)}", sum(row.contribution for row in on), ""))
     if attribution.others:
-        # Their sum may be far longer than any bar, so it has none.
+        # Without a bar, because their sum may be much larger than the largest contribution shown.
         contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
     places = decimals(row.contribution for row in attribution.rows)
     rows = "".join(

@@ -1,4 +1,4 @@
-"""The layers of a trace for a terminal: the first tokens at each point, and the target's ranks."""
+"""Draw the table of a trace's layers in a terminal: the top tokens in each layer, and the rank of the target token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ _BASES = {
 def draw_layers(
     view: TraceView, width: int, *, plain: bool = False, lines: int = 1, everything: bool = False
 ) -> RenderableType:
-    """The table of layers, quiet ones folded unless `everything` is shown, and what its folds and lists leave out."""
+    """Draw the table of layers and notes on what it leaves out.
+
+    Args:
+        lines: number of tokens in each cell.
+        everything: give each layer its own row; by default, layers without a change are joined (see `folding`).
+    """
     has_middle = any(layer.middle is not None for layer in view.layers)
     rows = list(view.layers) if everything else folded(view.layers)
     ranks = [_ranks_of(row, has_middle) for row in rows]
@@ -36,7 +41,7 @@ def draw_layers(
     short = "attn" if mixer == "attention" else "mixer"
     head = f"before → {short} → FFN" if has_middle else "before → after"
     of_ranks = max(len(head), sum(digits) + 3 * (len(digits) - 1))
-    # What is left for the tokens, in two or three columns; a token that does not fit is cut with an ellipsis.
+    # The width that remains for two or three columns of tokens; a token that does not fit is cut with an ellipsis.
     columns = 3 if has_middle else 2
     room = (width - 5 - 2 - of_ranks - (0 if plain else 4) - 2 * columns) // columns
     several = lines == 1 and room >= 44
@@ -69,7 +74,7 @@ def draw_layers(
 
 
 def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, several: bool) -> Text:
-    """The top tokens of a stream: one, a line each, or side by side where there is room."""
+    """Return the top tokens of a cell: two next to each other if there is room (`several`), else one on each line."""
     if not candidates:
         return Text("⋯", style="dim")
     if several:
@@ -80,7 +85,7 @@ def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, s
 
 
 def _ranks_of(row: LayerView | Fold, has_middle: bool) -> list[int | None]:
-    """The target's rank before the row, after its attention (None for several layers), and after its FFN."""
+    """Return the target's ranks before the row's layers, after attention (None for several layers), and after FFN."""
     if isinstance(row, Fold):
         return [row.layers[0].rank_before, *([None] if has_middle else []), row.layers[-1].rank_after]
     middle = [row.rank_before if row.rank_middle is None else row.rank_middle] if has_middle else []
@@ -92,7 +97,7 @@ def _rank(rank: int | None) -> str:
 
 
 def _places(ranks: Sequence[int | None], digits: Sequence[int]) -> Text:
-    """Ranks under each other, the first marked."""
+    """Write the ranks of a row, padded so that the columns align; rank 1 is highlighted."""
     shown = Text()
     for i, (rank, wide) in enumerate(zip(ranks, digits, strict=True)):
         shown.append(" → " if i else "", style="dim")
@@ -101,13 +106,13 @@ def _places(ranks: Sequence[int | None], digits: Sequence[int]) -> Text:
 
 
 def _signs(events: Sequence[EventView], target: int) -> Text:
-    """Signs of the events of the followed token; those of others are in their sentence."""
+    """Return the symbols of events (saturation, elimination) of the target token in a layer."""
     own = [event for event in events if event.id == target]
     return Text(" ").join(Text(SIGNS[event.kind], style=EVENT_STYLE[event.kind]) for event in own)
 
 
 def _folds(view: TraceView, rows: Sequence[LayerView | Fold]) -> str:
-    """What the folded layers have in common."""
+    """Return a sentence about the layers that were joined into one row: why they count as unchanged."""
     told: list[str] = []
     target = token_text(view.target.token).plain
     for fold in (row for row in rows if isinstance(row, Fold)):
@@ -119,7 +124,7 @@ def _folds(view: TraceView, rows: Sequence[LayerView | Fold]) -> str:
 
 
 def _hidden(view: TraceView) -> str:
-    """How many tokens the lists leave out."""
+    """Return a sentence about the number of tokens that the lists leave out."""
     if not view.hidden:
         return "Every token is listed." if view.show_unlearned else ""
     return f"{view.hidden:,} tokens are not listed (bytes, or never learned: --show-unlearned); ranks count them."

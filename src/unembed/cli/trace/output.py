@@ -1,4 +1,4 @@
-"""Write a view as JSON, as CSV, as a page, or in the terminal."""
+"""Write traces as JSON, as CSV, as an HTML page, or in the terminal."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 SCHEMA_SEVERAL = "unembed.traces/1"
-"""Name of the JSON form of several prompts; `traces` holds one object a prompt, each with its own schema."""
+"""The schema of JSON output for several prompts; its list `traces` has an object for each prompt."""
 
 
 def deliver(
     views: Sequence[TraceView], provenance: Provenance, draw: Callable[..., RenderableType], output: Output
 ) -> None:
-    """Write the views of one prompt or more in the requested forms; the terminal's when none was.
+    """Write the traces of one prompt or several in the requested formats; in the terminal by default.
 
     Args:
         views: one for each prompt.
-        draw: draws a view for the terminal, given its width.
-        output: the forms; a page is of one prompt.
+        draw: a function of a view and the terminal's width that draws the view.
+        output: the formats; the HTML page shows the first prompt only.
     """
     if output.html is not None:
         write_page(output.html, page(views[0], provenance.line()))
@@ -53,7 +53,7 @@ def deliver(
 
 
 def _readings(view: TraceView) -> list[dict[str, Any]]:
-    """One row for every layer, position and rank of the grid."""
+    """Return a row for each listed token: its layer, position, rank, id, text and probability."""
     assert view.grid is not None
     return [
         {"layer": layer, "position": position, "rank": rank, **asdict(candidate)}

@@ -1,4 +1,4 @@
-"""Heads, memories and writers behind a prediction, drawn for a terminal, the largest first."""
+"""Draw in a terminal the heads, memories (FFN neurons) and components that contribute most to a prediction."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from unembed.trace import AttributionView, HeadEffectsView, HeadEffectView, Memo
 
 _ALWAYS_ON_SHOWN = 6
 _WRITERS = 12
-"""Writers of an attribution by component that are shown; the others are one row."""
+"""Number of components that an attribution by component shows; the others are summed in one row."""
 _ROOM_FOR_WORDS = 24
-"""Smallest width, in columns, of the tokens of a memory next to the word that says that they are suppressed."""
+"""Minimum width of a memory's list of tokens for the word "suppresses"; a narrower list has an arrow instead."""
 _READ = 0.2
-"""A source is shown if its part of a head's effect is at least this share of the largest part."""
+"""A source token is shown if its contribution to a head's effect is at least this share of the largest one."""
 
 
 def draw_heads(view: TraceView, heads: HeadEffectsView, width: int, *, plain: bool = False) -> RenderableType:
-    """The heads with the largest effects, the tokens that each reads, and what is predicted without it."""
+    """Draw the heads with the largest effects: their source tokens, and the target's probability without the head."""
     rows = heads.rows
     cells_of_bar = 0 if plain else 8 if width < 100 else 16
     scale = Scale.of([row.effect for row in rows], cells_of_bar or 8)
@@ -48,7 +48,7 @@ def draw_heads(view: TraceView, heads: HeadEffectsView, width: int, *, plain: bo
 
 
 def _reads(row: HeadEffectView) -> Text:
-    """The sources of a head's effect, with its attention to each."""
+    """List the source tokens of a head's effect, with the head's attention to each."""
     shown = Text()
     least = _READ * max((abs(source.effect) for source in row.sources), default=0.0)
     for source in (one for one in row.sources if abs(one.effect) >= least):
@@ -58,7 +58,7 @@ def _reads(row: HeadEffectView) -> Text:
 
 
 def _note(view: TraceView, measured: bool) -> str:
-    """What the columns of a list of parts are."""
+    """Return the explanation of the columns of a list of heads or memories."""
     if not measured:
         return "largest effect first"
     own = next((one.probability for one in view.prediction if one.id == view.target.id), None)
@@ -71,7 +71,7 @@ def _without(probability: float | None) -> str:
 
 
 def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain: bool = False) -> RenderableType:
-    """The memories with the largest effects, those that are always on, and the rest."""
+    """Draw the memories with the largest effects, then a line for those that are always on, and one for the rest."""
     rows = memories.rows
     has_triggers = any(row.trigger is not None for row in rows)
     has_usual = any(row.times_usual is not None for row in rows)
@@ -123,7 +123,7 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
 
 
 def _apart(memories: MemoriesView) -> list[Text]:
-    """A line for the memories that are on for nearly every token, and one for the rest."""
+    """Return a line for the memories that are active on nearly every token, and one for the other memories."""
     lines: list[Text] = []
     if on := memories.always_on:
         lines.append(Text.assemble(("always on  ", "dim")))
@@ -138,7 +138,7 @@ def _apart(memories: MemoriesView) -> list[Text]:
 
 
 def _promoted(row: SubUpdateView, room: int) -> Text:
-    """As many whole tokens as fit into the room: those suppressed where the memory lowers the lead, else promoted."""
+    """List as many of a memory's tokens as fit: those that it promotes, or suppresses if its effect is negative."""
     shown = Text("suppresses" if room >= _ROOM_FOR_WORDS else "↓", style="dim") if row.lowers else Text()
     for token in row.suppressed if row.lowers else row.promoted:
         next_token = token_text(token)
@@ -152,7 +152,11 @@ def _promoted(row: SubUpdateView, room: int) -> Text:
 def draw_attribution(
     attribution: AttributionView, width: int, *, plain: bool = False, everything: bool = False
 ) -> RenderableType:
-    """The writers by size, the rest in one row; `everything`: each, in the order in which it is stored."""
+    """Draw the contributions of components to a logit, largest first, and the sum of the others in one row.
+
+    Args:
+        everything: draw all components, in the order of the layers.
+    """
     rows = attribution.rows
     if not everything and attribution.by == "component":
         rows = sorted(rows, key=lambda row: -abs(row.contribution))[:_WRITERS]

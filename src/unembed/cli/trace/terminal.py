@@ -1,4 +1,4 @@
-"""Draw a trace for a terminal, 60 to 160 columns wide: a view goes in, and something that rich can print comes out."""
+"""Convert a trace to an object that rich can print, for terminals of 60 to 160 columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unembed.results import join_bytes, visible_rich
 from unembed.trace import TraceView
 
 _REMARK = 20
-"""Smallest width, in columns, of the remark next to a command."""
+"""Minimum width of the remark next to a command, in characters; in a narrower terminal it stands above the command."""
 
 
 def draw_trace(
@@ -31,13 +31,13 @@ def draw_trace(
     next_steps: str | None = None,
     everything: bool = False,
 ) -> RenderableType:
-    """Header, findings, the heads and memories behind the prediction, the layers, the attribution.
+    """Draw a trace: header, findings, the heads and memories with the largest effects, the layers, the attribution.
 
     Args:
-        plain: no bars and signs.
-        lines: tokens listed in every cell of the layers.
-        next_steps: end with commands to try next, with this --model.
-        everything: every layer, event and writer.
+        plain: leave out bars and symbols.
+        lines: number of tokens in each cell of the table of layers.
+        next_steps: the value of --model for commands to try next, which end the output; None for no such commands.
+        everything: show all layers, events (saturation, elimination) and components.
     """
     parts = [_header(view, width, lines), *_findings(view, plain)]
     if view.heads is not None:
@@ -54,7 +54,7 @@ def draw_trace(
 
 
 def _next_steps(view: TraceView, model_given: str, width: int) -> list[RenderableType]:
-    """Three commands: the card of the memory that promotes the prediction most, its ablation, and the explorer."""
+    """Suggest three commands: show the memory that promotes the prediction most, ablate it, or open the explorer."""
     rows = [] if view.memories is None else [row for row in view.memories.rows if (row.score or 0.0) > 0]
     best = next(iter([*view.described, *rows]), None)
     if best is None:
@@ -67,7 +67,7 @@ def _next_steps(view: TraceView, model_given: str, width: int) -> list[Renderabl
         f"unembed serve {shlex.quote(view.prompt)}{model}": "all of this in a browser",
     }
     title: list[RenderableType] = [Text(), Text("Try next", style="bold")]
-    if max(map(len, steps)) + _REMARK > width:  # a command is never broken: the terminal wraps one that is too long
+    if max(map(len, steps)) + _REMARK > width:  # no line break is inserted in a command, so that it can be copied
         return [
             *title,
             *(
@@ -86,7 +86,7 @@ def _next_steps(view: TraceView, model_given: str, width: int) -> list[Renderabl
 
 
 def draw_explanation(view: TraceView, width: int, *, plain: bool = False, everything: bool = False) -> RenderableType:
-    """Header, the target's rank through the layers, and the attributions of its logit."""
+    """Draw the output of `unembed explain`: header, the target's rank in each layer, the attributions of its logit."""
     parts = [_header(view, width, 1), draw_layers(view, width, plain=plain, everything=everything)]
     parts += _events(view, plain)
     for attribution in view.attributions:
@@ -102,7 +102,7 @@ def _header(view: TraceView, width: int, lines: int) -> RenderableType:
         here = start <= view.position < start + count
         style = "dim" if view.roles is not None and view.roles[start] is None else ""
         tokens.append_text(token_text(text, "reverse" if here else style, cells=40))
-        tokens.append(f"×{count} " if count > 1 else " ", style="dim")  # tokens that make this one character
+        tokens.append(f"×{count} " if count > 1 else " ", style="dim")  # number of tokens that form this character
         start += count
     tokens.rstrip()
     count = max(lines, _fitting(view.prediction, width - 2))
@@ -117,7 +117,7 @@ def _header(view: TraceView, width: int, lines: int) -> RenderableType:
 
 
 def _roles(view: TraceView) -> list[Text]:
-    """Who says what in a conversation: the positions of each role's tokens."""
+    """List the positions of each role's tokens in a conversation."""
     if view.roles is None:
         return []
     turns: list[str] = []
@@ -131,13 +131,13 @@ def _roles(view: TraceView) -> list[Text]:
 
 
 def _fitting(candidates: Sequence[Candidate], width: int) -> int:
-    """How many candidates fit side by side, at least one."""
+    """Return the number of candidates that fit in one line, at least one."""
     counts = range(1, len(candidates) + 1)
     return max((n for n in counts if candidates_text(candidates, n, None).cell_len <= width), default=1)
 
 
 def _findings(view: TraceView, plain: bool) -> list[RenderableType]:
-    """The findings, in the order of worth."""
+    """List the findings, most important first."""
     if not view.findings:
         return []
     table = Table.grid(padding=(0, 1, 0, 0))
@@ -145,13 +145,13 @@ def _findings(view: TraceView, plain: bool) -> list[RenderableType]:
         table.add_column(width=1)
     table.add_column()
     for one in view.findings:
-        # Tokens were made visible where the sentence was.
+        # The sentence's tokens already have their invisible characters marked.
         table.add_row(*([] if plain else [Text("•", style=ACCENT)]), Text(one.sentence))
     return [table, Text()]
 
 
 def _events(view: TraceView, plain: bool) -> list[RenderableType]:
-    """Saturation and elimination in sentences, with the signs of the table."""
+    """List the events (saturation, elimination) as sentences, with the symbols of the table of layers."""
     events = [event for layer in view.layers for event in layer.events]
     if not events:
         return []

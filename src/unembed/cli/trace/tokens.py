@@ -1,4 +1,4 @@
-"""Tokens, candidates and signed numbers as text for a terminal, drawn alike in every part of a trace."""
+"""Format tokens, predicted tokens with probabilities, and signed numbers for the terminal output of a trace."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TOKEN_CELLS = 16
 
 
 def token_text(text: str, style: str = "", *, cells: int = TOKEN_CELLS) -> Text:
-    """A token, cut to a number of cells with an ellipsis."""
+    """Return a token, cut with an ellipsis to at most `cells` characters' width."""
     shown = visible_rich(text, style=style)
     shown.truncate(cells, overflow="ellipsis")
     return shown
 
 
 def candidates_text(candidates: Sequence[Candidate], count: int, target: int | None) -> Text:
-    """Some candidates side by side, each with its probability; the target stands out."""
+    """Return the first `count` candidates with their probabilities in one line; the target is highlighted."""
     shown = Text()
     for i, candidate in enumerate(candidates[:count]):
         shown.append("  " if i else "")
@@ -32,27 +32,27 @@ def candidates_text(candidates: Sequence[Candidate], count: int, target: int | N
 
 
 def candidate_text(candidate: Candidate, target: int | None, cells: int) -> Text:
-    """One candidate with its probability."""
+    """Return one candidate with its probability."""
     shown = token_text(candidate.token, ACCENT if candidate.id == target else "", cells=cells)
     return shown.append(f" {percent(candidate.probability)}", style="dim")
 
 
 def heading(title: str, note: str, target: Text | None = None) -> Text:
-    """The line above a part of the trace."""
+    """Return the heading of a section of the trace."""
     return Text.assemble((title, "bold"), target or "", ("   " + note if note else "", "dim"))
 
 
 def question(view: TraceView) -> Text:
-    """The target, and the token that it is compared with."""
+    """Return the target token and the token that it is compared with, as "TARGET over OTHER"."""
     shown = token_text(view.target.token, ACCENT, cells=24)
     return shown if view.against is None else Text.assemble(shown, " over ", token_text(view.against.token, cells=24))
 
 
 def bar(value: float, scale: Scale) -> Text:
-    """A bar on both sides of an axis."""
+    """Return a bar that starts at an axis: to the right for positive values, to the left for negative ones."""
     return Text.assemble((scale.left(value), OPPOSES), ("│", "dim"), (scale.right(value), PROMOTES))
 
 
 def signed_text(value: float, places: int | None = None) -> Text:
-    """A number with its sign, in the colour of its direction."""
+    """Return a number with its sign, in the colour of positive or negative bars."""
     return Text(signed(value, places), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")

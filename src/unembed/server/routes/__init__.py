@@ -1,1 +1,1 @@
-"""The API, a file for each screen's questions."""
+"""The routes of the API, with a file for each screen of the page."""

@@ -1,4 +1,4 @@
-"""The open model, and what the server is doing."""
+"""Routes about the loaded model and the server's current job."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ routes = APIRouter(tags=["about"])
 
 @routes.get("/status")
 async def get_status(state: State) -> dict[str, Any]:
-    """The job that runs, if any; answers at once."""
+    """The running job and the number of waiting jobs. This never waits for the model."""
     return {"version": __version__, "model": state.lm.name, **state.queue.status()}
 
 
 @routes.get("/models")
 async def get_models(state: State) -> dict[str, Any]:
-    """The open model: its sizes, and what the page can offer for it."""
+    """The loaded model: its sizes, and which features of the page it supports."""
     lm = state.lm
     return {
         "models": [
@@ -52,13 +52,13 @@ async def get_models(state: State) -> dict[str, Any]:
 
 
 def index_mark(manifest: Manifest) -> str:
-    """Return an identifier for an index among those of a model: 8 digits over weights, corpus and settings."""
+    """Return a short hash of an index's weights, corpus and settings: 8 hexadecimal digits."""
     content = [manifest.weights, manifest.provenance.corpus, dict(manifest.settings), dict(manifest.facts)]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def capabilities(state: ServerState) -> dict[str, bool]:
-    """Return what the page can offer for the model."""
+    """Return which features of the page the model supports."""
     lm = state.lm
     feed_forwards = [block.feed_forward for block in lm.structure.blocks]
     return {

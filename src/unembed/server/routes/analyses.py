@@ -1,4 +1,4 @@
-"""Routes for the declared analyses: a list of all, and one for each, whose request has its function's parameters."""
+"""Routes for the analyses of `unembed.analyses`: a list of all, and a route to run each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ON: dict[Cost, Pool] = {Cost.INSTANT: "model", Cost.SECONDS: "long", Cost.MINUT
 
 
 def declared_routes() -> Routes:
-    """`GET /analyses`, and `POST /analyses/NAME` for the analyses of this package and of other installed ones.
+    """Return `GET /analyses`, and `POST /analyses/NAME` for each analysis of this package and of other packages.
 
-    An analysis that needs a file of this machine has none, or of files alone.
+    Analyses that require a path, or that work on files without a model, have no route.
     """
     answered = [
         one
@@ -37,7 +37,7 @@ def declared_routes() -> Routes:
 
     @routes.get("/analyses")
     async def get_analyses() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
-        """All analyses: what each answers, and the JSON schema of its request."""
+        """All analyses, each with its help text and the JSON schema of its request."""
         rows = [
             {
                 "name": one.name,
@@ -77,7 +77,7 @@ def _slug(listing: Listing) -> str:
 
 
 def _subject(needs: Needs, state: ServerState) -> Any:
-    """Return the first argument of the function."""
+    """Return the first argument of an analysis's function."""
     match needs:
         case Needs.INDEX | Needs.FILES_OF_INDEX:
             return state.require_index()
@@ -91,7 +91,7 @@ def _subject(needs: Needs, state: ServerState) -> Any:
 
 @dataclass(frozen=True)
 class _OpenModel:
-    """The page's model, which is open already."""
+    """The server's loaded model, as a `models.UnopenedModel`."""
 
     state: ServerState
     known: None = None
@@ -99,36 +99,36 @@ class _OpenModel:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The model's name."""
         return self.state.lm.name
 
     @property
     def lens_identity(self) -> str | None:
-        """What tells the lens from others by which values are read."""
+        """A hash that identifies the model's lens; None without a lens."""
         return lens_identity(self.state.lm)
 
     def open(self) -> LanguageModel:
-        """The model."""
+        """Return the model."""
         return self.state.lm
 
 
 @dataclass(frozen=True)
 class _OpenIndex:
-    """The page's index: a page builds none."""
+    """The server's index, as an `options.IndexOnNeed` that never builds an index."""
 
     state: ServerState
     is_chosen: bool = False
 
     def __call__(self, *, build: bool = True, opened: bool = True) -> Index | None:
-        """Return the index; None where the page has none."""
+        """Return the index; None if the server has none."""
         return self.state.index
 
 
 def _request(listing: Listing) -> type[BaseModel]:
-    """Make the model of a request. Options that name files are left out: a page may not open those."""
+    """Make the pydantic model of a request. Options with paths are left out: a page may not open files."""
     fields = {one.name: _field(one) for one in listing.parameters if _is_asked_for(one)}
     name = "".join(word.capitalize() for word in _slug(listing).split("-"))
-    make: Any = create_model  # whose types do not allow for fields that are only known now
+    make: Any = create_model  # its type annotations do not support fields that are computed
     return make(name, __base__=r.StrictModel, **fields)
 
 
@@ -141,7 +141,7 @@ def _names_a_file(parameter: Parameter) -> bool:
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:
-    """Return the type of an option with its bounds, and its default."""
+    """Return the pydantic field of an option: its type with bounds, and its default."""
     option = parameter.option
     if parameter.kind == "edits":
         return r.EditList, Field(default_factory=list, description=option.help)
@@ -162,13 +162,13 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
         kind = Annotated[list[kind], Field(max_length=1000)]
     if parameter.required:
         return kind, Field(description=option.help)
-    # An option given as text may have a default of another type; such a default is left to the function.
+    # The default of an option that is parsed from text may have another type; then the function's default is used.
     default = None if parameter.kind == "text" else parameter.default
     return kind | None if default is None else kind, Field(default=default, description=option.help)
 
 
 def _arguments(listing: Listing, query: BaseModel, state: ServerState) -> dict[str, Any]:
-    """Return the other arguments of the function; what the request leaves out has the function's default."""
+    """Return the arguments of an analysis's function, without the first, and without those that the request omits."""
     given: dict[str, Any] = {name: value for name, value in query if value is not None}
     parameters = {parameter.name: parameter for parameter in listing.parameters}
     for name, value in given.items():

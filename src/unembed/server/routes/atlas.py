@@ -1,4 +1,4 @@
-"""The atlas of memories: the map of all values, and the matches of a query on it."""
+"""Routes for the atlas: a map of all value vectors of memories (FFN neurons), and search results on it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ routes = Routes("atlas")
 
 @routes.post("/atlas", response_class=StreamingResponse)
 async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse:
-    """Compute the map of the values at the first request; it is stored with the index and in the server.
+    """Compute the map of all value vectors at the first request; it is stored with the index and in the server.
 
-    Lines of progress, then the map's `version` (`kind` atlas). A client that disconnects ends the work.
+    The response is lines of progress, then the map's `version` (`kind` atlas). The computation ends if the client
+    disconnects.
     """
 
     def work(report: Callable[[object], None]) -> None:
@@ -40,7 +41,7 @@ async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse
 
 @routes.get("/atlas/maps/{version}", response_class=Response)
 async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f]{24}$")]) -> Response:
-    """A version of the map, as `unembed.server.packed_atlas` packs it. It never changes, so browsers may cache it."""
+    """A version of the map, in the format of `unembed.server.packed_atlas`. Browsers may cache it: it never changes."""
     if state.atlas is None or state.atlas[1].version != version:
         raise OutOfRange(f"map {version}", why="this server has another one", instead="Request the atlas again")
     headers = {"content-encoding": "gzip", "cache-control": "private, max-age=31536000, immutable"}
@@ -49,10 +50,10 @@ async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f
 
 @routes.answer("GET /atlas/matches", "searching memories", depends_on=lambda state: state.label_version)
 def get_matches(state: r.State, q: Annotated[str, Query(max_length=400)]) -> AtlasMatches:
-    """All memories that a query of the search finds."""
+    """All memories that a search query finds."""
     return atlas_matches(state.lm, state.index, q)
 
 
 def _files(state: ServerState) -> int:
-    """Return when a file of the index was last added or replaced, such as the gallery; 0 without an index."""
+    """Return the time when a file was last added to the index's folder or replaced, in ns; 0 without an index."""
     return 0 if state.index is None else state.index.path.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""One prompt with and without edits: the next token before and after, and two continuations side by side."""
+"""Routes that compare a prompt with and without edits: next-token probabilities, and continuations."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def post_next_token(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
 
 @routes.answer("POST /next/positions", "reading every position")
 def post_positions(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
-    """What the edits change at every position of the prompt: the first token without and with them, and the KL."""
+    """At every position of the prompt: the top token without and with the edits, and the KL divergence."""
     return steering.change_by_position(state.lm, query.prompt, query.library_edits()).to_dict()
 
 
 @routes.post("/compare")
 async def post_comparison(state: r.State, query: r.CompareRequest, client: r.Client = "") -> StreamingResponse:
-    """Both continuations, token by token: lines with `side` base or edit, then a summary."""
+    """The continuations without (`side` base) and with the edits (`side` edit), token by token, then a summary."""
     both = partial(_continuations, state, query)
     return ndjson_response(state.queue.stream(both, what="generating", client=client, channel="compare"))
 
 
 @routes.get("/runs")
 async def get_runs(state: r.State) -> dict[str, Any]:
-    """The comparisons since the server started, the last one run at the end."""
+    """The comparisons since the server started, latest last."""
     return {"runs": list(state.runs.values())}
 
 
@@ -53,9 +53,9 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 
 
 def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict[str, Any]]:
-    """Yield the new tokens of both sides in turn, then the summary, which is stored as a run.
+    """Yield the new tokens without and with the edits in turn, then a summary, which is stored as a run.
 
-    A comparison that is repeated has the same run.
+    A comparison that is repeated replaces its earlier run.
     """
     edits = query.library_edits()
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})
@@ -85,9 +85,9 @@ def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict
 
 
 def in_turn(sides: dict[str, Iterator[T]]) -> Iterator[tuple[str, T]]:
-    """Yield the next token of each side in turn until all sides have ended.
+    """Yield the items of several iterators in turn, each with the name of its iterator, until all have ended.
 
-    If the numbers of one side overflow, the others are generated to their end before the error is raised.
+    If an iterator raises `NotFinite`, the others are continued to their end before the error is raised.
     """
     overflow: NotFinite | None = None
     while sides:
@@ -111,7 +111,7 @@ def _number(state: ServerState, request: dict[str, Any]) -> int:
 
 
 def _divergence(base: list[int], edited: list[int]) -> int | None:
-    """Return the first new token, from 0, at which the two sides differ; None if they never do."""
+    """Return the first position, counted from 0, at which two lists of token ids differ; None if they are equal."""
     for i in range(max(len(base), len(edited))):
         if base[i : i + 1] != edited[i : i + 1]:
             return i

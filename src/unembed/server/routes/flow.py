@@ -1,4 +1,4 @@
-"""The screen Flow: the circuit of a prediction as a picture, and the prediction without one part of it."""
+"""Routes for the screen Flow: the circuit of a prediction, and the prediction without some of its components."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ routes = Routes("flow")
 async def post_flow(state: r.State, query: r.FlowRequest, client: r.Client = "") -> StreamingResponse:
     """The circuit of a prediction (`unembed.circuit_graph.FlowView`), with its test and measured effects.
 
-    Lines of progress (`kind` progress, with the next `step`), then the picture (`kind` flow). A client that disconnects
-    ends the work after the current step.
+    The response is lines of progress (`kind` progress, with the next `step`), then the circuit (`kind` flow). If the
+    client disconnects, the computation ends after the current step.
     """
     key = f"flow {query.model_dump_json()}"
     return ndjson_response(state.stream_cached(key, partial(_flow, state, query), client=client, channel="flow"))
@@ -51,7 +51,7 @@ def _flow(state: ServerState, query: r.FlowRequest, report: Callable[[object], N
 def _question(
     state: ServerState, query: r.FlowRequest | r.WithoutRequest | r.GroupRequest
 ) -> tuple[list[int], int, int | None]:
-    """Return the tokens up to the position, the target, and the token that it is compared with."""
+    """Return the token ids up to the position, the token to explain, and the token that it is compared with."""
     trace = state.lm.trace(query.prompt)
     question = query.question(trace)
     tokens: list[int] = numbers(state.lm.encode(query.prompt)[0])
@@ -60,7 +60,7 @@ def _question(
 
 @routes.answer("POST /flow/without", "measuring the prediction without a part", on="long")
 def post_without(state: r.State, query: r.WithoutRequest) -> Removal:
-    """The prediction without one head or memory at a position: at 0, or with its value after another prompt."""
+    """The prediction after one head or memory at a position is set to 0, or to its value on another prompt."""
     tokens, target, against = _question(state, query)
     case = read_case(state.lm, tokens, None, target, against)
     return removal(state.lm, case, query.part, query.layer, query.at, query.index, other=query.other)
@@ -68,7 +68,7 @@ def post_without(state: r.State, query: r.WithoutRequest) -> Removal:
 
 @routes.answer("POST /flow/group", "measuring the prediction with a group changed", on="long")
 def post_group(state: r.State, query: r.GroupRequest) -> Removal:
-    """The prediction with heads and memories multiplied together, or with their values after another prompt."""
+    """The prediction after heads and memories are multiplied by a factor, or set to their values on another prompt."""
     tokens, target, against = _question(state, query)
     case = read_case(state.lm, tokens, None, target, against)
     parts: list[tuple[Literal["head", "memory"], int, int, int]] = [

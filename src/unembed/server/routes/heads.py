@@ -1,4 +1,4 @@
-"""Attention heads: scores of all heads, one head as a circuit, its pattern on a prompt."""
+"""Routes for attention heads: scores of all heads, a head's QK and OV circuits, and its pattern on a prompt."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def get_heads(
     length: Annotated[int, Query(ge=2, le=64)] = 32,
     seed: r.Seed = 0,
 ) -> HeadsView:
-    """The scores of every head on random tokens repeated twice, with confidence intervals."""
+    """The scores of every head on sequences of random tokens that are repeated once, with confidence intervals."""
     return heads_view(state.circuits, sequences, length, seed)
 
 
@@ -60,13 +60,13 @@ def get_head(
     destination: r.RequiredToken = " the",
     top: r.Top = 12,
 ) -> HeadView:
-    """What a head writes when it attends to the source token, and which sources the destination token attends to."""
+    """The tokens that a head promotes when it attends to `source`, and those that it attends to from `destination`."""
     return head_view(state.circuits, layer, head, r.parse_token(source), r.parse_token(destination), top)
 
 
 @routes.answer("GET /heads/{layer}/{head}/partners", "composing heads", on="long")
 def get_partners(state: r.State, layer: r.LayerNumber, head: r.Index) -> PartnersView:
-    """The earlier heads that a head reads most; the first answer waits for the composition of all heads."""
+    """The earlier heads that a head reads most. The first request computes the composition scores of all heads."""
     return partners_view(state.circuits, layer, head)
 
 
@@ -79,32 +79,32 @@ def get_induction(
     seed: r.Seed = 0,
     text: Annotated[str, Query(max_length=2000)] = "",
 ) -> InductionView:
-    """The repeated-token (induction) test: a head's pattern on random tokens, or a text, followed by themselves."""
+    """The induction test: a head's attention pattern on random tokens, or a text, followed by the same tokens again."""
     return induction_view(state.lm, layer, head, length, seed, text)
 
 
 @routes.answer("POST /heads/{layer}/{head}/attention", "reading attention", channel="pattern")
 def post_pattern(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.PromptRequest) -> PatternView:
-    """The attention weights of a head on a prompt, by destination and source, and the contribution of each."""
+    """The attention weights of a head on a prompt, by destination and source position, and their contributions."""
     return pattern_view(query.trace(state), layer, head)
 
 
 @routes.answer("POST /heads/patterns", "reading attention")
 def post_patterns(state: r.State, query: r.PromptRequest) -> PatternsView:
-    """The patterns of all heads on a prompt, small: what their pictures are drawn from."""
+    """The attention patterns of all heads on a prompt, in low resolution for small pictures."""
     return patterns_view(query.trace(state))
 
 
 @routes.answer("POST /heads/{layer}/{head}/sources", "reading a head")
 def post_sources(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.QuestionRequest) -> HeadSourcesView:
-    """What a head adds to a question's logits at a position, by the token that it attends to."""
+    """What a head adds to the explained logit or logit difference at a position, by source token."""
     trace = query.trace(state)
     return head_sources_view(trace, layer, head, query.question(trace), query.position)
 
 
 @routes.answer("POST /heads/{layer}/{head}/here", "reading a head")
 def post_here(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.QuestionRequest) -> HeadHereView:
-    """What a head writes at a position of a prompt: its effect on a question, and the tokens that it promotes."""
+    """A head's effect on the explained logit at a position of a prompt, and the tokens that it promotes there."""
     trace = query.trace(state)
     return head_here_view(trace, layer, head, query.question(trace), query.position)
 
@@ -113,9 +113,9 @@ def post_here(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.Ques
 async def post_examples(
     state: r.State, layer: r.LayerNumber, head: r.Index, query: r.HeadExamplesRequest, client: r.Client = ""
 ) -> StreamingResponse:
-    """Windows of the corpus in which the head contributes most: lines of progress, then the examples.
+    """Windows of the corpus in which the head contributes most. The response is lines of progress, then the examples.
 
-    One pass over the corpus serves all heads of a layer; its results are cached.
+    One pass over the corpus finds the examples of all heads in the layer, which are cached.
     """
     state.lm.layer_and_head(layer, head)
 
@@ -151,6 +151,6 @@ def post_score_terms(state: r.State, layer: r.LayerNumber, head: r.Index, query:
 
 @routes.answer("POST /heads/prompt", "reading heads")
 def post_prompt_heads(state: r.State, query: r.QuestionRequest) -> PromptHeadsView:
-    """Every head on a prompt: its contribution to the question's logits, and the shape of its pattern."""
+    """For every head: its contribution to the explained logit, and statistics of its pattern on the prompt."""
     trace = query.trace(state)
     return prompt_heads_view(trace, query.question(trace), query.position)

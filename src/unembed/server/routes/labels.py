@@ -1,4 +1,4 @@
-"""Names that people give memories and heads: one at a time, from the blind queue, in files; and annotator agreement."""
+"""Routes for labels of memories (FFN neurons) and heads: add, list, export, import, annotate, measure agreement."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def get_labels(
     index: OptionalNumber = None,
     of: Literal["memory", "head", "all"] = "memory",
 ) -> dict[str, Any]:
-    """Labels that hold: of one memory or head, of a layer, or all."""
+    """The current labels (those not withdrawn) of one memory or head, of a layer, or of all."""
     if index is not None and layer is None:
         raise InvalidInput("the index of a memory without its layer", instead="Give both")
     return state.require_index().labels(layer, index, of=of).to_dict()
@@ -50,7 +50,7 @@ async def get_labels(
 
 @routes.post("/labels")
 async def post_label(state: r.State, query: r.LabelRequest) -> dict[str, Any]:
-    """Append a label."""
+    """Add a label to a memory or a head."""
     notes = query.model_dump(include={"note", "tags", "confidence", "verdict"})
     number = state.require_index().add_label(
         query.layer,
@@ -66,7 +66,7 @@ async def post_label(state: r.State, query: r.LabelRequest) -> dict[str, Any]:
 
 @routes.post("/labels/{number}/withdraw")
 async def post_withdrawal(state: r.State, number: r.Index, query: r.WithdrawRequest) -> dict[str, Any]:
-    """Withdraw a label by appending a row; the row itself stays."""
+    """Withdraw a label. Its row stays in the database, and a row that withdraws it is added."""
     state.require_index().withdraw_label(number, author=query.author)
     state.label_version += 1
     return {"withdrawn": number}
@@ -74,13 +74,13 @@ async def post_withdrawal(state: r.State, number: r.Index, query: r.WithdrawRequ
 
 @routes.get("/concepts")
 async def get_concepts(state: r.State) -> dict[str, Any]:
-    """The names that people have given, with the number of memories of each."""
+    """The labels that people have given to memories, each with its number of memories."""
     return {"concepts": concepts(state.require_index().labels().rows())}
 
 
 @routes.post("/concepts")
 def post_concept(state: r.State, query: r.ConceptRequest) -> ConceptAdded:
-    """Give memories a name, one label each. All of them must exist."""
+    """Give several memories the same label. An error is returned if one of them does not exist."""
     corpus = state.require_index()
     members = dict.fromkeys((member.layer, member.index) for member in query.members)
     for layer, index in members:
@@ -95,7 +95,7 @@ def post_concept(state: r.State, query: r.ConceptRequest) -> ConceptAdded:
 
 @routes.get("/concepts/{name:path}", responses={200: {"model": Concept}})
 async def get_concept(state: r.State, name: Annotated[str, Path(max_length=2000)]) -> dict[str, Any]:
-    """All memories of one name: the tokens and layers that they share, and annotator agreement."""
+    """All memories with one label: the tokens that several of them promote, their layers, and annotator agreement."""
     rows = state.require_index().labels().rows()
     return await state.run_in_pool(lambda: dataclasses.asdict(concept(state.lm, rows, name)), "long")
 
@@ -109,7 +109,7 @@ def get_queue(
     random_per_layer: RandomPerLayer = 5,
     author: Annotated[str, Query(max_length=80)] = "",
 ) -> dict[str, Any]:
-    """The length of the queue, the items that this author has done, and the rules. It does not reveal the items."""
+    """The number of items to annotate, those that this author has done, and the rules; not what the items are."""
     corpus = state.require_index()
     found = _items(state, what, seed, per_layer, random_per_layer)
     labelled = {(row["kind"], row["layer"], row["index"]) for row in corpus.labels().rows() if row["author"] == author}
@@ -123,9 +123,9 @@ def get_queue(
 
 
 def _is_word(text: str) -> bool:
-    """Tell whether a token is certainly a whole word, one that a dictionary defines.
+    """Return True if a token is certainly a whole word: a space, then at least three lowercase letters.
 
-    "age" within "language" is not a number of years, " Mc" begins names, and " Inter" is not the verb.
+    Definitions of other tokens would mislead: "age" may be a part of "language", and " Inter" the beginning of a name.
     """
     word = text[1:]
     return text[:1].isspace() and len(word) > 2 and word.isalpha() and word.islower()
@@ -140,7 +140,7 @@ def get_item(
     per_layer: PerLayer = 10,
     random_per_layer: RandomPerLayer = 5,
 ) -> dict[str, Any]:
-    """The content of one item: 25 trigger prefixes of a key, or 30 tokens of a value with definitions."""
+    """One item to annotate: 25 texts on which a memory fires most, or 30 tokens that it promotes, with definitions."""
     corpus = state.require_index()
     item = _item(_items(state, what, seed, per_layer, random_per_layer), number)
     if what == "key":
@@ -157,7 +157,7 @@ def get_item(
 
 @routes.post("/annotations")
 def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[str, Any]:
-    """Store an annotator's patterns of an item: one label for each, or one that records that there is none."""
+    """Store the patterns that an annotator found in an item, one label for each, or a label that there is none."""
     corpus = state.require_index()
     item = _item(_items(state, query.what, query.seed, query.per_layer, query.random_per_layer), query.number)
     patterns = query.patterns or [r.PatternRequest(label=annotation.NONE, kind="")]
@@ -173,14 +173,14 @@ def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[str, Any
 
 @routes.get("/annotations/agreement")
 def get_agreement(state: r.State) -> dict[str, Any]:
-    """Cohen's and Fleiss' kappa over all items that several people annotated."""
+    """Cohen's and Fleiss' kappa over all items that at least two people annotated."""
     corpus = state.require_index()
     return {"questions": [dataclasses.asdict(one) for one in annotation.label_agreement(corpus.labels().rows())]}
 
 
 @routes.get("/annotations/export")
 async def get_export(state: r.State) -> Response:
-    """All labels that hold, one JSON object per line."""
+    """All current labels (those not withdrawn), one JSON object per line."""
     rows = state.require_index().labels(of="all").rows()
     text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
     headers = {"content-disposition": 'attachment; filename="labels.jsonl"', "cache-control": "no-store"}
@@ -189,7 +189,7 @@ async def get_export(state: r.State) -> Response:
 
 @routes.post("/annotations/import")
 def post_import(state: r.State, query: r.ImportRequest) -> dict[str, Any]:
-    """Append labels that an export wrote, all or none, except those whose author, time and text are known here."""
+    """Add labels from an export, without those that the index already has. If a line is invalid, none is added."""
     corpus = state.require_index()
     known = {_identity(row) for row in corpus.labels(of="all").rows()}
     rows = [_parse(number, line) for number, line in enumerate(query.jsonl.splitlines(), 1) if line.strip()]
@@ -224,7 +224,7 @@ def _identity(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _parse(number: int, line: str) -> dict[str, Any]:
-    """Check one line of an export, and return it."""
+    """Parse and check one line of an export."""
     try:
         return r.ExportedLabel.model_validate_json(line).model_dump()
     except ValidationError as error:

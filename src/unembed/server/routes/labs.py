@@ -1,4 +1,4 @@
-"""Laboratories: values found by words, the effect and cost of suppression, and where a prompt could exit early."""
+"""Routes for the screens Labs: value vectors by the words they promote, suppression of toxic text, and early exit."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from unembed.server.responses import ndjson_response, to_json
 from unembed.server.state import ServerState
 
 MAX_POSITIONS = 96
-"""Positions of a prompt that the early-exit laboratory reads."""
+"""Maximum number of positions of a prompt in the early-exit screen; later ones are ignored."""
 
 routes = Routes("labs")
 
 
 @routes.post("/labs/suppress", response_class=StreamingResponse)
 async def post_suppression(state: r.State, query: r.SuppressRequest, client: r.Client = "") -> StreamingResponse:
-    """Sampled continuations with and without the edits, each scored, and the cost of the edits in perplexity.
+    """Sampled continuations with and without the edits, their toxicity scores, and perplexities on other text.
 
-    One line per prompt (`kind` pair), then all of them with the perplexities (`kind` suppressed). A client that
-    disconnects ends the work after the current prompt.
+    The response is one line per prompt (`kind` pair), then all of them with the perplexities (`kind` suppressed). If
+    the client disconnects, the computation ends after the current prompt.
     """
     key = f"suppress {query.model_dump_json()}"
     return ndjson_response(
@@ -38,7 +38,7 @@ async def post_suppression(state: r.State, query: r.SuppressRequest, client: r.C
 
 @routes.answer("POST /labs/promoters", "finding values", on="long")
 def post_promoters(state: r.State, query: r.WordsRequest) -> dict[str, Any]:
-    """Values by the words that they promote, as `unembed steer --promote` finds them, and the edits that they make."""
+    """Value vectors that promote given words, as `unembed steer --promote` finds them, and edits of their memories."""
     found = [
         steering.promoting(state.lm, steering.words_of(text), query.values) if text.strip(" ,") else []
         for text in (query.promote, query.suppress)
@@ -84,7 +84,7 @@ def _suppress(state: ServerState, query: r.SuppressRequest, report: Callable[[ob
 
 @routes.answer("POST /labs/early-exit", "finding exits")
 def post_early_exit(state: r.State, query: r.EarlyExitRequest) -> dict[str, Any]:
-    """The layer at which each position of a prompt exits, whether the prediction stays, and the trade-off curve."""
+    """The exit layer at each position of a prompt, whether the prediction is the final one, and the trade-off curve."""
     lm = state.lm
     lm.feed_forward(0)
     ids = lm.encode(query.prompt)[0][:MAX_POSITIONS]

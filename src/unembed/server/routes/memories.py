@@ -1,4 +1,4 @@
-"""One memory (FFN neuron): the tokens of its value, its top activating examples, its neighbours and its cluster."""
+"""Routes for one memory (FFN neuron): tokens it promotes, top activating examples, search, clusters, connections."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ routes = Routes("memories")
 def get_memory(
     state: r.State, layer: r.LayerNumber, index: r.Index, top: r.Top = 20, hide_unlearned: bool = True
 ) -> MemoryView:
-    """The tokens at both ends of a value, as `unembed value L I --json` lists them."""
+    """The tokens that a memory promotes and suppresses most, as `unembed value L I --json` lists them."""
     return memory_view(state.lm, layer, index, top, hide_unlearned=hide_unlearned)
 
 
 @routes.answer("GET /memories/descriptions", "reading descriptions", on="files")
 def get_descriptions(state: r.State) -> dict[str, Any]:
-    """The automatic descriptions of memories, best first: those of the index's gallery, else of an embedded model's."""
+    """Automatic descriptions of memories, best first: from the index's gallery, else from that of a shipped model."""
     found = memory_descriptions(state.lm, None if state.index is None else state.index.path)
     names = ("layer", "index", "pole", "description")
     return {"rows": [dict(zip(names, row, strict=True)) for row in found]}
@@ -63,7 +63,7 @@ def get_search(
     density_below: Annotated[float | None, Query(ge=0, le=1)] = None,
     labelled: bool | None = None,
 ) -> Search:
-    """One page of the memories that promote or suppress words, have words in their triggers, or have a label."""
+    """Search memories by words that they promote or suppress, by texts on which they fire, or by label; one page."""
     filters = Filters(layer, why, density_above, density_below, labelled)
     return search(state.lm, state.index, q, top, offset, filters)
 
@@ -77,13 +77,13 @@ def get_triggers(
     context: Annotated[int, Query(ge=1, le=512)] = 24,
     pole: r.Pole = "positive",
 ) -> dict[str, Any]:
-    """The corpus prefixes on which the key fires most: what `unembed index triggers --json` prints."""
+    """The corpus texts on which the memory fires most, as `unembed index triggers --json` prints them."""
     return state.require_index().triggers(layer, index, top, pole=pole, context=context).to_dict()
 
 
 @routes.answer("GET /index/estimate", "estimating", on="long")
 def get_estimate(state: r.State) -> dict[str, Any]:
-    """The cost of an index over the shipped corpus: the numbers of `unembed index build --dry-run`."""
+    """The estimated cost of an index over the shipped corpus, as `unembed index build --dry-run` prints it."""
     return unembed.Index.estimate(state.lm, None).to_dict()
 
 
@@ -91,7 +91,7 @@ def get_estimate(state: r.State) -> dict[str, Any]:
 def get_contexts(
     state: r.State, layer: r.LayerNumber, index: r.Index, top: r.Top = 25, pole: r.Pole = "positive"
 ) -> ContextsView:
-    """The key's triggers token by token, each with the coefficient that the memory has there."""
+    """The texts on which the memory fires most, with the memory's coefficient at every token."""
     return contexts_view(state.lm, state.require_index(), layer, index, top, pole)
 
 
@@ -103,21 +103,21 @@ def get_coefficients(state: r.State, layer: r.LayerNumber, index: r.Index) -> Co
 
 @routes.answer("GET /memories/{layer}/{index}/truth", "reading what was measured", on="files")
 def get_truth(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
-    """How far adding the value raises what it is read to promote, as it was measured for the gallery or the index."""
+    """How much adding the value vector raises the tokens that it should promote; measured for the gallery or index."""
     return truth_view(state.lm, state.index, layer, index, pole)
 
 
 @routes.answer("GET /memories/{layer}/{index}/truth/measured", "measuring what the value does", on="long")
 def get_truth_measured(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
-    """The same, measured now: what `unembed value --truth` says."""
+    """The same as `truth`, but measured now, as `unembed value --truth` does."""
     return measured_truth_view(state.lm, layer, index, pole)
 
 
 @routes.answer("GET /memories/{layer}/{index}/usual", "measuring usual sizes", on="long")
 def get_usual(state: r.State, layer: r.LayerNumber, index: r.Index) -> dict[str, Any]:
-    """The memory's usual size, the unit of `unembed steer --set L5M278=x2`, and from what it is known.
+    """The memory's typical coefficient on text, which is the unit of `unembed steer --set L5M278=x2`, and its source.
 
-    The size is null where it is not known: without an index, a sample of a text shows it for gated memories only.
+    The size is null if it is unknown: without an index, it can be measured for gated memories only.
     """
     state.lm.memory(layer, index)
     try:
@@ -134,16 +134,16 @@ def get_usual(state: r.State, layer: r.LayerNumber, index: r.Index) -> dict[str,
     depends_on=lambda state: state.clusters.is_known,
 )
 def get_cluster(state: r.State, layer: r.LayerNumber, index: r.Index) -> ClusterView:
-    """The cluster that the value is in; `cluster` is null until POST /clusters has computed the clusters."""
+    """The cluster of the memory's value vector; `cluster` is null until POST /clusters has computed the clusters."""
     return cluster_view(state.lm, state.clusters.find(), layer, index)
 
 
 @routes.post("/clusters", response_class=StreamingResponse)
 async def post_clusters(state: r.State, client: r.Client = "") -> StreamingResponse:
-    """Cluster all values by direction, as `unembed clusters` does, and save the result in the index's folder.
+    """Cluster all value vectors by direction, as `unembed clusters` does, and save the result in the index's folder.
 
-    Lines of progress, one per percent at most, then the number of clusters (`kind` clusters). A client that
-    disconnects ends the work.
+    The response is lines of progress, at most one per percent, then the number of clusters (`kind` clusters). The
+    computation ends if the client disconnects.
     """
 
     def work(report: Callable[[object], None]) -> None:
@@ -162,14 +162,14 @@ async def post_clusters(state: r.State, client: r.Client = "") -> StreamingRespo
 
 @routes.answer("POST /memories/{layer}/{index}/activations", "running a text")
 def post_activations(state: r.State, layer: r.LayerNumber, index: r.Index, query: r.QuestionRequest) -> MemoryOnPrompt:
-    """The memory's coefficient at every token of a text, and its effect on the prediction at one of them."""
-    state.lm.memory(layer, index)  # refused before the prompt is run
+    """The memory's coefficient at every token of a text, and its effect on the prediction at one position."""
+    state.lm.memory(layer, index)  # raises an error for an unknown memory before the prompt is run
     trace = query.trace(state)
     return memory_on_prompt(trace, layer, index, query.question(trace), query.position, state.index)
 
 
 @routes.answer("GET /memories/{layer}/{index}/connections", "reading weights", on="long", shape=MemoryConnections)
 def get_connections(state: r.State, layer: r.LayerNumber, index: r.Index, top: r.Top = 6) -> dict[str, Any]:
-    """What writes to the key and what reads the value, by the weights alone: heads and memories."""
+    """By the weights alone: the heads and memories whose output activates the key, and those that read the value."""
     found = memory_connections(state.lm, layer, index, top)
     return {"schema": "unembed.memory_connections/1", **vars(found)}

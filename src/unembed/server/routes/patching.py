@@ -1,4 +1,4 @@
-"""Two prompts side by side, activations patched from one into the other, and the continuation of the patched run."""
+"""Routes for activation patching: compare two prompts, patch activations, and continue the patched prompt."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ routes = Routes("compare")
 
 @routes.answer("POST /comparison", "comparing prompts")
 def post_prompts(state: r.State, query: r.TwoPrompts) -> ComparisonView:
-    """Two prompts, which of their tokens correspond, and the logit difference in each."""
+    """The tokens of two prompts, which of them correspond, and the logit difference on each prompt."""
     clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
     return comparison_view(clean, corrupted, (query.clean, query.corrupted), *query.tokens())
 
 
 @routes.answer("POST /patching", "patching", channel="patching {query.point}")
 def post_patching(state: r.State, query: r.PatchingRequest) -> dict[str, Any]:
-    """Every activation of a kind patched by itself: what `lm.patch` returns.
+    """Patch every activation of one kind by itself, as `lm.patch` does, and return the effects.
 
-    `recovered` is 0 for no effect and 1 for all of it. `given`: the coefficients that replaced those of each memory.
+    `recovered` is the share of the logit difference that patching restores: 0 for no effect, 1 for all of it. `given`
+    has the coefficients that replaced those of each memory.
     """
     lm = state.lm
     clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
@@ -54,7 +55,7 @@ def post_patching(state: r.State, query: r.PatchingRequest) -> dict[str, Any]:
 async def post_continuation(
     state: r.State, query: r.PatchedContinuationRequest, client: r.Client = ""
 ) -> StreamingResponse:
-    """Continuations of both prompts and of the patched one: lines with `side` clean, corrupted or patched."""
+    """Continue both prompts and the patched one; the lines have `side` clean, corrupted or patched."""
 
     def steps() -> Iterator[dict[str, Any]]:
         lm, n = state.lm, query.max_new_tokens

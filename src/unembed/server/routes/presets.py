@@ -1,6 +1,6 @@
-"""Presets: edits saved under a name, to be loaded into the tray again.
+"""Routes for presets: lists of edits that are saved under a name.
 
-With an index they are saved in its folder, as labels are; without one they last until the server stops.
+They are saved in the index's folder; without an index, they are lost when the server stops.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ routes = APIRouter(tags=["intervene"])
 
 
 class Preset(BaseModel):
-    """Saved edits."""
+    """A list of edits that is saved under a name."""
 
     id: int
     name: str
     edits: list[r.PresetEdit]
-    model: str = Field(description="the model and revision for which they were made, as links name it")
+    model: str = Field(description="the model for which the edits were made, as NAME@REVISION")
     made: str
 
 
@@ -29,12 +29,14 @@ class Presets(BaseModel):
     """All presets."""
 
     presets: list[Preset]
-    persistent: bool = Field(description="whether they outlive the server, in the index's folder")
+    persistent: bool = Field(
+        description="true if presets are saved in the index's folder; else they are lost when the server stops"
+    )
 
 
 @routes.get("/presets")
 def get_presets(state: r.State) -> Presets:
-    """All presets, by name."""
+    """All presets, sorted by name."""
     found = state.presets.all()
     presets = [Preset(**{**one, "edits": json.loads(one["edits"])}) for one in found]
     return Presets(presets=presets, persistent=state.index is not None)
@@ -42,7 +44,7 @@ def get_presets(state: r.State) -> Presets:
 
 @routes.post("/presets")
 def post_preset(state: r.State, query: r.PresetRequest) -> dict[str, int]:
-    """Save edits under a name, replacing those of the same name."""
+    """Save edits under a name; a preset of the same name is replaced."""
     lm = state.lm
     model = lm.name + (f"@{lm.revision[:8]}" if lm.revision else "")
     edits = [edit.model_dump() for edit in query.edits]

@@ -1,6 +1,7 @@
-"""Views of the page under a short name, for links that would be too long.
+"""Routes that save views of the page under short names, for links that would be too long otherwise.
 
-With an index they are saved in its folder, as labels are; without one they last until the server stops.
+A view is the part of the page's URL from `#/` on, its "address". Views are saved in the index's folder; without an
+index, they are lost when the server stops.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ class SavedName(BaseModel):
     """The name under which an address is saved."""
 
     id: str
-    persistent: bool = Field(description="whether it outlives the server, in the index's folder")
+    persistent: bool = Field(
+        description="true if it is saved in the index's folder; else it is lost when the server stops"
+    )
 
 
 @routes.post("/sessions")
 async def post_session(state: r.State, query: r.SavedAddress) -> SavedName:
-    """Save an address. The same address has the same name."""
+    """Save a view's address, and return its name, which is a hash of the address."""
     body = query.address.encode()
     name = hashlib.blake2b(body, digest_size=9).hexdigest()
     state.addresses.put(name, body)
@@ -38,7 +41,7 @@ async def post_session(state: r.State, query: r.SavedAddress) -> SavedName:
 
 @routes.get("/sessions/{name}")
 async def get_session(state: r.State, name: Annotated[str, Path(pattern=r"^[0-9a-f]{18}$")]) -> r.SavedAddress:
-    """The address of a name."""
+    """The address that is saved under a name."""
     body = state.addresses.get(name)
     if body is not None:
         return r.SavedAddress(address=body.decode())

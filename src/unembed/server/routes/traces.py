@@ -1,4 +1,4 @@
-"""One prompt: its tokens, the grid, one position, one layer, attributions."""
+"""Routes for the trace of a prompt: tokens, top tokens by layer and position, details, attributions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from unembed.trace import (
 )
 
 MAX_IDLE_SCORES = 2**24
-"""Scores, over all layers and positions, up to which a text is traced while it is typed."""
+"""Maximum number of logits (layers * positions * d_vocab) of a text for which it is traced while the user types."""
 MAX_IDLE_MODEL = 2**22
-"""Entries of W_U up to which a model traces a text while it is typed."""
+"""Maximum number of entries of W_U of a model that traces a text while the user types."""
 
 routes = Routes("trace")
 
@@ -43,12 +43,14 @@ async def tokenize(
     request: Request,
     state: r.State,
     text: Annotated[str, Query(max_length=MAX_PROMPT)],
-    chat: Annotated[bool, Query(description="the text is a user's message, which the chat template encloses")] = False,
+    chat: Annotated[
+        bool, Query(description="true if the text is a user's message, to be formatted by the chat template")
+    ] = False,
     client: r.Client = "",
 ) -> Response:
-    """The tokens of a text, as ids and texts, and the prompt that they are from: the text, or a conversation.
+    """The tokens of a prompt, as ids and texts. The prompt is the text, or with `chat`, the formatted conversation.
 
-    `changed`: the first character of the prompt that the tokens do not reproduce.
+    `changed` is the index of the first character of the prompt that decoding the tokens does not reproduce, or null.
     """
 
     def work() -> dict[str, Any]:
@@ -69,13 +71,13 @@ async def tokenize(
 
 @routes.answer("POST /traces", "tracing a prompt", channel="trace", shape=Emergence)
 def post_trace(state: r.State, query: r.TraceRequest) -> dict[str, Any]:
-    """Run a prompt: top tokens at every layer and position, events, and the id for further requests."""
+    """Trace a prompt: the top tokens and events at every layer and position, and an id for further requests."""
     return _with_id(state, query, emergence(state.lm, query.trace(state), query.prompt, query.top))
 
 
 @routes.post("/traces/stream", response_class=StreamingResponse)
 async def stream_trace(state: r.State, query: r.TraceRequest, client: r.Client = "") -> StreamingResponse:
-    """The same as lines of JSON: layers as they are read, from the top down, then the whole (`kind` trace)."""
+    """The same as POST /traces, but streamed: layers as they are computed, last layer first, then the whole trace."""
     query.register(state)
 
     async def items() -> AsyncGenerator[bytes | dict[str, Any]]:
@@ -95,13 +97,13 @@ async def stream_trace(state: r.State, query: r.TraceRequest, client: r.Client =
 
 @routes.answer("GET /traces/{trace_id}/spread", "measuring entropies")
 def get_spread(state: r.State, trace_id: r.TraceId) -> dict[str, Any]:
-    """The entropy of every cell's reading and its KL divergence to the final layer, in nats."""
+    """The entropy of the prediction at every layer and position, and its KL divergence to the last layer's, in nats."""
     return spread(state.registered_trace(trace_id))
 
 
 @dataclass(frozen=True)
 class Place:
-    """A position of a trace, the question there, and how the stream is read."""
+    """A position of a trace, the tokens to explain and compare, and the basis of the logit lens."""
 
     trace_id: r.TraceId
     position: r.Position = -1
@@ -119,9 +121,12 @@ def get_trace(
     place: Annotated[Place, Depends()],
     top: r.Top = 5,
     memories: Annotated[int, Query(ge=0, le=50)] = 2,
-    listed: Annotated[int | None, Query(ge=0, le=500, description="memories of all layers; as many as of each")] = None,
+    listed: Annotated[
+        int | None,
+        Query(ge=0, le=500, description="number of memories of all layers together; default: as in `memories`"),
+    ] = None,
 ) -> TraceView:
-    """All layers at one position: what `unembed trace --json` prints, without the grid over positions."""
+    """All layers at one position: what `unembed trace --json` prints, without the top tokens at other positions."""
     return _position_view(state, place, top, memories, memories if listed is None else listed)
 
 
@@ -134,9 +139,9 @@ def get_layer(
     memories: Annotated[int, Query(ge=0, le=500)] = 10,
     heads: bool = False,
 ) -> TraceView:
-    """One layer at one position: what `unembed trace --layer L --json` prints, without the grid.
+    """One layer at one position: what `unembed trace --layer L --json` prints, without other positions.
 
-    `heads` adds what each of the layer's heads writes.
+    `heads` adds the output of each of the layer's heads.
     """
     return _position_view(state, place, top, memories, memories, layer, heads)
 
@@ -148,7 +153,7 @@ def get_attribution(
     by: Literal["component", "head", "source", "memory"] | None = None,
     top: r.Top = 12,
 ) -> TraceView:
-    """The lead of a token over another, or its logit alone, as the sum of its writers: `unembed explain --json`."""
+    """A logit or logit difference as a sum of contributions of components: what `unembed explain --json` prints."""
     token, settings = r.parse_optional_token(place.token), _settings(state, place, 5)
     return explain_view(state.lm, settings, token=token, by=by, writers=top, tracing=state.trace, index=state.index)[0]
 
@@ -160,7 +165,7 @@ def get_effects(
     by: Literal["component", "head", "memory"] = "component",
     top: r.Top = 12,
 ) -> dict[str, Any]:
-    """The largest writers' direct and total effects, as a table: `unembed explain --effects --json`."""
+    """Direct and total effects of the largest contributors: what `unembed explain --effects --json` prints."""
     trace = state.registered_trace(place.trace_id)
     token, against = r.parse_optional_token(place.token), r.parse_optional_token(place.against)
     question = trace.question(token, against, place.position, alone=place.alone)
@@ -175,23 +180,24 @@ def get_trajectories(
     token: Annotated[list[str], Query(max_length=8)],
     position: r.Position | None = None,
 ) -> dict[str, Any]:
-    """Rank, from 1, and probability of tokens at both stages of every layer, [layer][position].
+    """Rank (from 1) and probability of tokens after attention and after the FFN of every layer, [layer][position].
 
-    The positions are all of the prompt's, or only the one requested.
+    `position` restricts the result to one position of the prompt.
     """
     return trajectories(state.registered_trace(trace_id), [r.parse_token(text) for text in token], position)
 
 
 def _whole_key(query: r.TraceRequest) -> str:
-    """Return the key under which the answer to POST /traces is cached, also if its layers were streamed."""
+    """Return the cache key of a trace, which POST /traces and POST /traces/stream share."""
     return cache_key(post_trace, {"query": query})
 
 
 def _with_id(state: ServerState, query: r.TraceRequest, view: Emergence | Part) -> dict[str, Any]:
-    """Return the fields of a trace's view, after the trace's id; with them, what is from a conversation in its prompt.
+    """Return a dict with a trace's id, the fields of its view, and two fields about chat.
 
-    `roles`: of each token of a conversation, None for the chat template's own; None where the prompt is a text.
-    `without_chat`: whether the prompt is a text, but the model was trained on conversations.
+    `roles` has the role of each token of a conversation ("user", ...), None for tokens that the chat template adds; it
+    is None if the prompt is no conversation. `without_chat` is True if the prompt is no conversation, but the model was
+    trained on conversations.
     """
     vocabulary = None if state.lm.tokenizer is None else state.lm.vocabulary
     return {
@@ -203,14 +209,14 @@ def _with_id(state: ServerState, query: r.TraceRequest, view: Emergence | Part) 
 
 
 def _parts(state: ServerState, query: r.TraceRequest) -> Iterator[bytes | dict[str, Any]]:
-    """Yield the layers of a trace as they are read, from the top down, then the whole trace, encoded."""
+    """Yield the layers of a trace as they are computed, last layer first, then the whole trace as JSON."""
     for part in emerging(state.lm, query.trace(state), query.prompt, query.top):
         view = _with_id(state, query, part)
         yield to_json(view) if isinstance(part, Emergence) else {"kind": "layers"} | view
 
 
 def _trace_when_idle(state: ServerState, query: r.TraceRequest) -> None:
-    """Trace the text that is being typed while the queue is idle, because it is likely to be requested next."""
+    """Trace the text that the user is typing while the queue is idle, because it is likely to be requested next."""
     key, loop = _whole_key(query), asyncio.get_running_loop()
 
     def steps() -> Iterator[None]:
@@ -244,7 +250,7 @@ def _position_view(
     layer: int | None = None,
     heads: bool = False,
 ) -> TraceView:
-    """Return one position as the page shows it. The grid over positions is part of the trace itself."""
+    """Return the details of one position, without the top tokens at other positions."""
     view, _ = trace_view(
         state.lm,
         _settings(state, place, top),
