@@ -1,4 +1,4 @@
-"""Patching, path patching and ablation as questions for the command line and the explorer, with their answers."""
+"""The analyses `patch`, `paths` and `ablate` of the command line and the explorer, with their results as documents."""
 
 from __future__ import annotations
 
@@ -56,19 +56,20 @@ def patch_answer(
     noising: Noising = False,
     align: Align = False,
     memories_each: Annotated[
-        int, Option("Memories (FFN neurons) patched at each layer and position.", low=1, aliases=("--top", "-k"))
+        int,
+        Option("Number of memories (FFN neurons) to patch at each layer and position.", low=1, aliases=("--top", "-k")),
     ] = 10,
     edits: Edits = (),
 ) -> Answer:
-    """Patch activations of one prompt into another and measure how much of the answer they restore.
+    """Patch activations of one prompt into another, and measure how much of the prediction they restore.
 
-    Each cell is the fraction recovered of the difference between the two runs: 0 no effect, 1 all of it. The metric is
-    the logit of --token after the last token, minus that of --against where it is given. Without either it is the logit
-    of the clean prompt's prediction minus that of the corrupted prompt's, or of the runner-up where both predict the
-    same.
+    Each cell is the fraction of the difference between the two forward passes that is recovered: 0 for no effect, 1 for
+    all of it. The metric is the logit of --token after the last token, minus that of --against if it is given. By
+    default it is the logit of the clean prompt's prediction minus the logit of the corrupted prompt's prediction; if
+    both predict the same token, the second most probable token is subtracted instead.
 
-    Caution: What both prompts share cannot show. A part that restores nothing alone may matter together with others,
-    and cells do not add up.
+    Caution: Activations that are the same in both prompts have no effect here. An activation that restores nothing
+    alone may matter together with others, and cells do not add up.
     """
     found = patch(
         lm,
@@ -91,7 +92,7 @@ def patch_answer(
 
 
 def _heat_map(found: Patching) -> tuple[Exhibit, Figure]:
-    """Show the fraction recovered by layer, and by position or head."""
+    """Return the fraction recovered as a table and a heat map, by layer and by position or head."""
     values = found.recovered
     if values.dim() == 3:  # memories: the strongest at each layer and position
         values = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
@@ -110,7 +111,7 @@ def _heat_map(found: Patching) -> tuple[Exhibit, Figure]:
 
 
 def _with_characters(table: Table, found: Patching) -> Table:
-    """Replace bytes in the table, which single tokens may contain, by whole characters."""
+    """Replace the texts of tokens that are only part of a character by whole characters."""
     if "token" not in table or "position" not in table:
         return table
     texts = dict(zip(found.positions, characters(found.tokens), strict=True))
@@ -126,8 +127,8 @@ def paths_answer(
     writers: Annotated[
         list[str] | None,
         Option(
-            "Writers: a head (L0H3), a memory (FFN neuron, L5M278), attn_out 2, mlp_out 2, layer 2; repeatable. "
-            "Default: all heads.",
+            "Component whose output is replaced: a head (L0H3), a memory (FFN neuron, L5M278), attn_out 2, mlp_out 2 "
+            "or layer 2; repeatable. Default: all heads.",
             name="writer",
             metavar="WRITER",
             aliases=("--from",),
@@ -136,8 +137,9 @@ def paths_answer(
     readers: Annotated[
         list[str] | None,
         Option(
-            "Readers: a head's queries, keys or values (L1H4.q, .k, .v, or L1H4 for the three), attn_out 2, mlp_out 2, "
-            "layer 2, logits; repeatable. Default: queries, keys and values of all heads.",
+            "Component that receives the change: a head's queries, keys or values (L1H4.q, .k, .v, or L1H4 for the "
+            "three), attn_out 2, mlp_out 2, layer 2 or logits; repeatable. Default: queries, keys and values of all "
+            "heads.",
             name="reader",
             metavar="READER",
             aliases=("--to",),
@@ -150,15 +152,16 @@ def paths_answer(
     top: Top = 20,
     edits: Edits = (),
 ) -> Answer:
-    """Replace a writer for one reader alone and measure the prediction: path patching.
+    """Replace one component's output for one other component alone, and measure the prediction: path patching.
 
-    Everything else below the reader keeps its own activations, and everything above is recomputed. `recovered` is the
-    fraction of the difference between the two runs: 0 no effect, 1 all of it; the metric is that of `patch`. Between
-    two heads the composition score of their weights is shown with it. A terminal lists --top paths; JSON, CSV and pages
-    hold all.
+    The writer is the component whose output is replaced; the reader is the component that receives the change. Every
+    other component before the reader has the activations of the unchanged forward pass, and everything after the reader
+    is recomputed. `recovered` is the fraction of the difference between the two forward passes: 0 for no effect, 1 for
+    all of it; the metric is that of `patch`. For two heads, the composition score of their weights is listed too. A
+    terminal lists --top paths; JSON, CSV and pages contain all.
 
-    Caution: A path that carries nothing between these two prompts may carry much between others; what paths recover
-    does not add up.
+    Caution: A path that has no effect between these two prompts may have a large one between others; effects of paths
+    do not add up.
     """
     found = patch(
         lm,
@@ -183,8 +186,8 @@ def ablate_answer(
     what: Annotated[
         Literal["heads", "components", "layers", "screen"] | None,
         Option(
-            "heads, components (attention and FFN) or layers, one at a time; screen: all heads, and memories of large "
-            "estimated effects (by gradient, and by relevance). Default: heads.",
+            "What to ablate, one at a time: heads, components (the attention and the FFN of each layer) or layers; or "
+            "screen: all heads, and the memories with the largest estimated effects. Default: heads.",
         ),
     ] = None,
     memories: Memories = None,
@@ -197,29 +200,38 @@ def ablate_answer(
     ] = None,
     to: Annotated[
         Literal["zero", "mean", "position-mean", "resample"],
-        Option("zero, the mean over a corpus (of all positions, or of each), or other segments' activations."),
+        Option(
+            "Value that replaces an activation: zero, its mean over a corpus (of all positions, or of each position), "
+            "or its value in another segment of the corpus (resample)."
+        ),
     ] = "zero",
     corpus: Corpus = None,
     max_tokens: MaxTokens = 4000,
-    by_token: Annotated[bool, Option("With --corpus: list the tokens whose loss one ablation changes most.")] = False,
+    by_token: Annotated[
+        bool, Option("With --corpus, list the predicted tokens whose loss the first ablation changes most.")
+    ] = False,
     sample: Annotated[
         int,
-        Option("With --what screen: memories (FFN neurons) ablated at random, to check what estimates miss.", low=1),
+        Option(
+            "With --what screen, number of memories (FFN neurons) to draw at random and ablate, to check what the "
+            "estimates miss.",
+            low=1,
+        ),
     ] = 50,
     index: Index,
     top: Top = 20,
     edits: Edits = (),
     seed: Seed = 0,
 ) -> Answer:
-    """Ablate heads, components, layers or memories (FFN neurons) one at a time and measure the prediction.
+    """Ablate heads, components, layers or memories (FFN neurons) one at a time, and measure the prediction.
 
-    On a prompt, the effect is the drop in the metric, the total effect of the part with later layers included: the
-    logit of --token, minus that of --against where it is given. Over a corpus, without a prompt, it is the rise in
-    loss, in nats a token, with a 95 % interval; with a prompt, the corpus gives the means. A terminal lists --top rows;
-    JSON, CSV and pages hold all.
+    On a prompt, the effect is how much the metric falls, including what later layers do with the change. The metric is
+    the logit of --token, minus that of --against if it is given. Over a corpus, without a prompt, the effect is how
+    much the loss rises, in nats per token, with a 95 % interval. With a prompt and a corpus, the corpus gives the
+    means. A terminal lists --top rows; JSON, CSV and pages contain all.
 
-    Caution: Zero is a value that a part may never take; compare with --to mean. Later parts can make up for what is
-    missing, so a small effect does not prove that a part is idle.
+    Caution: Zero is a value that an activation may never have in the model; compare with --to mean. Later components
+    can make up for what is missing, so a small effect does not prove that a component is unused.
     """
     _check_ablation(prompt, corpus, what, to, by_token, token)
     metric = _metric(token, against)
@@ -243,7 +255,7 @@ def ablate_answer(
 
 
 def _screen_answer(found: EstimatedEffects) -> Answer:
-    """Show the strongest parts, how far the estimates agree with exact effects, and what they may have missed."""
+    """Return the strongest components, how well estimates agree with exact effects, and what they may have missed."""
     lines = ["" if found.unmeasured is None else found.unmeasured.in_words()]
     if found.without_relevance:
         lines.append(f"Not estimated by relevance: {found.without_relevance}.")
@@ -257,15 +269,15 @@ def _screen_answer(found: EstimatedEffects) -> Answer:
 
 
 def _window(lm: Decoder) -> int:
-    """The length of a window of the shipped text, in tokens."""
+    """Return the length of a window of the shipped text, in tokens."""
     return _WINDOW if lm.n_ctx is None else min(_WINDOW, lm.n_ctx)
 
 
 def _opened(corpus: str | None, lm: Decoder) -> CorpusOfText:
-    """The corpus; of the shipped one, windows in ordinary writing.
+    """Open the corpus; the shipped text is detokenised and cut into windows.
 
-    Sentences in the spacing of WikiText, one at a time, are not what most models were trained on: their loss is far
-    higher, and with it the effect of whatever reads the spacing.
+    Most models were not trained on single sentences with WikiText's spaces around punctuation: their loss on these is
+    far higher, and so is the effect of components that process such spaces.
     """
     if corpus == "shipped":
         return open_corpus(corpus, detokenize=True, segmentation="windows", window=_window(lm))
@@ -273,7 +285,7 @@ def _opened(corpus: str | None, lm: Decoder) -> CorpusOfText:
 
 
 def _cut_of(corpus: str | None, lm: Decoder) -> str:
-    """A sentence that says how the shipped text is cut; empty for other texts."""
+    """Return a sentence that says how the shipped text is cut; an empty string for other texts."""
     if corpus != "shipped":
         return ""
     return f"WikiText in ordinary writing (detokenised), in windows of {_window(lm)} tokens."
@@ -285,7 +297,7 @@ def _check_ablation(
     """Refuse options that cannot be combined.
 
     Raises:
-        InvalidInput: they do not.
+        InvalidInput: two options cannot be combined, or a needed one is missing.
     """
     in_corpus, in_prompt = prompt is None, prompt is not None
     for wrong, what_failed, why, instead in (
@@ -301,7 +313,7 @@ def _check_ablation(
 
 
 def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
-    """Return the clusters that contain the values of some memories, cut as `unembed clusters` does."""
+    """Return the memories in the same cluster of value vectors as each of some memories, as `unembed clusters` does."""
     if not memories:
         return {}
     numbered = [lm.memory(*pair) for pair in memories]
@@ -310,10 +322,10 @@ def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
 
 
 def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
-    """Return the memories that have a label in an index.
+    """Return the memories that have one of these labels in an index.
 
     Raises:
-        InvalidInput: there is no index, or none with the label.
+        InvalidInput: there is no index, or no memory in it has the label.
     """
     if not names:
         return {}
@@ -334,7 +346,7 @@ def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
 
 
 def _metric(token: str | None, against: str | None) -> Metric | None:
-    """Return the logit of a token, minus that of another; None for the default of the analysis."""
+    """Return the metric "logit of `token` minus logit of `against`"; None if no token is given."""
     if token is None:
         if against is not None:
             raise InvalidInput(f"comparing with {against!r} alone", why="no token is named", instead="Give --token too")
