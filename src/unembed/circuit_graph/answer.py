@@ -247,12 +247,13 @@ class _Form:
 
     def _removals(self, graph: CircuitGraph, words: CircuitWords, to: SetTo) -> dict[str, Removal]:
         """Measure the prediction without each node that is shown; nothing for several prompts."""
-        if len(graph.cases) > 1:
+        first, *others = graph.cases
+        if others:
             return {}
         assert graph.lm is not None
         names = [row["name"] for row in words.first_nodes(self.nodes)]
         nodes = [graph.node(name) for name in names]
-        found = removal_of_each(graph.lm, graph.cases[0], nodes, to, graph.dictionary)
+        found = removal_of_each(graph.lm, first, nodes, to, graph.dictionary)
         return dict(zip(names, found[1:], strict=True))
 
 

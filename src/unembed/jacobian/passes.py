@@ -64,15 +64,16 @@ def last_token_passes(
     """
     cache = cache_of(lm, window[:-1]) if cache is None else cache
     with memory_guard(f"{copies} copies of a token"):
-        if cache is not None:
-            try:
-                return _later_layers_in_copies(lm, window, copies, layer, change, copy.deepcopy(cache))
-            except RuntimeError as error:  # such a model reads the number of its copies once, at the start
-                if "memory" in str(error):
-                    raise
-            cache = copy.deepcopy(cache)
-            cache.batch_repeat_interleave(copies)
-        return _in_copies(lm, window, copies, layer, change, cache)
+        if cache is None:
+            return _in_copies(lm, window, copies, layer, change, None)
+        try:
+            return _later_layers_in_copies(lm, window, copies, layer, change, copy.deepcopy(cache))
+        except RuntimeError as error:  # such a model reads the number of its copies once, at the start
+            if "memory" in str(error):
+                raise
+        own = copy.deepcopy(cache)
+        own.batch_repeat_interleave(copies)
+        return _in_copies(lm, window, copies, layer, change, own)
 
 
 def _in_copies(
