@@ -122,7 +122,7 @@ TokensOrFew = Annotated[
 ]
 TopTokens = Annotated[
     int,
-    Option("Number of tokens to list for each memory: those that it promotes most.", low=4, aliases=("--top", "-k")),
+    Option("Number of tokens for each memory: those that it promotes most.", low=4, aliases=("--top", "-k")),
 ]
 Position = Annotated[int, Option("Token position, counted from 0; negative positions count from the end.", "p")]
 Layer = Annotated[int | None, Option("Only this layer, counted from 0.", "l")]
@@ -171,9 +171,7 @@ ValueBasis = Annotated[Literal["raw", "final", "jacobian"] | None, Option(_HOW_N
 CircuitBasis = Annotated[HeadBasis | None, Option(_HOW_NORMS)]
 ReadPoint = Annotated[
     StreamPoint,
-    Option(
-        "Activation to map to tokens, by its capture point, such as resid_post (the residual stream after a layer)."
-    ),
+    Option("Activation to read, by its capture point, such as resid_post (the residual stream after a layer)."),
 ]
 Head = Annotated[HeadAddress, Option("An attention head, such as L0H3 or 0.3 (layer 0, head 3).", parse=parse_head)]
 Without = Annotated[Sequence[HeadAddress], Option('Attention heads to ablate, such as "L1H0,L1H6".', parse=parse_heads)]

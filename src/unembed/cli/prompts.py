@@ -32,7 +32,7 @@ class PromptTexts:
             argument=True,
         ),
     ] = None
-    file: Annotated[Path | None, Option("A file with a prompt on each line.", name="prompts")] = None
+    file: Annotated[Path | None, Option("File with one prompt on each line.", name="prompts")] = None
     last: Annotated[int | None, Option("Use only this number of tokens at the end of each prompt.", low=1)] = None
     windows: Annotated[
         int | None,

@@ -23,7 +23,8 @@ def train(
     model: Model = "wren",
     layer: Layer = None,
     point: Annotated[
-        Point, Option("Activation to train on, by its capture point, such as resid_post (the residual stream).")
+        Point,
+        Option("Activation to read, by its capture point, such as resid_post (the residual stream after a layer)."),
     ] = "resid_post",
     features: Annotated[int, Option("Number of features in the dictionary.", low=1)] = 2048,
     active: Annotated[int, Option("Number of features that are active at each position.", low=1)] = 32,

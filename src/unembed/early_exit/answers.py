@@ -52,7 +52,7 @@ def fit_answer(
     out: Annotated[Path, OUT],
     method: Annotated[
         Literal["sub_updates", "representation", "update", "both", "margin", "entropy", "agreement"],
-        Option("Method of deciding when to exit, as described above."),
+        Option("Method, as described above."),
     ] = "sub_updates",
     corpus: Corpus = None,
     examples: Examples = 5000,

@@ -52,9 +52,7 @@ _LAB = Screen("labs/toxicity")
 def select_answer(
     lm: Decoder,
     *,
-    method: Annotated[
-        Literal["scorer", "greedy", "paper"], Option("Method of selecting values, as described above.")
-    ] = "scorer",
+    method: Annotated[Literal["scorer", "greedy", "paper"], Option("Method, as described above.")] = "scorer",
     scorer: ScorerName = "linear",
     comments: Annotated[
         Path | None, Option("For greedy: CSV file of comments and labels (1 = toxic, 0 = not), no header.")
@@ -137,7 +135,7 @@ def _greedy(
 def evaluate_answer(
     lm: Decoder,
     *,
-    prompts: Annotated[Path, Option("File of prompts: one on each line, or JSON lines.")],
+    prompts: Annotated[Path, Option("File with one prompt on each line.")],
     edits_files: EditFiles = None,
     set_: MemoryValues = None,
     banned: Annotated[
