@@ -12,13 +12,13 @@ from unembed.errors import ModelNotUnderstood
 from unembed.models.structure.resolver import resolve
 
 _FULL = (
-    "Dbrx AXK1 DiffLlama DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen "
-    "Mllama Zaya"
+    "Dbrx AXK1 DiffLlama DeepseekV3 NemotronH GptOss MiniMax Gemma4 Gemma4Unified Qwen3_5 FalconH1 Youtu CodeGen Mllama"
 )
 FULL = tuple(f"{name}ForCausalLM" for name in _FULL.split())
 OPEN = {
     "InklingForCausalLM": {"head", "source", "memory", "head off"},
-    "DeepseekV4ForCausalLM": {"source"},
+    "DeepseekV4ForCausalLM": {"source", "circuit"},
+    "ZayaForCausalLM": {"circuit"},
     "JetMoeForCausalLM": {"head", "source", "head off"},
 }
 LACKS = {
