@@ -11,6 +11,7 @@ from tests.models.decoder_classes import tiny_model
 from unembed.early_exit import thresholds as threshold_choice
 from unembed.early_exit.example_prefixes import Examples
 from unembed.early_exit.sub_updates_rule import SubUpdates, value_clusters
+from unembed.memories.value_signs import signs_by_weights
 
 
 def exits_by_definition(train, saturation, test, labels, similarity) -> list[int]:
@@ -75,7 +76,7 @@ def test_no_token_exits_at_a_layer_where_no_example_saturates():
 def test_clusters_of_layers_of_unequal_size_end_in_minus_one():
     lm = unembed.load(tiny_model("glm4_moe"))
     labels = value_clusters(lm, 9)
-    clusters = unembed.cluster_values(lm, 9)
+    clusters = unembed.cluster_values(lm, 9, signs=[signs_by_weights(lm, n) for n in range(lm.n_layers)])
     assert (labels[0, 80:] == -1).all() and (labels[1:] >= 0).all() and labels.shape == (4, 160)
     assert all(labels[n, i] == clusters.of(n, i) for n, i in ((0, 79), (1, 0), (3, 159)))
 
