@@ -44,6 +44,15 @@ def cache_of(lm: Decoder, prefix: Int[Tensor, " pos"]) -> Any | None:
     return cache if has_copies else None
 
 
+def copied(cache: Any) -> Any:
+    """Return a copy of a cache, made on the device of its tensors.
+
+    Tensors are cloned by their own kernels: `copy.deepcopy` of a tensor's storage fails on some devices.
+    """
+    tensors = [value for layer in cache.layers for value in vars(layer).values() if isinstance(value, Tensor)]
+    return copy.deepcopy(cache, {id(tensor): tensor.clone() for tensor in tensors})
+
+
 @torch.no_grad()
 def last_token_passes(
     lm: Decoder,
@@ -67,11 +76,11 @@ def last_token_passes(
         if cache is None:
             return _in_copies(lm, window, copies, layer, change, None)
         try:
-            return _later_layers_in_copies(lm, window, copies, layer, change, copy.deepcopy(cache))
+            return _later_layers_in_copies(lm, window, copies, layer, change, copied(cache))
         except RuntimeError as error:  # such a model reads the number of its copies once, at the start
             if "memory" in str(error):
                 raise
-        own = copy.deepcopy(cache)
+        own = copied(cache)
         own.batch_repeat_interleave(copies)
         return _in_copies(lm, window, copies, layer, change, own)
 
@@ -142,7 +151,7 @@ def gradient_rows(
     arguments: dict[str, Any] = {"use_cache": False}
     given = window[None].expand(n, -1)
     if cache is not None:
-        cache = copy.deepcopy(cache)
+        cache = copied(cache)
         cache.batch_repeat_interleave(n)  # pyright: ignore[reportOptionalMemberAccess]
         arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(given)}
         given = given[:, -1:]
