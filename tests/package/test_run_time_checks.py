@@ -10,7 +10,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
 from tests.run_time_checks import install
@@ -77,7 +76,7 @@ def test_what_fits_passes(module: ModuleType) -> None:
     ],
 )
 def test_what_does_not_fit_fails(module: ModuleType, name: str, arguments: tuple[object, ...]) -> None:
-    with pytest.raises((BeartypeCallHintViolation, TypeCheckError)):
+    with pytest.raises(TypeError, match=r"violates type hint|ype-check"):
         getattr(module, name)(*arguments)
 
 
