@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import inspect
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import cache_from_source
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import jaxtyping
@@ -30,6 +29,7 @@ from beartype import BeartypeConf, FrozenDict, beartype
 
 from unembed import names
 
+Node = TypeVar("Node", bound=ast.AST)
 _WORDS = [value for value in vars(names).values() if typing.get_origin(value) is typing.Literal]
 _CONF = BeartypeConf(hint_overrides=FrozenDict(dict.fromkeys(_WORDS, str)), violation_type=TypeError)
 _beartype: Any = beartype(conf=_CONF)
@@ -47,9 +47,7 @@ def checked(of: Any) -> Any:
             of.__init__ = checked(of.__init__)
         return of
     hints = {name: _hint(hint, of.__globals__) for name, hint in of.__annotations__.items()}
-    # Beartype's wrapper of a coroutine takes any arguments until it is awaited, but uvicorn calls what it serves without
-    # any, and expects the error.
-    if inspect.iscoroutinefunction(of) or any(map(_has_shape, hints.values())):
+    if any(map(_has_shape, hints.values())):
         return jaxtyping.jaxtyped(of, typechecker=_beartype)
     resolved = FunctionType(of.__code__, of.__globals__, of.__name__, of.__defaults__, of.__closure__)
     resolved.__kwdefaults__, resolved.__qualname__ = of.__kwdefaults__, of.__qualname__
@@ -97,14 +95,19 @@ class _Decorated(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.decorator_list.append(_decorator(checked_shapes if self._inside else checked, node))
+        return self._local(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        """Leave a coroutine as it is: uvicorn looks at its signature to learn which protocol it speaks."""
+        return self._local(node)
+
+    def _local(self, node: Node) -> Node:
         inside, self._inside = self._inside, True
         self.generic_visit(node)
         self._inside = inside
         return node
-
-    visit_AsyncFunctionDef = visit_FunctionDef
 
 
 def _decorator(function: Callable[[Any], Any], place: ast.stmt) -> ast.expr:
@@ -127,7 +130,7 @@ class _Loader(SourceFileLoader):
 
 
 def _compiled(path: str) -> str:
-    return cache_from_source(path, optimization="checked3")
+    return cache_from_source(path, optimization="checked4")
 
 
 class _Finder(MetaPathFinder):
