@@ -65,7 +65,6 @@ def test_every_column_of_the_circuits_is_explained(command: list[str]) -> None:
     "label",
     [
         "Memories that promote",
-        "Findings",
         "Why",
         "always on",
         "other active memories together",
@@ -77,7 +76,7 @@ def test_every_column_of_the_circuits_is_explained(command: list[str]) -> None:
 def test_a_label_of_the_trace_is_printed_and_explained(label: str) -> None:
     printed = "\n".join(path.read_text(encoding="utf-8") for path in [*CLI.rglob("*.py")])
     assert label in printed
-    words = {"Memories that promote": "promotes", "Findings": "finding", "Why": "attribution"}
+    words = {"Memories that promote": "promotes", "Why": "attribution"}
     assert is_explained(words[label]) if label in words else label.lower() in TEXT
 
 

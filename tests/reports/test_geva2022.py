@@ -30,7 +30,7 @@ from unembed.corpus import open_corpus
 from unembed.document.files import reopen
 from unembed.errors import InvalidInput
 from unembed.lens import read
-from unembed.memories.event_sample import event_sample
+from unembed.memories.event_sample import event_sample, example_batches
 from unembed.memories.event_scores import candidate_scores, event_scores
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.geva2022 import QUANTITIES, published
@@ -140,9 +140,11 @@ def test_values_of_gated_layers_have_the_sign_of_their_coefficients_in_the_run(t
     lm = lettered("llama")
     (tmp_path / "w").mkdir()
     m = measure(lm, open_corpus(TEXTS), Work(tmp_path / "w", {}, 3), Options(**OPTIONS))
-    later = [e for e in m.examples if len(e.tokens) > 1]
-    sums = sum(lm.run(e.tokens[None], "coefficients")["coefficients"][:, 0, -1].double() for e in later)
-    assert torch.equal(torch.stack(list(m.signs)), torch.as_tensor(sums).sign().float())
+    sums = torch.zeros(lm.n_layers, lm.d_mlp, dtype=torch.float64)
+    for batch in example_batches(m.examples, 4096):
+        ends = batch.counted & (batch.columns > 0)
+        sums += lm.run(batch.tokens, "coefficients")["coefficients"][:, ends].double().sum(dim=1)
+    assert torch.equal(torch.stack(list(m.signs)), sums.sign().float())
     vectors = m.concepts[VALUES].labels
     assert [name.startswith("-") for name in vectors] == [
         float(m.signs[n][i]) < 0 for n, i in sample_memories(lm, 3, 3)
