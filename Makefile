@@ -126,7 +126,7 @@ $(PEERS)/.installed $(HOOKED)/.installed: .peers/transformer-lens-%/.installed: 
 
 # circuit-tracer asks for an older TransformerLens; what is compared, the models of its files, needs none.
 parity: $(PEERS)/.installed  ## the same numbers from TransformerLens and other libraries, in an environment of its own
-	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps circuit-tracer==0.5.0 neuronpedia==1.2.1
+	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps circuit-tracer==0.5.0 neuronpedia==1.2.1 python-dotenv
 	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity tests/models/structure/test_quantized.py
 
 $(OLDEST)/.installed: pyproject.toml  # only what differs from .venv, put before it on the path
