@@ -46,7 +46,7 @@ class Rule(Protocol):
 
 
 def quoted(tokens: Sequence[int], strings: Sequence[str], shown: int = _SHOWN) -> str:
-    """Quote the first of some tokens, each text once, without the spaces around it."""
+    """Quote up to `shown` of the tokens, without surrounding spaces and without duplicates."""
     texts = list(dict.fromkeys(strings[token].strip(" ") or strings[token] for token in tokens))
     named = ", ".join("'" + text.replace("\n", "\\n").replace("\t", "\\t") + "'" for text in texts[:shown])
     return f"{named} ..." if len(texts) > shown else named

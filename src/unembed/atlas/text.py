@@ -90,7 +90,7 @@ class RuleText:
         return np.concatenate([order[starts[token] : starts[token + 1]] for token in tokens])
 
     def after(self, tokens: Sequence[int], offset: int) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions whose token `offset` tokens back is one of a few; reads only where these occur."""
+        """Mark the positions with one of these tokens `offset` positions earlier, from their list of occurrences."""
         return self._mark(tokens, offset, offset + 1)
 
     def recent(self, tokens: Sequence[int], window: int = NEAR) -> Bool[np.ndarray, " pos"]:

@@ -113,8 +113,8 @@ def circuit_answer(
     change: Annotated[
         GroupChange | None,
         Option(
-            "What is done to one group at a time: set to 0, multiplied by --times, or set to its values in the "
-            "counterfactual; default: patch, without a counterfactual silence."
+            "What to do with one group at a time: silence (set it to 0), scale (multiply it by --times) or patch (give "
+            "it its values in the counterfactual). Default: patch if there is a counterfactual, else silence."
         ),
     ] = None,
     times: Annotated[float, Option("What --change scale multiplies by.")] = 2.0,

@@ -115,11 +115,11 @@ class CircuitWords:
         return " ".join(label.split("promotes ")[1].split(" ")[:_TOKENS])
 
     def chain(self, top: int, removals: Mapping[str, Removal] | None = None) -> Table:
-        """The most relevant nodes: where they are, what they read and promote, what they add, and the metric without.
+        """The most relevant nodes: where they are, what they read and promote, and the metric without each.
 
         Args:
-            top: nodes.
-            removals: the prediction without a node, by name; without them there is no such column.
+            top: number of nodes.
+            removals: for each node's name, the prediction without that node; None for a table without this column.
         """
         chosen = self.first_nodes(top)
         columns: dict[str, list[Any]] = {

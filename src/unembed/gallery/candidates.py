@@ -119,7 +119,7 @@ def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlea
     n = lm.weights.n_memories[layer]
     found = []
     for pole in poles:
-        # The index is used only without a fitted lens, because its tokens may be in the basis "raw".
+        # With a fitted lens the index is not used, because its tokens may have been read without the lens.
         if known is not None and known.promoted is not None and not show_unlearned and lens_of(lm) is None:
             ids = np.asarray(known.promoted[pole][known.starts[layer] : known.starts[layer + 1], :TOP_TOKENS])
         else:

@@ -33,7 +33,7 @@ def require_scores(lm: Decoder, layers: Sequence[int]) -> None:
     """Check that the attention scores of some layers can be computed from their queries and keys.
 
     Raises:
-        Unsupported: those of a layer cannot.
+        Unsupported: the scores of one of the layers cannot be computed in this way.
     """
     for layer in layers:
         site = lm.structure.blocks[layer].attention

@@ -120,8 +120,9 @@ class Study(Generic[M]):
         """Make a report from the measurements.
 
         Args:
-            control: judgements on random weights, by name of the quantity.
-            work: stores the sections of parts that have a name, so that a stopped run continues with the next.
+            control: for each quantity, the judgement of the same measurement on randomly initialised weights.
+            work: stores the sections of each named part when they are finished, so that an interrupted run continues
+                with the first unfinished part.
         """
         provenance, sections = m.provenance, list[Section]()
         parts = [part for part in self.parts if part.when(m)]

@@ -36,7 +36,7 @@ def steer_answer(
     in_usual: Annotated[
         bool,
         Option(
-            "Multiply --coefficient by the typical coefficient on text of each memory that --promote finds.",
+            "Multiply --coefficient, for each memory found by --promote, by that memory's typical coefficient on text.",
             name="times-usual",
         ),
     ] = False,
@@ -45,7 +45,7 @@ def steer_answer(
     ] = 0.0,
     save: SaveEdits = None,
     triggers: Annotated[
-        bool, Option("Show the texts on which the memories that --promote and --suppress find fire most.")
+        bool, Option("For the memories found by --promote and --suppress, show the texts on which they fire most.")
     ] = False,
     new_tokens: NewTokens = 20,
     samples: Samples = 1,

@@ -120,7 +120,7 @@ def stream_answer(
     corpus: Corpus = None,
     top: Top = 20,
 ) -> Answer:
-    """Show which heads and FFNs read which through the residual stream, how many directions each uses, and which erase.
+    """Show which heads and FFNs read each other's output from the stream, in how many directions, and which erase it.
 
     Caution: Shared directions are a property of the weights. They do not show that information passes there on text.
     """

@@ -20,7 +20,7 @@ class MissingCircuits:
     qk: Mapping[int, str]
 
     def of(self, mode: str) -> Mapping[int, str]:
-        """Return the layers without the circuit of an input: the QK circuit for "q" and "k", the OV circuit for "v"."""
+        """Return the layers that lack the circuit for `mode` (QK for "q" and "k", OV for "v"), each with the reason."""
         return self.ov if mode == "v" else self.qk
 
 

@@ -280,7 +280,7 @@ class FeedForwardSite:
 
     @property
     def is_gated(self) -> bool:
-        """True if the coefficient is activation(gate) * up; with experts it is also multiplied by the gate weight."""
+        """True if a memory's coefficient is activation(gate) * up; with experts, times the expert's router weight."""
         return self.gate_proj is not None or (self.experts is not None and self.experts.is_gated)
 
     @property
