@@ -188,7 +188,8 @@ class LayerDescriber:
         for part in _CHOOSE:
             for start, _, effects in self._effects(layer, ruled, part):
                 some = range(start, start + len(effects))
-                for i, score in zip(some, test.scores(effects, *_unpaired(ruled, some)), strict=True):
+                scores = test.scores(effects, [(i, ruled[i].index) for i in some])
+                for i, score in zip(some, scores, strict=True):
                     chance[i], rise[i] = max(chance[i], score.chance), min(rise[i], score.score)
                 steps.several(len(some))
         for i in chosen(chance):
@@ -279,13 +280,6 @@ class _Steps:
         if self._done - self._reported >= _AT_ONCE:
             self._reported = self._done
             self._report(self._done, self._total)
-
-
-def _unpaired(
-    memories: Sequence[_Candidate], some: Sequence[int]
-) -> tuple[list[tuple[int, int]], Sequence[tuple[int, int] | None]]:
-    """Return the numbers of some descriptions and of their memories, without random ones."""
-    return [(i, memories[i].index) for i in some], [None] * len(some)
 
 
 def _some(memories: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:

@@ -185,7 +185,7 @@ class OutputTest:
         self,
         effects: Float[Tensor, "memory vocab"],
         tested: Sequence[tuple[int, int]],
-        random: Sequence[tuple[int, int] | None],
+        random: Sequence[tuple[int, int] | None] | None = None,
     ) -> list[OutputScore]:
         """Score descriptions by the effects of the values that they are about.
 
@@ -194,6 +194,7 @@ class OutputTest:
             tested: for each value, the number of its description and of its memory in the layer.
             random: the same of another description, which is tested on this value; None tests none.
         """
+        random = [None] * len(tested) if random is None else random
         shares = self._shares.below(effects, self._tokens).double()
         controls = ((shares[:, self._rows] * self._known).sum(dim=2) / self._known.sum(dim=1)).numpy().round(_DIGITS)
         owners = np.array([index for _, index in tested])

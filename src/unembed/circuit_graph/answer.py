@@ -235,8 +235,8 @@ class _Form:
         exhibits.append(Exhibit("edges", graph.edges, folded=True))
         exhibits += [exhibit for _, exhibit in tests]
         shown = [text for text, _ in tests if text]
-        said = (words.first(removals, to), *shown, *texts, words.unopened())
-        section = Section("The circuit", tuple(text for text in said if text), tuple(exhibits))
+        paragraphs = (words.first(removals, to), *shown, *texts, words.unopened())
+        section = Section("The circuit", tuple(text for text in paragraphs if text), tuple(exhibits))
         return Answer(
             words.subject,
             (section,),

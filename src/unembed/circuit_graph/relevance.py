@@ -178,7 +178,7 @@ def relevance(made: LinearPass, aim: Aim) -> Relevance:
 
 
 def _through_values(made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor]) -> Float[Tensor, "layer batch"]:
-    """Return what enters each layer beside the stream: relevance of later heads that mix an earlier layer's values."""
+    """Return the relevance that reaches each layer otherwise than by the stream: of later heads that mix its values."""
     found = torch.zeros(made.lm.n_layers, len(made.tokens), dtype=torch.float64)
     for layer, first in made.values_of.items():
         heads = contribution(made.parts["head", layer].own, gradients["head", layer], "head").double()

@@ -53,6 +53,18 @@ def copied(cache: Any) -> Any:
     return copy.deepcopy(cache, {id(tensor): tensor.clone() for tensor in tensors})
 
 
+def _given(
+    window: Int[Tensor, " pos"], copies: int, cache: Any | None
+) -> tuple[Int[Tensor, "copy given"], dict[str, Any]]:
+    """Return what the model is given to run a window in copies: the last token after a copy of the cache, or all."""
+    whole = window[None].expand(copies, -1)
+    if cache is None:
+        return whole, {"use_cache": False}
+    own = copied(cache)
+    own.batch_repeat_interleave(copies)
+    return whole[:, -1:], {"past_key_values": own, "use_cache": True, "attention_mask": torch.ones_like(whole)}
+
+
 @torch.no_grad()
 def last_token_passes(
     lm: Decoder,
@@ -76,13 +88,11 @@ def last_token_passes(
         if cache is None:
             return _in_copies(lm, window, copies, layer, change, None)
         try:
-            return _later_layers_in_copies(lm, window, copies, layer, change, copied(cache))
+            return _later_layers_in_copies(lm, window, copies, layer, change, cache)
         except RuntimeError as error:  # such a model reads the number of its copies once, at the start
             if "memory" in str(error):
                 raise
-        own = copied(cache)
-        own.batch_repeat_interleave(copies)
-        return _in_copies(lm, window, copies, layer, change, own)
+        return _in_copies(lm, window, copies, layer, change, cache)
 
 
 def _in_copies(
@@ -94,10 +104,7 @@ def _in_copies(
     cache: Any | None,
 ) -> Float[Tensor, "copy d_vocab"]:
     """Run all layers in copies; whole windows where there is no cache."""
-    given, arguments = window[None].expand(copies, -1), dict[str, Any](use_cache=False)
-    if cache is not None:
-        arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(given)}
-        given = given[:, -1:]
+    given, arguments = _given(window, copies, cache)
 
     def hook(stream: Tensor, _layer: int) -> Tensor:
         changed = stream.clone()
@@ -121,19 +128,19 @@ def _later_layers_in_copies(
     Raises:
         RuntimeError: the model does not take more copies in the middle of a pass.
     """
-    for n, own in enumerate(cache.layers):
-        if n > layer:
-            own.batch_repeat_interleave(copies)
 
     def split(stream: Tensor) -> Tensor:
         if stream.shape[:-1] != (1, 1):
             raise RuntimeError("the stream is not of one token")
         return change(stream[:, -1].expand(copies, -1))[:, None].to(stream.dtype)
 
-    arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(window[None])}
+    given, arguments = _given(window, 1, cache)
+    for n, own in enumerate(arguments["past_key_values"].layers):
+        if n > layer:
+            own.batch_repeat_interleave(copies)
     with attach_hooks(lm, {}) as current, ExitStack() as stack:
         change_tensor(stack, lm, layer, "resid_post", split)
-        logits = lm.hf(window[None, -1:], **arguments, **current.arguments).logits[:, -1]
+        logits = lm.hf(given, **arguments, **current.arguments).logits[:, -1]
     if len(logits) != copies:
         raise RuntimeError("the copies were lost on the way")
     return logits
@@ -148,13 +155,7 @@ def gradient_rows(
         Unsupported: the pass cannot be differentiated.
     """
     n, own = len(channels), dict[tuple[str, int], Tensor]()
-    arguments: dict[str, Any] = {"use_cache": False}
-    given = window[None].expand(n, -1)
-    if cache is not None:
-        cache = copied(cache)
-        cache.batch_repeat_interleave(n)  # pyright: ignore[reportOptionalMemberAccess]
-        arguments = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(given)}
-        given = given[:, -1:]
+    given, arguments = _given(window, n, cache)
     points = source_points(lm)
     try:
         with memory_guard(f"{n} copies of a token"), attach_hooks(lm, {}) as current, torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Include the memories of mixture-of-experts layers in a linear pass, with the router's weights held constant."""
+"""Include the memories of mixture-of-experts layers in a linear pass, with constant router weights."""
 
 from __future__ import annotations
 

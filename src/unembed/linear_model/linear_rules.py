@@ -47,7 +47,7 @@ def ratio(whole: Float[Tensor, "*axes"], part: Float[Tensor, "*axes"], limit: fl
 def identity_rule(
     m: Float[Tensor, "*pos d_mlp"], key: Float[Tensor, "*pos d_mlp"], activation: str
 ) -> Float[Tensor, "*pos d_mlp"]:
-    """Return the coefficients m = f(z) of an ungated FFN as z * c, with c = f(z) / z held constant; z is `key`."""
+    """Return the coefficients m = f(z) of an ungated FFN as z * c, where c = f(z) / z is constant; z is `key`."""
     return key * ratio(m, key, slope_at_zero(activation)).to(key.dtype)
 
 

@@ -9,16 +9,15 @@ For ungated layers every sign is 1: their values are read as they are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.corpus import Batch
 from unembed.models.decoder import Decoder
-from unembed.sweeps.reducers.reducer import Need, Reducer
+from unembed.sweeps.reducers.reducer import Need, Summed
 
 
 @torch.no_grad()
@@ -50,7 +49,7 @@ def _signs(x: Tensor) -> Tensor:
     return torch.where(x < 0, -1.0, 1.0)
 
 
-class CoefficientSums(Reducer):
+class CoefficientSums(Summed):
     """The sum of every memory's coefficients over the counted positions of each row but the first.
 
     The first position of a text carries activations in many models that are far larger than all others.
@@ -60,34 +59,21 @@ class CoefficientSums(Reducer):
 
     def start(self, lm: Decoder) -> None:
         """Begin with no position seen."""
-        self._sums = [torch.zeros(lm.n_memories_of(n), dtype=torch.float64) for n in range(lm.n_layers)]
+        self._sums = {str(n): torch.zeros(lm.n_memories_of(n), dtype=torch.float64) for n in range(lm.n_layers)}
 
     @property
     def needs(self) -> Collection[Need]:
         """Return the coefficients of every layer."""
-        return [("coefficients", n) for n in range(len(self._sums))]
+        return [("coefficients", int(n)) for n in self._sums]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
         """Add the coefficients of a layer."""
-        chosen = batch.counted & (batch.columns > 0)
-        self._sums[layer] += tensor[chosen.to(tensor.device)].double().sum(dim=0).cpu()
+        self.add(layer, tensor, batch.counted & (batch.columns > 0))
 
-    def update(self, batch: Batch) -> None:
-        """Do nothing more: `see` has added the batch."""
+    def add(self, layer: int, values: Float[Tensor, "batch pos d_mlp"], chosen: Bool[Tensor, "batch pos"]) -> None:
+        """Add some positions to the sums of a layer."""
+        self._sums[str(layer)] += values[chosen.to(values.device)].double().sum(dim=0).cpu()
 
-    def merge(self, other: CoefficientSums) -> None:
-        """Add the other reducer's sums."""
-        for own, theirs in zip(self._sums, other._sums, strict=True):
-            own += theirs
-
-    def result(self) -> Sequence[Float[Tensor, " _"]]:
+    def result(self) -> list[Float[Tensor, " _"]]:
         """Return the sums, layer by layer."""
-        return self._sums
-
-    def state(self) -> dict[str, Any]:
-        """Return the sums by layer."""
-        return {str(n): total for n, total in enumerate(self._sums)}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved sums."""
-        self._sums = [state[str(n)] for n in range(len(self._sums))]
+        return [total.clone() for total in self._sums.values()]

@@ -1,5 +1,6 @@
 """Memories and heads that erase: found by their weights, and checked on text against the stream itself."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def test_a_gated_memory_erases_where_its_coefficient_falls_along_its_value(famil
         expected = torch.cosine_similarity(gradient.mean(dim=0), lm.weights.W_out[1][index], dim=0)
         assert cosines[1, index] == pytest.approx(float(expected), abs=1e-5)  # activations are read in float32
     assert list(cosines.values()) == sorted(cosines.values())
+
+
+def test_a_gated_layer_with_an_activation_of_its_own_is_left_out_with_the_reason() -> None:
+    lm, text = lettered("llama"), ["the dog sat of a zebra"]
+    block = lm.structure.blocks[1]
+    assert block.feed_forward is not None
+    object.__setattr__(block, "feed_forward", replace(block.feed_forward, activation="OwnActivation"))
+    found = memory_management(lm, top=500, corpus=text)
+    assert found.missing["memories of layer 1"] == "the derivative of its activation, OwnActivation, is not known"
+    assert found.memories and all(one.layer != 1 for one in found.memories)
 
 
 def test_verified_on_text_by_the_stream_before_and_after() -> None:

@@ -235,6 +235,8 @@ def _mean_gradients(
     for n in list(gated):
         if lm.experts_of(n) is not None:
             missing[n] = "its gates belong to experts that a router chooses"
+        elif (activation := lm.feed_forward(n).activation) not in ACT2FN:
+            missing[n] = f"the derivative of its activation, {activation}, is not known"
         elif lm.tokenizer is None:
             missing[n] = "its coefficients have two factors and are read on text, and the model has no tokenizer"
     gated = [n for n in gated if n not in missing]

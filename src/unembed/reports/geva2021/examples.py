@@ -22,6 +22,7 @@ from unembed.corpus import Batch
 from unembed.corpus.token_stream import TokenStream
 from unembed.errors import InvalidInput
 from unembed.lens import read
+from unembed.memories.value_signs import CoefficientSums
 from unembed.memories.values import first_tokens, written_values
 from unembed.models.decoder import Decoder
 from unembed.names import Basis
@@ -220,52 +221,24 @@ def _participation(lengths: Float[Tensor, "example d_mlp"]) -> Float[Tensor, " e
     return total.square() / squares.clamp_min(torch.finfo(lengths.dtype).tiny) / lengths.shape[-1]
 
 
-class CoefficientSizes(Reducer):
+class CoefficientSizes(CoefficientSums):
     """The root mean square of every memory's coefficient at chosen positions.
 
     Args:
         positions: places on the corpus axis, rising.
-
-    Memory: one number in float64 for each memory.
     """
 
     def __init__(self, positions: Sequence[int]) -> None:
         self.positions = tuple(positions)
-
-    def start(self, lm: Decoder) -> None:
-        """Begin with no position seen."""
         self._wanted = torch.tensor(self.positions, dtype=torch.long)
-        self._sums = [torch.zeros(lm.n_memories_of(n), dtype=torch.float64) for n in range(lm.n_layers)]
-
-    @property
-    def needs(self) -> Collection[Need]:
-        """Return the coefficients of every layer."""
-        return [("coefficients", n) for n in range(len(self._sums))]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
         """Add the squares of a layer's coefficients."""
-        chosen = torch.isin(batch.positions, self._wanted) & batch.counted
-        self._sums[layer] += tensor[chosen.to(tensor.device)].double().square().sum(dim=0).cpu()
+        self.add(layer, tensor.double().square(), torch.isin(batch.positions, self._wanted) & batch.counted)
 
-    def update(self, batch: Batch) -> None:
-        """Do nothing more: `see` has added the batch."""
-
-    def merge(self, other: CoefficientSizes) -> None:
-        """Add the other reducer's sums."""
-        for own, theirs in zip(self._sums, other._sums, strict=True):
-            own += theirs
-
-    def result(self) -> list[Float[np.ndarray, " _"]]:
+    def result(self) -> list[Float[Tensor, " _"]]:
         """Return the sizes, layer by layer."""
-        return [(total / max(len(self.positions), 1)).sqrt().float().numpy() for total in self._sums]
-
-    def state(self) -> dict[str, Any]:
-        """Return the sums by layer."""
-        return {str(n): total for n, total in enumerate(self._sums)}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore saved sums."""
-        self._sums = [state[str(n)] for n in range(len(self._sums))]
+        return [(total / max(len(self.positions), 1)).sqrt().float() for total in super().result()]
 
 
 def draw_positions(stream: TokenStream, n: int, how: str, seed: int, name: str) -> Int[np.ndarray, " n"]:

@@ -245,7 +245,7 @@ def _usual_sizes(
         with feed_reducers(lm, [sizes]) as feed:
             for batch in bucketed(text.segments_up_to(drawn), options.tokens_per_batch, 64):
                 feed(batch)
-        return {str(layer): found for layer, found in enumerate(sizes.result())}
+        return {str(layer): found.numpy() for layer, found in enumerate(sizes.result())}
 
     stored = work.stage("usual sizes", compute)
     return [stored[str(layer)] for layer in range(lm.n_layers)]

@@ -27,7 +27,7 @@ def poles_section(m: Measurements) -> Section | None:
         (
             "The coefficients of gated layers are products of an activation and a linear factor and take both signs "
             "(the paper's ReLU has one). A memory with a negative coefficient adds its value negated. Which sign is "
-            "the positive one is a convention, so that the two are told apart by the run: the stronger sign of a "
+            "the positive one is a convention, so the run decides which comes first: the stronger sign of a "
             "memory is that of its largest coefficient in the text.",
         ),
         (exhibit("agreement_poles", title, cells, m.provenance, percent=tuple(series)),),
