@@ -8,7 +8,7 @@ const { withGroups } = await module("islands/flow-groups.js");
 const { layout, ROW } = await module("islands/flow-layout.js");
 const { pooled } = await module("islands/flow-rows.js");
 const { nameOf } = await module("islands/flow-card.js");
-const { answerLines, boxLines, wrapped } = await module("islands/flow-words.js");
+const { answerLines, boxLines, moves, wrapped } = await module("islands/flow-words.js");
 
 /** A graph in which every sum holds: random edges from lower to higher parts. */
 function graph(n_layers = 6, seed = 1) {
@@ -205,4 +205,13 @@ test("a group as one box: what comes from outside flows into it, and all other s
     "the answer",
   );
   assert.deepEqual(boxLines(drawn.nodes[at], drawn)[0], "4 parts");
+});
+
+test("a node's tokens are those of the measurement, and of the reading only where there is none", () => {
+  const promotes = ["bin", "ric"];
+  const removed = { raises: [" Paris", " Mont", " Lyon"], lowers: [" London"] };
+  assert.equal(moves({ promotes, removed }), "raises  Paris  Mont  Lyon, lowers  London");
+  assert.equal(moves({ promotes, removed }, 2), "raises  Paris  Mont");
+  assert.equal(moves({ promotes, removed: null }), "promotes bin ric");
+  assert.equal(moves({ promotes: [], removed: { raises: [], lowers: [] } }), "");
 });

@@ -12,7 +12,7 @@ from unembed.analyses import Analysis, Cost, Needs
 from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import Case, read_case
 from unembed.circuit_graph.graph import CircuitGraph
-from unembed.circuit_graph.in_words import BRIEF, CircuitWords, test_in_words
+from unembed.circuit_graph.in_words import CircuitWords, test_in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
 from unembed.circuit_graph.outcome_tables import outcome_table
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
@@ -226,8 +226,7 @@ class _Form:
         words, to = CircuitWords(graph), self.set_to or usual_value(graph.cases[0], graph.dictionary)
         removals = self._removals(graph, words, to)
         chain = words.chain(self.nodes, removals)
-        brief = tuple(name for name in BRIEF if name in chain.column_names)
-        exhibits = [Exhibit("chain", chain, brief=brief)]
+        exhibits = [Exhibit("chain", chain, brief=words.brief(chain))]
         if graph.groups:
             change = self.change or ("patch" if graph.is_paired else "silence")
             exhibits.append(Exhibit("groups", graph.intervene(change, factor=self.factor)))
@@ -246,14 +245,11 @@ class _Form:
         )
 
     def _removals(self, graph: CircuitGraph, words: CircuitWords, to: SetTo) -> dict[str, Removal]:
-        """Measure the prediction without each node that is shown; nothing for several prompts."""
-        first, *others = graph.cases
-        if others:
-            return {}
+        """Measure the prediction without each node that is shown."""
         assert graph.lm is not None
         names = [row["name"] for row in words.first_nodes(self.nodes)]
         nodes = [graph.node(name) for name in names]
-        found = removal_of_each(graph.lm, first, nodes, to, graph.dictionary)
+        found = removal_of_each(graph.lm, graph.cases, nodes, to, graph.dictionary)
         return dict(zip(names, found[1:], strict=True))
 
 

@@ -17,8 +17,8 @@ _TOKENS = 2
 """Promoted tokens shown."""
 _MOST = 0.5
 """The share of what a node reads from which one writer is named."""
-BRIEF = ("node", "at", "reads", "promotes", "relevance", "without_it")
-"""Columns of the chain that a terminal shows."""
+_BRIEF = ("node", "at", "reads", "raises", "lowers", "relevance", "effect")
+"""Columns of the chain that a terminal shows, where they are known."""
 
 
 def quoted(text: str) -> str:
@@ -43,6 +43,7 @@ class CircuitWords:
             self.into.setdefault(edge["target"], []).append((edge["source"], edge["weight"]))
             self.out_of.setdefault(edge["source"], []).append((edge["target"], edge["weight"]))
         self.is_one = len(graph.cases) == 1
+        self.has_one_question = len({(case.token, case.against) for case in graph.cases}) == 1
         case = graph.cases[0]
         names = self.lm.token_strings([t for t in (case.token, case.against) if t is not None])
         self.answers = [quoted(name) for name in names]
@@ -115,7 +116,7 @@ class CircuitWords:
         return " ".join(label.split("promotes ")[1].split(" ")[:_TOKENS])
 
     def chain(self, top: int, removals: Mapping[str, Removal] | None = None) -> Table:
-        """The most relevant nodes: where they are, what they read and promote, and the metric without each.
+        """The most relevant nodes: where they are, what they read and promote, and what each does, measured.
 
         Args:
             top: number of nodes.
@@ -131,15 +132,25 @@ class CircuitWords:
             "directly": [self.directly(row["name"]) for row in chosen],
         }
         if removals:
-            columns["without_it"] = [removals[row["name"]].metric for row in chosen]
+            found = [removals[row["name"]] for row in chosen]
+            if self.has_one_question:
+                columns["raises"] = [" ".join(one.raises[:_TOKENS]) for one in found]
+                columns["lowers"] = [" ".join(one.lowers[:_TOKENS]) for one in found]
+            columns["effect"] = [self.graph.metric - one.metric for one in found]
+            columns["without_it"] = [one.metric for one in found]
         return Table(self.subject, columns, self.graph.provenance)
 
     def first_nodes(self, top: int) -> list[dict[str, Any]]:
         """Return the rows of the most relevant heads, memories and features."""
         return [row for row in self.rows.values() if row["kind"] in KINDS][:top]
 
+    def brief(self, chain: Table) -> tuple[str, ...]:
+        """Return the columns of the chain that a terminal shows: positions only where they differ."""
+        known = [name for name in _BRIEF if name in chain.column_names]
+        return tuple(name for name in known if name != "at" or len(set(chain["at"])) > 1)
+
     def first(self, removals: Mapping[str, Removal] | None = None, to: SetTo = "zero") -> str:
-        """The most relevant node in three sentences: what it is, what passes through it, the prediction without it.
+        """The most relevant node in words: what it is, what the model predicts without it, and its relevance.
 
         Args:
             removals: the prediction without a node, by name.
@@ -148,55 +159,58 @@ class CircuitWords:
         row = next(iter(self.first_nodes(1)), None)
         if row is None:
             return ""
-        sentences = [self._is(row), self._passes(row["name"], row["relevance"])]
-        if removals:
-            sentences.append(f"Without it, {self._set(to)}, {self._becomes(removals[row['name']].metric)}.")
-        return " ".join(sentences)
+        removal = (removals or {}).get(row["name"])
+        sentences = [self._is(row, removal)]
+        if removal:
+            effect = f"an effect of {self.graph.metric - removal.metric:.2f} logits, measured as those of all rows"
+            sentences.append(f"With its output there {self._replaced(to)}, {self._becomes(removal.metric)}: {effect}.")
+        return " ".join([*sentences, self._passes(row["relevance"])])
 
-    def _is(self, row: dict[str, Any]) -> str:
-        """What a node is, where it is, and what it reads."""
+    def _is(self, row: dict[str, Any], removal: Removal | None) -> str:
+        """What a node is, where it is, what it reads, and which tokens it makes likelier."""
         name, is_last = row["name"], row["position"] in (len(self.graph.tokens) - 1, -1)
         short, layer = name.split("@")[0], row["layer"]
         place = self.place(row["position"])
         at = f"the last token, {place}," if is_last and self.is_one else place if self.is_one else f"the {place} token"
+        raises = removal.raises if removal and self.has_one_question else ()
+        does = [f"raises {_listed(raises)}"] if raises else []
         if row["kind"] == "head":
             reads = self.place(self.read_position(name))
             reads = reads if self.is_one else f"the {reads} token"
-            return f"{short} is attention head {parse_head(short).head} of layer {layer}: at {at} it reads {reads}."
+            does = [f"reads {reads}", *does]
+            return f"{short} is attention head {parse_head(short).head} of layer {layer}: at {at} it {_listed(does)}."
         what = (
             "a feature of the dictionary at" if row["kind"] == "feature" else f"memory (FFN neuron) {row['index']} of"
         )
-        promotes = " and ".join(self.promotes(row["label"]).split(" "))
-        return f"{short} is {what} layer {layer}: at {at} it promotes {promotes}."
+        return f"{short} is {what} layer {layer}, at {at.removesuffix(',')}{'; it ' if does else ''}{''.join(does)}."
 
-    def _passes(self, name: str, relevance: float) -> str:
-        """How much of the metric passes through a node, and how much of it straight on to the answer."""
+    def _passes(self, relevance: float) -> str:
+        """How much of the metric passes through a node in the linear model of the run."""
         graph = self.graph
         whole = graph.metric - (graph.counterfactual_metric or 0.0)
         between = ""
         if graph.is_paired:
             between = " between the two prompts" if self.is_one else " between prompts and counterfactuals"
-        answer = self._first_answer
-        if graph.cases[0].against is not None:
-            answer += f" over {self.answers[1] if self.is_one else 'the second'}"
         return (
-            f"With {self._frozen()} fixed, {relevance:.2f} of the {whole:.2f} logits{between} pass through it "
-            f"(relevance); it adds {self.directly(name):.2f} to {answer} directly."
+            f"Its relevance is computed: with {self._frozen()} fixed, {relevance:.2f} of the {whole:.2f} logits"
+            f"{between} pass through it."
         )
 
-    def _set(self, to: SetTo) -> str:
+    def _replaced(self, to: SetTo) -> str:
+        """Say what a node's output is replaced by."""
         counterfactual = self.graph.cases[0].counterfactual
         if to == "zero":
-            return "with 0 in its place"
+            return "set to 0"
         if to == "corpus" or counterfactual is None:
-            return "with its mean over a text in its place"
-        return f"with what it writes after {self._text(counterfactual)}"
+            return "replaced by its mean over a text"
+        return f"replaced by that in {self._text(counterfactual) if self.is_one else 'the counterfactuals'}"
 
     def _becomes(self, metric: float) -> str:
         """Say which answer leads, and by how much."""
         if self.graph.cases[0].against is None:
-            return f"the logit of {self.answers[0]} is {metric:.2f}"
-        return f"{self.answers[metric < 0]} leads by {abs(metric):.2f}"
+            return f"the logit of {self._first_answer} is {metric:.2f}"
+        answers = self.answers if self.is_one else ["the first answer", "the second"]
+        return f"{answers[metric < 0]} leads by {abs(metric):.2f}"
 
     def how(self) -> str:
         """Explain what the numbers mean."""
@@ -212,7 +226,13 @@ class CircuitWords:
 
     def _frozen(self) -> str:
         shared = self.graph.provenance.notes.get("qk") == "shared"
-        return "gates and norms" if shared else "attention patterns, gates and norms"
+        return "gates and norm scales" if shared else "attention patterns, gates and norm scales"
+
+
+def _listed(tokens: Sequence[str]) -> str:
+    """Join tokens as in a sentence."""
+    *others, last = tokens
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _leads(metric: float) -> str:
@@ -220,8 +240,8 @@ def _leads(metric: float) -> str:
 
 
 def _share(share: Share) -> str:
-    bounds = "" if share.low is None or share.high is None else f" [{share.low:.2f}, {share.high:.2f}]"
-    return f"{share.value:.2f}{bounds}".replace("-0.00", "0.00")
+    bounds = "" if share.low is None or share.high is None else f" [{100 * share.low:.0f}, {100 * share.high:.0f}]"
+    return f"{100 * share.value:.0f} %{bounds}".replace("-0 ", "0 ").replace("-", "−")
 
 
 def _in_passing(rows: Sequence[OfSize]) -> str:
@@ -230,7 +250,7 @@ def _in_passing(rows: Sequence[OfSize]) -> str:
 
 
 def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
-    """A test in three sentences: of its middle size, the others in passing."""
+    """A test in words: of its middle size, the others in passing."""
     row = tested.rows[len(tested.rows) // 2]
     others = [one for one in tested.rows if one is not row]
     where = f" on {tested.n_prompts} pairs that it was not found on" if held_out else ""
@@ -240,15 +260,16 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
         return f"Test in the model{where}: {_without(tested, row, others, some)}{verdict}"
     brought = f"{_share(row.faithfulness)} of the difference{_in_passing(others)}"
     random, left = _share(replace(row.random, low=None)), _share(replace(row.random_complement, low=None))
+    as_many = f"{row.nodes} random ones of the same layers and positions"
     if "head" in tested.kinds and tested.baseline == "counterfactual":
-        run = "the other prompt's run" if tested.n_prompts == 1 else "the counterfactual's run"
-        alone = f"{some}, copied into {run}, bring {brought}"
-        without = f"copied the other way, they leave {_share(row.complement)}"
+        other = "the other prompt's run" if tested.n_prompts == 1 else "the counterfactual's run"
+        alone = f"{some}, copied from this run into {other}, bring {brought}; {as_many} bring {random}"
+        without = f"Copied from {other} into this one, they leave {_share(row.complement)}; the random ones leave"
     else:
         to = _REPLACED[tested.baseline]
-        alone = f"{some}, with all others at {to}, keep {brought}"
-        without = f"with only these set so, {_share(row.complement)} is left"
-    return f"Test in the model{where}: {alone}; {without}; as many random ones {random} and {left}.{verdict}"
+        alone = f"{some}, with all others at {to}, keep {brought}; {as_many} keep {random}"
+        without = f"With only these at {to}, {_share(row.complement)} is left; with the random ones,"
+    return f"Test in the model{where}: {alone}. {without} {left}.{verdict}"
 
 
 _REPLACED = {

@@ -6,7 +6,7 @@ It stands beside a node's relevance, which comes from the linear model of the ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,12 @@ from unembed.circuit_graph.node_values import Place, run_changed
 from unembed.dictionaries import AttachedDictionary
 from unembed.models.decoder import Decoder
 from unembed.names import SetTo
+from unembed.results import visible
+
+LIKELY = 20
+"""Number of likeliest tokens, with the node as it is and without it, among which a node's tokens are chosen."""
+MOVED = 3
+"""Tokens that a node raises, and tokens that it lowers."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,15 @@ class Removal:
     Attributes:
         metric: the logit of the token, or its difference to the other.
         probabilities: of the token, and of the other if there is one.
+        raises: tokens that the node makes likelier: of the `LIKELY` likeliest with it or without it, those whose
+            probability it multiplies by the largest factors.
+        lowers: tokens that the node makes less likely, chosen alike.
     """
 
     metric: float
     probabilities: tuple[float, ...]
+    raises: tuple[str, ...] = ()
+    lowers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,32 +60,50 @@ class Changed:
 
 
 def removal_of_each(
-    lm: Decoder, case: Case, nodes: Sequence[Node], to: SetTo, dictionary: AttachedDictionary | None = None
+    lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node], to: SetTo, dictionary: AttachedDictionary | None = None
 ) -> list[Removal]:
     """Measure the prediction without each node by itself; the first result is that with all of them.
 
     Args:
-        case: one prompt.
-        nodes: at positions counted back.
+        cases: one prompt, or several over which results are means.
+        nodes: at positions counted back; a prompt without that position stays unchanged.
         to: what a removed node is set to: its value after the "counterfactual", its mean over a text ("corpus"), or
             "zero".
         dictionary: the one whose features are among the nodes.
 
-    Memory: activations and logits of `BATCH_TOKENS` tokens. Cost: a pass for as many nodes as fit.
+    Memory: activations and logits of `BATCH_TOKENS` tokens, and the logits of one prompt without each node. Cost: for
+    each prompt, a pass for as many nodes as fit.
     """
-    return with_each(lm, case, [Changed(), *(Changed((node,)) for node in nodes)], to, dictionary)
+    changes = [Changed(), *(Changed((node,)) for node in nodes)]
+    metrics, answers, logs = torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)
+    for case in cases:
+        logits = _logits(lm, case, changes, to, dictionary)
+        metrics = metrics + _metric(case, logits) / len(cases)
+        answers = answers + _probabilities(case, logits) / len(cases)
+        logs = logs + logits.log_softmax(-1) / len(cases)
+    found = [Removal(float(m), tuple(p.tolist())) for m, p in zip(metrics, answers, strict=True)]
+    return [found[0], *(_with_tokens(lm, one, logs[0], log) for one, log in zip(found[1:], logs[1:], strict=True))]
 
 
-@torch.no_grad()
 def with_each(
     lm: Decoder, case: Case, changes: Sequence[Changed], to: SetTo, dictionary: AttachedDictionary | None = None
 ) -> list[Removal]:
     """Measure the prediction under each change by itself; arguments, memory and cost as for `removal_of_each`."""
+    logits = _logits(lm, case, changes, to, dictionary)
+    rows = zip(_metric(case, logits), _probabilities(case, logits), strict=True)
+    return [Removal(float(metric), tuple(probabilities.tolist())) for metric, probabilities in rows]
+
+
+@torch.no_grad()
+def _logits(
+    lm: Decoder, case: Case, changes: Sequence[Changed], to: SetTo, dictionary: AttachedDictionary | None
+) -> Float[Tensor, "change d_vocab"]:
+    """Return the logits after the prompt under each change by itself, in float64."""
     bench = Bench(lm, [case], to, ("head", "memory", *(() if dictionary is None else ("feature",))), dictionary)
     ((batch, values, _),) = bench.batches
     length = batch.tokens.shape[1]
     rows = max(1, BATCH_TOKENS // length)
-    found: list[Removal] = []
+    found = list[Tensor]()
     for start in range(0, len(changes), rows):
         some = changes[start : start + rows]
         of_place: dict[Place, list[tuple[int, Node, float | None]]] = {}
@@ -86,17 +115,41 @@ def with_each(
             changed = t.clone()
             for row, node, factor in of_place[place]:
                 at = length - 1 - node.back
+                if at < 0:
+                    continue
                 own, other = t[row, at, node.index], values[place][0, at, node.index].to(t)
                 changed[row, at, node.index] = other if factor is None else own * factor
             return changed
 
         seen = run_changed(lm, batch.tokens.expand(len(some), -1), dictionary, list(of_place), new)
-        found += [_removal(case, row) for row in seen.logits[:, -1].double().cpu()]
-    return found
+        found.append(seen.logits[:, -1].double().cpu())
+    return torch.cat(found)
 
 
-def _removal(case: Case, logits: Float[Tensor, " d_vocab"]) -> Removal:
-    tokens = [token for token in (case.token, case.against) if token is not None]
-    probabilities = logits.softmax(-1)[tokens].tolist()
-    metric = logits[case.token] - (logits[case.against] if case.against is not None else 0.0)
-    return Removal(float(metric), tuple(probabilities))
+def _metric(case: Case, logits: Float[Tensor, "change d_vocab"]) -> Float[Tensor, " change"]:
+    return logits[:, case.token] - (logits[:, case.against] if case.against is not None else 0.0)
+
+
+def _probabilities(case: Case, logits: Float[Tensor, "change d_vocab"]) -> Float[Tensor, "change answer"]:
+    return logits.softmax(-1)[:, [token for token in (case.token, case.against) if token is not None]]
+
+
+def _with_tokens(
+    lm: Decoder, removal: Removal, whole: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"]
+) -> Removal:
+    """Add the tokens that a node raises and lowers to the prediction without it.
+
+    Args:
+        removal: the prediction without the node.
+        whole: log probabilities with the node.
+        without: log probabilities without it.
+    """
+    log_factors = (whole - without).masked_fill(lm.unlisted.cpu(), 0.0)
+    size = min(LIKELY, len(whole))
+    likely = torch.cat([whole.topk(size).indices, without.topk(size).indices]).unique()
+
+    def most(sign: int) -> tuple[str, ...]:
+        factors, at = (sign * log_factors[likely]).topk(min(MOVED, len(likely)))
+        return tuple(visible(text) for text in lm.token_strings(likely[at[factors > 0]].tolist()))
+
+    return replace(removal, raises=most(1), lowers=most(-1))

@@ -55,7 +55,7 @@ def picture(
         return flow_view(graph, words, groups=groups)
     nodes = graph.ranking.nodes(KINDS)[:BOXES]
     to = usual_value(case, graph.dictionary)
-    whole, *found = removal_of_each(lm, case, nodes, to, graph.dictionary)
+    whole, *found = removal_of_each(lm, [case], nodes, to, graph.dictionary)
     effects = _effects(graph, groups, to)
     names = [node_name(lm, node, len(case.prompt) - 1 - node.back) for node in nodes]
     return flow_view(

@@ -1,7 +1,7 @@
 /** The card beside a picture of a circuit: what is known of the chosen box, drawn and measured. */
 import { ANSWER, OTHERS } from "./flow-fold.js";
 import { aboutGroup, isPart } from "./flow-groups.js";
-import { at, boxLines, logits, minus, short } from "./flow-words.js";
+import { at, boxLines, logits, minus, moves, short } from "./flow-words.js";
 import { h } from "./nodes.js";
 import { percent } from "./numbers.js";
 import { visible } from "./tokens.js";
@@ -63,7 +63,7 @@ function aboutNode(data, node, named) {
   else if (node.kind === "memory") parts.push(`memory (FFN neuron) ${node.index} of layer ${node.layer}`);
   else if (node.kind === "feature") parts.push(`feature ${node.index} of the dictionary at layer ${node.layer}`);
   else parts.push(node.label);
-  if (node.promotes.length) parts.push(`promotes ${node.promotes.join(" ")}`);
+  parts.push(...[moves(node)].filter(Boolean));
   const name = named?.(node);
   const number = data.nodes.indexOf(node);
   const direct = data.edges.find(([s, t]) => s === number && t === ANSWER)?.[2] ?? 0;

@@ -23,8 +23,14 @@ export function boxLines(node, data, /** @type {(node: any) => string} */ named 
   return [short(node), logits(relevance), named(node) || does(node, data)];
 }
 
-const does = (node, data) =>
-  node.kind === "head" ? `reads ${at(data, node.reads)}` : `promotes ${node.promotes.slice(0, 2).join(" ")}`;
+const does = (node, data) => (node.kind === "head" ? `reads ${at(data, node.reads)}` : moves(node, 2));
+
+/** What a node does to the next token: measured where it was, else by reading. */
+export const moves = ({ removed, promotes }, most = 3) => {
+  const listed = (tokens) => tokens.slice(0, most).join(" ");
+  if (!removed?.raises.length) return promotes.length ? `promotes ${listed(promotes)}` : "";
+  return `raises ${listed(removed.raises)}${most > 2 && removed.lowers.length ? `, lowers ${listed(removed.lowers)}` : ""}`;
+};
 
 /** A position in words: its token in one prompt, else how far from the end. */
 export const at = ({ tokens, n_prompts: many }, position) =>

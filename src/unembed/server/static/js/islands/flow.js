@@ -11,7 +11,7 @@ import { card, nameOf } from "./flow-card.js";
 import { ANSWER, OTHERS } from "./flow-fold.js";
 import { drawnData, groupBar, isPart } from "./flow-groups.js";
 import { layout, NARROW } from "./flow-layout.js";
-import { answerLines, at, boxLines, clipped, legend, logits, minus, short, wrapped } from "./flow-words.js";
+import { answerLines, at, boxLines, clipped, legend, logits, minus, moves, short, wrapped } from "./flow-words.js";
 import { consume, fill, h, s } from "./nodes.js";
 import { visible } from "./tokens.js";
 
@@ -238,7 +238,7 @@ function boxOf(f, place, { node, x, y, width, tall, text }) {
   const most = Math.floor((width - 2 * inset + 2) / (narrow ? 5.8 : 6.2));
   const aria = `${label(f, node)}, ${does}: adds ${value}`;
   return s("g.flow-box", pressed(f, node.number, aria), [
-    s("title", `${aria}${node.promotes.length ? `; promotes ${node.promotes.join(" ")}` : ""}`),
+    s("title", [aria, moves(node)].filter(Boolean).join("; ")),
     s("rect", { x: x - width / 2, y, width, height: tall, rx: 8 }),
     s("text", { class: "flow-id", x: x - width / 2 + inset, y: y + 17 }, name),
     s(
@@ -335,13 +335,16 @@ const numberOf = ({ number, weight }) =>
     ),
   ];
 
+const does = (node, data) =>
+  [node.kind === "head" && `reads ${at(data, node.reads)}`, moves(node)].filter(Boolean).join("; ");
+
 /** All nodes in a table, for those who do not see the picture. */
 function fillTable(f) {
   const { data } = f;
   const direct = new Map(
     data.edges.filter(([, target]) => target === ANSWER).map(([source, , weight]) => [source, weight]),
   );
-  const head = ["part", "at", "what it does", "adds", "directly", "measured without it"];
+  const head = ["part", "at", "what it does", "adds", "directly", "effect, measured"];
   const rows = data.nodes
     .map((node, number) => ({ node, number }))
     .filter(({ node }) => node.relevance)
@@ -354,7 +357,7 @@ function fillTable(f) {
             ? node.name
             : short(node),
       node.position === null || node.kind === "group" ? "" : at(data, node.position),
-      isPart(node) ? node.label : node.kind === "token" ? "embedding" : node.label,
+      isPart(node) ? does(node, data) : node.kind === "token" ? "embedding" : node.label,
       logits(node.relevance),
       logits(direct.get(number) ?? 0),
       node.removed ? logits(data.metric - node.removed.metric) : "",
