@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 NO_LENS = "none"
 """The value of --lens that selects the logit lens."""
+MODEL_HELP = "The model to open: a name that `unembed models` lists, a Hugging Face id, a folder or a GGUF file."
 Model = Annotated[
     str,
     Option(
-        "The model to open: a name that `unembed models` lists, a Hugging Face id, a folder or a GGUF file.",
+        MODEL_HELP,
         "m",
         variable="UNEMBED_MODEL",
     ),

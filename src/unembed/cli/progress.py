@@ -23,11 +23,15 @@ def listening(listener: Listener) -> Generator[None]:
 
 
 class ProgressLine:
-    """A line that shows progress; writes nothing if stderr is not a terminal."""
+    """A line that shows progress; writes nothing if stderr is not a terminal, or a line a minute."""
 
-    def __init__(self) -> None:
-        """Create a line that is empty until the first call."""
-        self._shown = sys.stderr.isatty()
+    def __init__(self, *, minutes: bool = False) -> None:
+        """Create a line that is empty until the first call.
+
+        Args:
+            minutes: if stderr is not a terminal, write a line a minute.
+        """
+        self._shown, self._minutes = sys.stderr.isatty(), minutes
         self._last, self._stage, self._began = 0.0, "", 0.0
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
@@ -37,14 +41,16 @@ class ProgressLine:
         now = time.monotonic()
         if stage != self._stage:
             self._stage, self._began = stage, now
-        if not self._shown or now - self._last < 0.1:
+            self._last = now if self._minutes and not self._shown else self._last
+        if now - self._last < (0.1 if self._shown else 60) or not (self._shown or self._minutes):
             return
         self._last = now
         spent = now - self._began
         counted = f"{done:,}" if total is None else f"{done:,} of {total:,}"
         left = f", {duration(spent / done * (total - done))} left" if total and done and spent > 1 else ""
         rate = f", {done / spent:,.0f} a second" if done and spent > 1 else ""
-        print(f"\r\x1b[2K{stage}: {counted}{rate}{left}", end="", file=sys.stderr, flush=True)
+        start, end = ("\r\x1b[2K", "") if self._shown else ("", "\n")
+        print(f"{start}{stage}: {counted}{rate}{left}", end=end, file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Clear the line."""

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unembed.cli.command import command
-from unembed.cli.option_groups import Opening, TextOutput
+from unembed.cli.option_groups import MODEL_HELP, Opening, TextOutput
 from unembed.cli.output import show, write_json
+from unembed.cli.progress import ProgressLine
+from unembed.errors import InvalidInput
 from unembed.options import Corpus, IndexFolder, Option, Out, Seed
 
 if TYPE_CHECKING:
     from unembed.reports import Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Openings(Opening):
+    """Which models to open, and how."""
+
+    model: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]  # the only group that opens several
+        list[str] | None,
+        Option(MODEL_HELP, "m"),
+    ] = None
+
+    def each(self) -> list[Opening]:
+        """Return a group with one model for each of the models."""
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
+        names = self.model or [os.environ.get("UNEMBED_MODEL", "wren")]
+        return [Opening(model=name, **others) for name in dict.fromkeys(names)]
 
 
 @command("report", "unembed report geva2021 --corpus shipped --out report")
@@ -43,7 +62,7 @@ def report(
         Option("Set an option of the report, such as examples=2000; repeatable.", metavar="NAME=VALUE"),
     ] = None,
     render: Annotated[bool, Option("Only write the page again from the saved tables, without a model.")] = False,
-    opening: Opening = Opening(),
+    opening: Openings = Openings(),
     seed: Seed = 0,
     output: TextOutput = TextOutput(),
 ) -> None:
@@ -54,6 +73,7 @@ def report(
     unless an option says otherwise.
     The command writes to the folder report, or --out: report.html (self-contained), report.json, tables/ (Parquet,
     JSON) and figures/ (SVG). An interrupted run resumes where it stopped. The terminal shows the findings.
+    With several models (--model A --model B), the page compares them; each has its own report in a folder of its name.
     """
     chosen = _chosen(option)
     out = Path("report") if out is None else out
@@ -66,11 +86,11 @@ def report(
     else:
         if trigger_corpus is not None:
             chosen = {"trigger_corpus": trigger_corpus, **chosen}
-        made = _made(name, corpus, detokenize, moses, index, out, chosen, opening, seed)
+        made = _made(name, corpus, detokenize, moses, index, out, chosen, opening.each(), seed)
     if output.as_json:
         write_json(made.to_dict())
     else:
-        show(lambda _: summary(made), plain=output.plain)
+        show(lambda _: _verdicts(made) or summary(made), plain=output.plain)
     print(f"wrote {visible(str(out / PAGE), prose=True)}", file=sys.stderr)
 
 
@@ -82,19 +102,54 @@ def _made(
     index: Path | None,
     out: Path,
     chosen: dict[str, Any],
-    opening: Opening,
+    models: list[Opening],
     seed: int,
 ) -> Report:
     import unembed
-    from unembed.reports import find
+    from unembed.document.files import prepared
+    from unembed.reports import find, write
+    from unembed.reports.comparison import compared
 
     find(name)
-    lm = opening.open(seed)
+    if index is not None and len(models) > 1:
+        raise InvalidInput(
+            f"--index {index}", why="an index is of one model", instead="Give one --model, or a --corpus"
+        )
     if index is not None:
         chosen = {"index": str(index), **chosen}
-    return unembed.report(
-        name, lm, corpus, out, detokenize=detokenize, moses=moses, seed=seed, progress=_progress(), **chosen
-    )
+
+    def of(opening: Opening, folder: Path, **more: Any) -> Report:
+        note, line = _progress(opening.model if len(models) > 1 else "")
+        given: dict[str, Any] = {"detokenize": detokenize, "moses": moses, "seed": seed, "progress": note, **more}
+        made = unembed.report(name, opening.open(seed), corpus, folder, **given, **chosen)
+        line.end()
+        return made
+
+    if len(models) == 1:
+        return of(models[0], out)
+    prepared(out)
+    folders = {one.model: out / one.model.strip("/.").replace("/", "--") for one in models}
+    made = compared({one.model: of(one, folders[one.model], resume=True) for one in models})
+    write(made, out)
+    return made
+
+
+def _verdicts(made: Report) -> Any:
+    """Return the verdicts of several models as a table that rich can print; None for the report of one model."""
+    from unembed.reports.comparison import VERDICTS
+
+    if VERDICTS not in made.exhibits:
+        return None
+    from rich import box
+    from rich.table import Table
+
+    from unembed.results import visible_rich
+
+    claim, *models = made[VERDICTS].column_names
+    grid = Table("claim", *models, title=made.title, box=box.SIMPLE_HEAD, title_justify="left")
+    for row in made[VERDICTS].rows():
+        grid.add_row(*(visible_rich(str(row[name]), prose=True) for name in (claim, *models)))
+    return grid
 
 
 def _chosen(given: list[str] | None) -> dict[str, Any]:
@@ -123,23 +178,15 @@ def _value(text: str) -> Any:
     return text
 
 
-def _progress() -> Callable[[str, int, int], None]:
-    """Return a function that prints progress on stderr: a line for each stage, updated in place on a terminal."""
-    shown: dict[str, Any] = {"what": "", "at": 0.0}
-    live = sys.stderr.isatty()
+def _progress(model: str) -> tuple[Callable[[str, int, int], None], ProgressLine]:
+    """Return a function that prints progress on stderr, and its line; elsewhere than on a terminal a line a stage."""
+    line, live, last = ProgressLine(minutes=True), sys.stderr.isatty(), [""]
 
     def note(what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if what != shown["what"]:
-            if shown["what"] and live:
-                print(file=sys.stderr)
-            shown["what"] = what
-            if not live:
-                print(f"{what} ...", file=sys.stderr)
-        elif not live or (now - shown["at"] < 0.1 and done < total):
-            return
-        shown["at"] = now
-        if live:
-            print(f"\r{what} {done:,} of {total:,}\x1b[K", end="" if done < total else "\n", file=sys.stderr)
+        named = f"{model}: {what}" if model else what
+        if not live and what != last[0]:
+            print(f"{named} ...", file=sys.stderr)
+        last[0] = what
+        line(named, done, total)
 
-    return note
+    return note, line

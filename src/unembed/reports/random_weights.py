@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.models.vocabulary import RARE
 from unembed.reports.quantities import Judgement, Quantity
-from unembed.reports.stages import Work
+from unembed.reports.stages import Arrays, Work
 from unembed.results import write_whole
 from unembed.results.cache import cache_folder
 from unembed.version import __version__
@@ -78,8 +79,23 @@ def control_judgements(
         progress=lambda what, done, total: work.progress(f"random weights: {what}", done, total),
     )
     m = measure(with_random_weights(lm), own)
-    found = {q.name: judged for q in quantities if (judged := q.judgement(m)) is not None}
+    found: dict[str, Judgement] = {}
+    for done, quantity in enumerate(quantities):
+        own.progress(quantity.name, done, len(quantities))
+        if (judged := _stored_judgement(quantity, m, own)) is not None:
+            found[quantity.name] = judged
     text = json.dumps({name: asdict(judged) for name, judged in found.items()}, ensure_ascii=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
     return found
+
+
+def _stored_judgement(quantity: Quantity[M], m: M, work: Work) -> Judgement | None:
+    """Return the judgement of a quantity, which a later run reads from its stage."""
+
+    def compute() -> Arrays:
+        judged = quantity.judgement(m)
+        return {"judgement": np.array(json.dumps(None if judged is None else asdict(judged)))}
+
+    stored = json.loads(str(work.stage(f"judgement of {quantity.name}", compute)["judgement"]))
+    return None if stored is None else Judgement(**stored)

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from unembed.corpus import CorpusSource, open_corpus
-from unembed.document.files import prepared, write
+from unembed.document.files import prepared, reopen, write
 from unembed.document.model import Report
 from unembed.errors import InvalidInput
 from unembed.jacobian import reading_by
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
-from unembed.reports.stages import Work
+from unembed.reports.stages import Work, code_digest, is_finished
 from unembed.validation import as_str, valid_seed
 
 SHIPPED = "shipped"
@@ -40,11 +40,13 @@ def report(
     moses: bool = False,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
+    resume: bool = False,
     **options: Any,
 ) -> Report:
     """Run a paper's experiments on a model, and write tables and figures next to the published ones into a folder.
 
-    If it is started again after an interruption, it continues with the stage it was in.
+    If it is started again after an interruption, it continues with the stage it was in. Stages of a run with another
+    model, text, option, seed or version are deleted, and `progress` is called with what differs.
     Readings are the papers' own, also where a lens is fitted on the model; then a section has the verdicts that values
     read by the lens change.
 
@@ -57,6 +59,7 @@ def report(
         moses: split the corpus's words as Moses does, as the papers' released code did before WikiLM read them (needs
             sacremoses).
         progress: called with the name of a step, the amount done, and the total.
+        resume: return the finished report in the folder if it was made with these settings, instead of making it again.
         options: the options of the study; see its module.
 
     Returns:
@@ -89,10 +92,14 @@ def report(
         "corpus": getattr(corpus, "fingerprint", None) or str(corpus),
         "seed": seed,
         "options": {k: str(getattr(v, "annotator", v)) for k, v in sorted(options.items())},
+        "version": code_digest(),
     }
+    if resume and is_finished(folder, key):
+        return reopen(folder)
     given = {} if progress is None else {"progress": progress}
     with reading_by(lm, None) as lens:
         work = Work(folder, key, seed, lens=lens, **given)
+        work.begin()
         made: Report = importlib.import_module(f"unembed.reports.{name}").run(lm, corpus, work, **options)
     write(made, folder)
     work.finished()

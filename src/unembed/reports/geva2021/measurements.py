@@ -317,6 +317,7 @@ def _perturbed(
             triggers,
             keys,
             seed=work.seed,
+            most=options.perturbed_triggers,
             tokens_per_batch=options.tokens_per_batch,
             progress=lambda done, total: work.progress("shortening triggers (passes)", done, total),
         )

@@ -38,6 +38,7 @@ class Options:
         shown: of these, how many are looked at for patterns (paper: 25).
         pattern_keys: keys of each layer looked at for patterns (paper: 10).
         perturbed_keys: keys of each layer whose triggers are shortened (paper: 100).
+        perturbed_triggers: how many random ones of each such key's triggers are shortened (paper: all 50).
         predictive: values with the largest probability to look at (paper: 100).
         compositions: last-layer compositions to judge (paper: 100).
         basis: how streams are read: "final", by the model's own last norm and readout (as in the follow-up's code), or
@@ -61,6 +62,7 @@ class Options:
     shown: int = 25
     pattern_keys: int = 10
     perturbed_keys: int = 20
+    perturbed_triggers: int = 10
     predictive: int = 100
     compositions: int = 100
     basis: Basis = "final"
@@ -78,7 +80,16 @@ class Options:
                 raise InvalidInput(
                     f"option {name}={getattr(self, name)!r}", why=f"it must be one of {', '.join(map(repr, allowed))}"
                 )
-        for name in ("examples", "top", "shown", "pattern_keys", "perturbed_keys", "predictive", "tokens_per_batch"):
+        for name in (
+            "examples",
+            "top",
+            "shown",
+            "pattern_keys",
+            "perturbed_keys",
+            "perturbed_triggers",
+            "predictive",
+            "tokens_per_batch",
+        ):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
         if self.index is not None and self.trigger_corpus is not None:

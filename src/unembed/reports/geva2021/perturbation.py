@@ -41,6 +41,7 @@ def changes(
     keys: Sequence[tuple[int, int]],
     *,
     seed: int = 0,
+    most: int | None = None,
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, "key trigger kind"]:
@@ -48,6 +49,7 @@ def changes(
 
     Args:
         keys: layer and number of the sampled ones.
+        most: how many random triggers of each key are shortened; all when None.
         progress: called with passes done and passes in all.
 
     Memory: one batch's coefficients of one layer.
@@ -55,7 +57,7 @@ def changes(
     found = np.full((len(keys), triggers.top, len(KINDS)), np.nan, dtype=np.float32)
     batches = []
     for layer in dict.fromkeys(layer for layer, _ in keys):
-        jobs = _jobs(text, triggers, [(k, key) for k, key in enumerate(keys) if key[0] == layer], seed)
+        jobs = _jobs(text, triggers, [(k, key) for k, key in enumerate(keys) if key[0] == layer], seed, most)
         batches += [(layer, batch) for batch in _batches(jobs, tokens_per_batch)]
     for done, (layer, batch) in enumerate(batches):
         ids = np.zeros((len(batch), max(len(job.tokens) for job in batch)), dtype=np.int64)
@@ -76,15 +78,17 @@ def changes(
 
 
 def _jobs(
-    text: TokenStream, triggers: KeyTriggers, keys: Sequence[tuple[int, tuple[int, int]]], seed: int
+    text: TokenStream, triggers: KeyTriggers, keys: Sequence[tuple[int, tuple[int, int]]], seed: int, most: int | None
 ) -> list[Shortened]:
-    """Return every shortened prefix of a layer's keys; equal ones only once."""
+    """Return the shortened prefixes of a layer's keys; equal ones only once."""
     jobs: dict[bytes, Shortened] = {}
     for k, (layer, key) in keys:
         random = np.random.default_rng([seed, layer, key])
-        for t, position in enumerate(triggers.positions[triggers.row(layer, key)].tolist()):
-            drawn = random.random()
-            if position < 0:
+        positions = triggers.positions[triggers.row(layer, key)].tolist()
+        drawn_at = random.random(len(positions))
+        chosen = set(random.permutation([t for t, position in enumerate(positions) if position >= 0])[:most].tolist())
+        for t, (position, drawn) in enumerate(zip(positions, drawn_at.tolist(), strict=True)):
+            if t not in chosen:
                 continue
             prefix, lead = text.prefix(position), text.n_special
             n = len(prefix) - lead

@@ -1,0 +1,144 @@
+"""Put the reports of one study on several models into one report, with a column for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unembed.document.model import Exhibit, Finding, Report, Section
+from unembed.errors import InvalidInput
+from unembed.results import Provenance, Table
+
+_NUMBER = "here"
+"""The column of the tables "here and published" that has the measured numbers."""
+VERDICTS = "verdicts"
+"""The name of the table with a line for each claim and a column of verdicts for each model."""
+_PARTS = ("", "_low", "_high", "_n")
+
+
+def compared(reports: Mapping[str, Report]) -> Report:
+    """Return one report with the findings and the tables "here and published" of several models.
+
+    Args:
+        reports: the reports of one study by the model's name.
+
+    Raises:
+        InvalidInput: there are fewer than two reports, or they are of different studies.
+    """
+    studies = sorted({report.name for report in reports.values()})
+    if len(studies) != 1 or len(reports) < 2:
+        raise InvalidInput(
+            f"{len(reports)} reports of {' and '.join(studies) or 'no study'}",
+            why="a comparison has at least two reports of one study",
+        )
+    first, *_ = reports.values()
+    provenance = _provenance(reports)
+    sections = (_verdicts(reports, provenance), *(_section(title, reports, provenance) for title in _titles(reports)))
+    facts = {name: f"{_counts(report.findings)}; {report.provenance.line()}" for name, report in reports.items()}
+    return Report(
+        first.name,
+        f"{first.name} on {', '.join(reports)}",
+        "Each published finding and number, and what each model gives. The page of each model is in a folder of its "
+        "name.",
+        first.source,
+        provenance,
+        tuple(section for section in sections if section is not None),
+        facts,
+    )
+
+
+def claims(reports: Mapping[str, Report]) -> dict[str, dict[str, Finding]]:
+    """Return the findings by claim, in reading order, and then by the model's name."""
+    found: dict[str, dict[str, Finding]] = {}
+    for name, report in reports.items():
+        for finding in report.findings:
+            found.setdefault(finding.claim, {})[name] = finding
+    return found
+
+
+def verdict_in_words(finding: Finding | None) -> str:
+    """Return the verdict, and whether random weights pass the test too; "not available" without a finding."""
+    if finding is None:
+        return "not available"
+    return finding.verdict if finding.informative else f"{finding.verdict}, as do random weights"
+
+
+def _titles(reports: Mapping[str, Report]) -> list[str]:
+    return list(dict.fromkeys(section.title for report in reports.values() for section in report.sections))
+
+
+def _verdicts(reports: Mapping[str, Report], provenance: Provenance) -> Section | None:
+    found = claims(reports)
+    columns = {"claim_text": list(found)} | {
+        model: [verdict_in_words(by_model.get(model)) for by_model in found.values()] for model in reports
+    }
+    table = Table("Verdicts", columns, provenance)
+    return Section("Summary", (), (Exhibit(VERDICTS, table),)) if found else None
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    agree = sum(f.verdict == "agrees" for f in findings)
+    return f"{agree} of {len(findings)} findings agree"
+
+
+def _provenance(reports: Mapping[str, Report]) -> Provenance:
+    """The provenance of the comparison: what the models share, and the weights of each in the notes."""
+    each = [report.provenance for report in reports.values()]
+    shared: dict[str, Any] = {
+        name: values.pop() if len(values := {getattr(one, name) for one in each}) == 1 else None
+        for name in ("corpus", "basis", "seed")
+    }
+    dtypes = ", ".join(dict.fromkeys(one.dtype for one in each))
+    notes = {name: one.revision for name, one in zip(reports, each, strict=True) if one.revision is not None}
+    return Provenance(", ".join(reports), None, dtypes, **shared, notes=notes)
+
+
+def _section(title: str, reports: Mapping[str, Report], provenance: Provenance) -> Section | None:
+    """Return a section with its findings and numbers by model; None if it has neither."""
+    own = {name: next((s for s in report.sections if s.title == title), None) for name, report in reports.items()}
+    number = _titles(reports).index(title)
+    exhibits = [*_findings(own, f"findings_{number}", provenance), *_numbers(own, provenance)]
+    return Section(title, (), tuple(exhibits)) if exhibits else None
+
+
+def _findings(own: Mapping[str, Section | None], name: str, provenance: Provenance) -> list[Exhibit]:
+    by_claim: dict[str, dict[str, Finding]] = {}
+    for model, section in own.items():
+        for finding in () if section is None else section.findings:
+            by_claim.setdefault(finding.claim, {})[model] = finding
+    if not by_claim:
+        return []
+    columns: dict[str, list[Any]] = {
+        "claim_text": list(by_claim),
+        "published_text": [next(iter(found.values())).published for found in by_claim.values()],
+    }
+    for model in own:
+        each = [found.get(model) for found in by_claim.values()]
+        columns[f"{model}_text"] = [
+            verdict_in_words(f) + ("" if f is None else f": {f.here}") for f in each
+        ]  # fmt: skip
+    return [Exhibit(name, Table("Findings", columns, provenance))]
+
+
+def _numbers(own: Mapping[str, Section | None], provenance: Provenance) -> list[Exhibit]:
+    """Return the tables "here and published" of a section, with a column of numbers for each model."""
+    found: dict[str, dict[str, Exhibit]] = {}
+    for model, section in own.items():
+        for exhibit in () if section is None else section.exhibits:
+            if {"quantity_text", _NUMBER} <= set(exhibit.table.column_names):
+                found.setdefault(exhibit.name, {})[model] = exhibit
+    return [_joined(name, exhibits, list(own), provenance) for name, exhibits in found.items()]
+
+
+def _joined(name: str, exhibits: Mapping[str, Exhibit], models: Sequence[str], provenance: Provenance) -> Exhibit:
+    rows = {model: {row["quantity_text"]: row for row in e.table.rows()} for model, e in exhibits.items()}
+    published = {
+        quantity: row.get(f"{_NUMBER}_published") for own in rows.values() for quantity, row in own.items()
+    }  # fmt: skip
+    columns: dict[str, list[Any]] = {"quantity_text": list(published), "published": list(published.values())}
+    for model in models:
+        own = [rows.get(model, {}).get(quantity, {}) for quantity in published]
+        columns |= {f"{model}{part}": [row.get(f"{_NUMBER}{part}") for row in own] for part in _PARTS}
+    any_exhibit = next(iter(exhibits.values()))
+    percent = ("published", *models) if any_exhibit.percent else ()
+    return Exhibit(name, Table(any_exhibit.table.title, columns, provenance), any_exhibit.note, percent=percent)
