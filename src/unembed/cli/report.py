@@ -106,9 +106,7 @@ def _made(
     seed: int,
 ) -> Report:
     import unembed
-    from unembed.document.files import prepared
-    from unembed.reports import find, write
-    from unembed.reports.comparison import compared
+    from unembed.reports import compared, find, prepared, write
 
     find(name)
     if index is not None and len(models) > 1:
@@ -136,7 +134,7 @@ def _made(
 
 def _verdicts(made: Report) -> Any:
     """Return the verdicts of several models as a table that rich can print; None for the report of one model."""
-    from unembed.reports.comparison import VERDICTS
+    from unembed.reports import VERDICTS
 
     if VERDICTS not in made.exhibits:
         return None

@@ -25,18 +25,22 @@ from unembed.reports.report import report as report
 
 if TYPE_CHECKING:
     from unembed.document.files import PAGE as PAGE
+    from unembed.document.files import prepared as prepared
     from unembed.document.html import page as page
     from unembed.document.numbers import as_written as as_written
     from unembed.document.terminal import summary as summary
+    from unembed.reports.comparison import VERDICTS as VERDICTS
+    from unembed.reports.comparison import compared as compared
     from unembed.reports.report import find as find
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
-            "unembed.document.files": "PAGE",
+            "unembed.document.files": "PAGE prepared",
             "unembed.document.html": "page",
             "unembed.document.numbers": "as_written",
             "unembed.document.terminal": "summary",
+            "comparison": "VERDICTS compared",
             "report": "find",
         },
     )
