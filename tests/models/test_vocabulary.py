@@ -55,6 +55,21 @@ def test_several_tokens_are_refused_with_the_pieces_and_a_hint() -> None:
         VOCABULARY.single("")
 
 
+def test_many_words_are_looked_up_as_each_is() -> None:
+    texts = [" January", " antidisestablishmentarianism", ",", "", "\ud800", " January", " war", *TOKENIZER.get_vocab()]
+
+    def alone(text: str) -> int | None:
+        try:
+            return VOCABULARY.single(text)
+        except NotOneToken:
+            return None
+
+    found = VOCABULARY.singles(texts)
+    assert found == [alone(text) for text in texts]
+    assert found[0] is not None and found[1] is None and found[4] is None
+    assert VOCABULARY.singles([]) == [] and VOCABULARY.singles(["\udfff"]) == [None]
+
+
 def test_bytes_and_unused_rows_are_named() -> None:
     strings = VOCABULARY.strings(torch.arange(len(TOKENIZER) + 3))
     assert strings[-1] == f"<unused {len(TOKENIZER) + 2}>"

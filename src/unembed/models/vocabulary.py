@@ -231,21 +231,43 @@ class Vocabulary:
         return {s: i for i, s in reversed(list(enumerate(self._strings)))}
 
     def single(self, text: str) -> int:
-        """Return the id of the token with this text; if several have it, the one that the tokenizer uses."""
+        """Return the id of the token with this text; if several have it, the one that the tokenizer uses.
+
+        Raises:
+            NotOneToken: the text is several tokens or none, or the vocabulary lacks it.
+        """
         check_unicode(text, "{} is not one token", NotOneToken)
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        found = self._only(text, ids)
+        if found is None:
+            raise self._not_one(text, ids)
+        return found
+
+    def singles(self, texts: Sequence[str]) -> list[int | None]:
+        """Return for each text the id that `single` returns, and None where `single` refuses the text."""
+        readable = [text for text in texts if not _has_half_characters(text)]
+        if not readable:
+            return [None] * len(texts)
+        encoded = self._tokenizer(readable, add_special_tokens=False)["input_ids"]
+        found = {text: self._only(text, ids) for text, ids in zip(readable, encoded, strict=True)}
+        return [found.get(text) for text in texts]
+
+    def _only(self, text: str, ids: Sequence[int]) -> int | None:
+        """Return the id of the token with this text, which the tokenizer converts to `ids`; None if it is not one."""
         if len(ids) == 1 and self.strings(ids) == [text]:
             return ids[0]
         if text in self._by_string:
             return self._by_string[text]
+        return ids[0] if len(ids) == 1 and ids[0] != self._tokenizer.unk_token_id else None
+
+    def _not_one(self, text: str, ids: Sequence[int]) -> NotOneToken:
+        """Return the error that explains why a text is not one token."""
         if ids and all(i == self._tokenizer.unk_token_id for i in ids):
-            raise NotOneToken(
+            return NotOneToken(
                 f"{text[:200]!r} is not one token",
                 why=f"the vocabulary lacks it, and the tokenizer reads {self._strings[ids[0]]} instead",
                 instead="Choose a word of the vocabulary",
             )
-        if len(ids) == 1:
-            return ids[0]
         pieces = " + ".join(repr(s) for s in self.strings(ids[:20])) or "nothing"
         pieces += f" and {len(ids) - 20} more" if len(ids) > 20 else ""
         spaced = f" {text}"
@@ -256,7 +278,7 @@ class Vocabulary:
             if ids
             else "Give a token"
         )
-        raise NotOneToken(f"{text[:200]!r} is not one token", why=f"it is {pieces}", instead=hint)
+        return NotOneToken(f"{text[:200]!r} is not one token", why=f"it is {pieces}", instead=hint)
 
 
 def unlearned_by_counts(counts: Int[Tensor, " known"], d_vocab: int) -> Bool[Tensor, " d_vocab"]:
@@ -283,6 +305,10 @@ def unlearned_by_embedding(
     return ((distance < middle - _OUTLYING * spread) | ~of_tokens).cpu()
 
 
+def _has_half_characters(text: str) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in text)
+
+
 def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = InvalidInput) -> None:
     """Refuse text that no tokenizer can read: bytes that are not UTF-8, and halves of surrogate pairs.
 
@@ -294,7 +320,7 @@ def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = 
     Raises:
         InvalidInput: the text is not valid Unicode.
     """
-    if not any("\ud800" <= c <= "\udfff" for c in text):
+    if not _has_half_characters(text):
         return
     try:
         given = text.encode("utf-8", "surrogateescape")

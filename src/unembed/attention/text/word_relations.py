@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unembed.errors import InvalidInput, NotOneToken
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 
 SHIPPED = Path(__file__).parent / "shipped" / "relations"
@@ -105,11 +105,13 @@ def token_pairs(lm: Decoder, relation: Relation) -> TokenPairs:
     Raises:
         InvalidInput: fewer than two pairs have different targets, so shuffling them would not be a control.
     """
+    words = sorted({word for source, ends in relation.pairs for word in (source, *ends)})
+    known = dict(zip(words, lm.vocabulary.singles([f" {word.strip()}" for word in words]), strict=True))
     sources: list[int] = []
     targets: list[frozenset[int]] = []
-    for source, words in relation.pairs:
-        start = _token(lm, source)
-        ends = frozenset(one for one in (_token(lm, word) for word in words) if one is not None)
+    for source, several in relation.pairs:
+        start = known[source]
+        ends = frozenset(one for word in several if (one := known[word]) is not None)
         if start is None or not ends or start in ends:
             continue
         sources.append(start)
@@ -121,10 +123,3 @@ def token_pairs(lm: Decoder, relation: Relation) -> TokenPairs:
             instead="Give at least two pairs of single tokens with different targets",
         )
     return TokenPairs(tuple(sources), tuple(targets), len(relation.pairs) - len(sources))
-
-
-def _token(lm: Decoder, word: str) -> int | None:
-    try:
-        return lm.single_token(f" {word.strip()}")
-    except NotOneToken:
-        return None
