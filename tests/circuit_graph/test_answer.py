@@ -265,3 +265,13 @@ def test_shared_patterns_are_an_option(wren: LanguageModel) -> None:
     assert any("patterns" in row["label"] for row in shared if row["kind"] == "bias")
     graph = circuit(wren, "The dogs", " are", qk="shared")
     assert [row["name"] for row in shared][:10] == graph.nodes["name"][:10]
+
+
+def test_a_token_is_replaced_by_one_that_is_written_alike(wren: LanguageModel) -> None:
+    case = with_counterfactual(wren, read_case(wren, "Captain Cook sailed north", None, ".", None))
+    assert case.counterfactual is not None
+    (own, other), *more = [
+        (a, b) for a, b in zip(*map(wren.token_strings, (case.prompt, case.counterfactual)), strict=True) if a != b
+    ]
+    assert not more and own[:1].isspace() == other[:1].isspace()
+    assert own.strip()[:1].isupper() == other.strip()[:1].isupper() and own.strip().isalpha() == other.strip().isalpha()

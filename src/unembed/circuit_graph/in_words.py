@@ -162,7 +162,7 @@ class CircuitWords:
         removal = (removals or {}).get(row["name"])
         sentences = [self._is(row, removal)]
         if removal:
-            effect = f"an effect of {self.graph.metric - removal.metric:.2f} logits, measured as those of all rows"
+            effect = f"an effect of {self.graph.metric - removal.metric:.2f} logits, measured in the model"
             sentences.append(f"With its output there {self._replaced(to)}, {self._becomes(removal.metric)}: {effect}.")
         return " ".join([*sentences, self._passes(row["relevance"])])
 
@@ -192,7 +192,7 @@ class CircuitWords:
         if graph.is_paired:
             between = " between the two prompts" if self.is_one else " between prompts and counterfactuals"
         return (
-            f"Its relevance is computed: with {self._frozen()} fixed, {relevance:.2f} of the {whole:.2f} logits"
+            f"Its relevance is an estimate: with {self._frozen()} fixed, {relevance:.2f} of the {whole:.2f} logits"
             f"{between} pass through it."
         )
 
@@ -245,7 +245,7 @@ def _share(share: Share) -> str:
 
 
 def _in_passing(rows: Sequence[OfSize]) -> str:
-    shares = ", ".join(f"{row.nodes}: {_share(replace(row.faithfulness, low=None))}" for row in rows)
+    shares = ", ".join(f"{_share(replace(row.faithfulness, low=None))} with {row.nodes}" for row in rows)
     return f" ({shares})" if shares else ""
 
 
@@ -254,7 +254,9 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
     row = tested.rows[len(tested.rows) // 2]
     others = [one for one in tested.rows if one is not row]
     where = f" on {tested.n_prompts} pairs that it was not found on" if held_out else ""
-    some = f"the {row.nodes} most relevant of {tested.n_nodes:,} {tested.what}"
+    some = (
+        f"the {row.nodes} most relevant of {tested.n_nodes:,} nodes (each {' and '.join(tested.kinds)} at each token)"
+    )
     verdict = " Random nodes do as well: this is no circuit of the behaviour." if row.is_matched else ""
     if tested.n_prompts == 1 and tested.baseline in ("corpus", "zero"):
         return f"Test in the model{where}: {_without(tested, row, others, some)}{verdict}"

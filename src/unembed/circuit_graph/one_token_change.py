@@ -15,6 +15,8 @@ from unembed.stream.run import run
 
 CANDIDATES = 32
 """Tokens that are tried in the place of another."""
+_POOL = 256
+"""Similar tokens among which those are found that are written like the one they replace."""
 PLACES = 4
 """Positions at which they are tried: those whose tokens have the largest relevance."""
 
@@ -23,7 +25,8 @@ PLACES = 4
 def with_counterfactual(lm: Decoder, case: Case) -> Case:
     """The case with a counterfactual that differs in one token.
 
-    The most relevant tokens are replaced by those with the most similar embeddings (but the two answers). Taken is the
+    The most relevant tokens are replaced by those with the most similar embeddings (but the two answers) that are
+    written alike: with or without a leading space, in capitals or not, as letters or not. Taken is the
     change after which the other answer is most probable; without another answer, after which the token is least so.
     One pass over the changed prompts.
     """
@@ -53,10 +56,19 @@ def _changed(batch: CaseBatch, logits: Float[Tensor, "batch d_vocab"]) -> Float[
 
 
 def _similar(lm: Decoder, token: int) -> Int[Tensor, " candidate"]:
-    """The tokens whose embeddings point most in the direction of a token's, without that token."""
+    """Return the tokens with the most similar embeddings, of those written alike if there are some."""
     W_E = lm.weights.W_E
     norms = lm.once(("circuit_graph", "lengths of embeddings"), lambda: torch.linalg.vector_norm(W_E, dim=1))
     closeness = (W_E @ W_E[token]).float() / norms.float().clamp_min(1e-6)
     closeness[token] = -torch.inf
     closeness[lm.unlisted.to(closeness.device)] = -torch.inf
-    return closeness.topk(min(CANDIDATES, lm.d_vocab - 1)).indices
+    similar = closeness.topk(min(_POOL, lm.d_vocab - 1)).indices
+    own, *shapes = map(_shape, lm.token_strings([token, *similar.tolist()]))
+    alike = similar[torch.tensor([shape == own for shape in shapes], device=similar.device)]
+    return (alike if len(alike) else similar)[:CANDIDATES]
+
+
+def _shape(text: str) -> tuple[bool, bool, bool]:
+    """How a token is written: after a space, as letters, with a capital at its beginning."""
+    word = text.strip()
+    return text[:1].isspace(), word.isalpha(), word[:1].isupper()
