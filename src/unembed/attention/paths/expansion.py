@@ -167,7 +167,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
                 outs = layer.heads(x)
                 streams += [((*path, (n, head)), outs[:, head]) for head in range(outs.shape[1])]
     stacked = torch.stack(vectors)
-    read = frozen.read(stacked[:, None, None].expand(-1, 1, pos, -1))[:, 0, position]
+    read = frozen.read_at(stacked[:, None], position)[:, 0]
     # The sum of all paths with more than `order` heads, computed without listing them.
     above = stream_by_order(frozen, max(order, lm.n_layers))[order + 1 :].sum(dim=0)
     rest = frozen.read(above)[0, position]

@@ -165,9 +165,18 @@ class FrozenRun:
 
     def read(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
         """Apply the final norm, with its scale of the run, and the logit scale to parts of the last stream."""
+        return self._read(x, self.final)
+
+    def read_at(self, x: Float[Tensor, "*path batch d_model"], position: int) -> Float[Tensor, "*path batch d_model"]:
+        """Return what `read` returns, for parts of the last stream at one position."""
+        return self._read(x, self.final[:, position])
+
+    def _read(
+        self, x: Float[Tensor, "*part d_model"], scale: Float[Tensor, "*batch 1"]
+    ) -> Float[Tensor, "*part d_model"]:
         norm = self.lm.structure.final_norm
         if norm is not None:
-            x = norm.frozen(x, self.final).to(x.dtype)
+            x = norm.frozen(x, scale).to(x.dtype)
         return x if self.lm.structure.logit_scale == 1.0 else x * self.lm.structure.logit_scale
 
     @property

@@ -1,0 +1,75 @@
+"""The page of published findings: made again from its data, and its counts from the findings."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.reports.sample import PROVENANCE
+from tools.replication import DATA, OUTCOMES, PAGE, added, findings_of, outcome, page
+
+from tools import replication
+from unembed.document.files import write
+from unembed.document.model import Finding, Report, Section, Verdict
+
+STORED = json.loads(DATA.read_text(encoding="utf-8"))
+
+
+def finding(claim: str, verdict: Verdict = "agrees", control: str = "none (differs)", here: str = "1 here.") -> Finding:
+    return Finding(claim, "Sec. 3", "q.", "99 %", here, "t.", verdict, control, "(agrees)" not in control, "")
+
+
+def report(model: str, *findings: Finding) -> Report:
+    provenance = replace(PROVENANCE, model=model)
+    return Report("geva2021", "t", "s", "source", provenance, (Section("Keys", (), (), (), findings),), {"layers": 2})
+
+
+def test_the_page_is_made_from_the_stored_findings() -> None:
+    assert page(STORED) == PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("study", list(STORED["studies"]))
+def test_the_overview_counts_the_findings_on_the_page(study: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    of = STORED["studies"][study]
+    for model in of["models"]:
+        found = findings_of(of, model)
+        counts = Counter(outcome(found.get(row["claim"])) for row in of["claims"])
+        assert sum(counts.values()) == len(of["claims"])
+        assert f"| {study} | {model} | {' | '.join(str(counts[kind]) for kind in OUTCOMES)} |" in text
+
+
+def test_an_outcome_follows_from_the_verdict_and_the_control() -> None:
+    assert outcome(finding("c")) == "holds"
+    assert outcome(finding("c", control="1 (agrees)")) == "holds, but says nothing"
+    assert outcome(finding("c", control="")) == "holds, no control"
+    assert outcome(finding("c", "differs")) == "does not hold"
+    assert outcome(finding("c", "inconclusive")) == "open"
+    assert outcome(finding("c", "inconclusive", here="Not available: no heads")) == outcome(None) == "cannot be asked"
+
+
+def test_a_model_is_replaced_and_claims_that_no_model_has_any_more_are_dropped() -> None:
+    first = added({}, [report("a", finding("old")), report("b", finding("both"))])
+    again = added(first, [report("a", finding("both"), finding("new"))], "examples=60")
+    study = again["studies"]["geva2021"]
+    assert [row["claim"] for row in study["claims"]] == ["both", "new"] and set(study["models"]) == {"a", "b"}
+    assert set(findings_of(study, "b")) == {"both"} and first["studies"]["geva2021"]["claims"][0]["claim"] == "old"
+    text = page(again)
+    assert "**b** cannot be asked" in text and "sample examples=60" in text
+
+
+def test_text_of_a_report_is_no_markup() -> None:
+    text = page(added({}, [report("a", finding("x < y, [1, 2] and *this*", here="a_b | c."))]))
+    assert "x &lt; y, \\[1, 2\\] and \\*this\\*" in text and "a\\_b \\| c." in text
+
+
+def test_the_command_adds_a_report_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication, "DATA", tmp_path / "replication.json")
+    monkeypatch.setattr(replication, "PAGE", tmp_path / "replication.md")
+    write(report("a", finding("c")), tmp_path / "report")
+    replication.main(["add", str(tmp_path / "report"), "--sample", "examples=60"])
+    replication.main(["page"])
+    assert "**a**, holds: 1 here." in (tmp_path / "replication.md").read_text(encoding="utf-8")

@@ -1,0 +1,161 @@
+"""The page `docs/replication.md`: the published findings on several models, from the reports of `unembed report`.
+
+python -m tools.replication add FOLDER...    take the findings of finished reports into docs/replication.json
+python -m tools.replication page             write docs/replication.md from that file
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unembed.document.files import reopen
+from unembed.document.model import Finding, Report
+from unembed.document.numbers import as_written, format_number
+from unembed.reports import STUDIES
+from unembed.results import Provenance
+
+DATA = Path(__file__).parents[1] / "docs/replication.json"
+PAGE = DATA.with_suffix(".md")
+_SHARED = ("claim", "source", "quantity", "published", "test")
+_OWN = ("here", "verdict", "control", "informative", "explanation")
+ABSENT = "Not available"
+"""How a measurement begins that the architecture or the installation refuses."""
+OUTCOMES = {
+    "holds": "the test passes here, and fails or stays open on the same architecture with random weights",
+    "holds, but says nothing": "the test passes here and on random weights",
+    "holds, no control": "the test passes here; it was not made on random weights",
+    "does not hold": "the test fails; why, as far as something measured here tells",
+    "open": "the sample is too small to tell, or the claim is about another kind of model",
+    "cannot be asked": "the model lacks what the claim is about, or a needed package was not installed",
+}
+_INTRODUCTION = """# Do the published findings hold?
+
+The findings of three papers, tested on other models by `unembed report`. Each finding has the paper's number, a test
+that was fixed beforehand, and for each model the measured number with its 95 % interval where it has one. The same test
+is made on the same architecture with random weights: what passes there too says nothing about training.
+
+| outcome | meaning |
+|---|---|
+"""
+_END = """
+This page is made by `python -m tools.replication page` from [replication.json](replication.json), which holds the
+findings of the reports; `python -m tools.replication add FOLDER` takes those of a finished report. Samples are stated
+with each model. A larger sample can turn an open finding into one of the others, so no count here is a score.
+"""
+
+
+def added(stored: Mapping[str, Any], reports: Sequence[Report], sample: str = "") -> dict[str, Any]:
+    """Return the stored findings with those of the reports; a model's earlier ones of that study are replaced.
+
+    Args:
+        sample: the options that set the sample, in words.
+    """
+    studies: dict[str, Any] = json.loads(json.dumps(stored.get("studies", {})))
+    for report in reports:
+        study = studies.setdefault(report.name, {"claims": [], "models": {}})
+        study["source"] = report.source
+        known = {row["claim"]: row for row in study["claims"]}
+        known |= {f.claim: {name: getattr(f, name) for name in _SHARED} for f in report.findings}
+        study["models"][report.provenance.model] = {
+            "provenance": report.provenance.to_dict(),
+            "facts": {"sample": sample} | {name: value for name, value in report.facts.items() if name != "model"},
+            "findings": {f.claim: {name: getattr(f, name) for name in _OWN} for f in report.findings},
+        }
+        current = {claim for model in study["models"].values() for claim in model["findings"]}
+        study["claims"] = [row for row in known.values() if row["claim"] in current]
+    ordered = {name: studies[name] for name in STUDIES if name in studies}
+    return {"schema": "unembed.replication/1", "studies": ordered}
+
+
+def outcome(finding: Finding | None) -> str:
+    """Return which of `OUTCOMES` a finding is; without one, nothing could be asked."""
+    if finding is None or finding.here.startswith(ABSENT):
+        return "cannot be asked"
+    if finding.verdict == "agrees":
+        if not finding.control:
+            return "holds, no control"
+        return "holds" if finding.informative else "holds, but says nothing"
+    return "does not hold" if finding.verdict == "differs" else "open"
+
+
+def page(stored: Mapping[str, Any]) -> str:
+    """Return the page."""
+    meanings = "".join(f"| {name} | {meaning} |\n" for name, meaning in OUTCOMES.items())
+    parts = [_INTRODUCTION + meanings, _overview(stored["studies"]), *map(_study, stored["studies"].values()), _END]
+    return "\n".join(parts)
+
+
+def findings_of(study: Mapping[str, Any], model: str) -> dict[str, Finding]:
+    """Return a model's findings by claim."""
+    own = study["models"][model]["findings"]
+    return {row["claim"]: Finding(**row, **own[row["claim"]]) for row in study["claims"] if row["claim"] in own}
+
+
+def _overview(studies: Mapping[str, Any]) -> str:
+    lines = [f"| paper | model | {' | '.join(OUTCOMES)} |", "|---|---|" + "---:|" * len(OUTCOMES)]
+    for name, study in studies.items():
+        for model in study["models"]:
+            found = findings_of(study, model)
+            counts = Counter(outcome(found.get(row["claim"])) for row in study["claims"])
+            lines.append(f"| {name} | {model} | {' | '.join(str(counts[kind]) for kind in OUTCOMES)} |")
+    return "\n".join(["## Overview", "", *lines, ""])
+
+
+def _study(study: Mapping[str, Any]) -> str:
+    lines = [f"## {study['source'].partition('. Their model')[0]}", ""]
+    for model, made in study["models"].items():
+        facts = ", ".join(f"{name} {format_number(value)}" for name, value in made["facts"].items() if value != "")
+        lines.append(f"* **{model}**: {facts}. {Provenance.from_dict(made['provenance']).line()}.")
+    found = {model: findings_of(study, model) for model in study["models"]}
+    for number, row in enumerate(study["claims"], 1):
+        lines += ["", f"### {number}. {_text(row['claim'])}", "", *_stated(row), ""]
+        lines += [line for model, own in found.items() for line in _outcome_of(model, own.get(row["claim"]))]
+    return "\n".join([*lines, ""])
+
+
+def _stated(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the paper states and how it is tested, a paragraph."""
+    published = "" if row["published"] in ("", "in words", row["claim"]) else f" Published: {row['published']}."
+    yield _text(f"{row['source']}. Measured: {row['quantity']}{published} Test: {row['test']}")
+
+
+def _outcome_of(model: str, finding: Finding | None) -> Iterator[str]:
+    if finding is None:
+        yield f"* **{model}** cannot be asked: its report has no such measurement."
+        return
+    yield f"* **{model}**, {outcome(finding)}: {_text(finding.here)}"
+    if finding.control:
+        yield f"    * random weights: {_text(finding.control)}"
+    if finding.explanation:
+        yield f"    * why: {_text(finding.explanation)}"
+
+
+def _text(text: str) -> str:
+    """Return a report's text as Markdown in one line, in which nothing is a tag, a link or a table."""
+    for sign in "\\*_<>[]|":
+        text = text.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])
+    return " ".join(as_written(text).split())
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("do", choices=("add", "page"))
+    parser.add_argument("folders", nargs="*", type=Path, help="folders that `unembed report` wrote")
+    parser.add_argument("--sample", default="", help="the options that set the sample of these reports")
+    given = parser.parse_args(words)
+    stored = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {"studies": {}}
+    if given.do == "add":
+        stored = added(stored, [reopen(folder) for folder in given.folders], given.sample)
+        DATA.write_text(json.dumps(stored, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    else:
+        PAGE.write_text(page(stored), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
