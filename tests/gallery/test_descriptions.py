@@ -70,6 +70,26 @@ def test_the_gallery_of_an_index_is_saved_with_it_and_read_the_next_time(tmp_pat
     )
 
 
+def test_an_atlas_of_another_model_is_refused_and_its_lines_are_best_first(wren, tmp_path):
+    lines = [
+        Line("L0M1", 0, 1, "positive", "described", "after 'a'", "'b'", test_accuracy=0.7, test_output=0.9),
+        Line("-L0M2", 0, 2, "negative", "described", "after 'c'", "'d'", test_accuracy=0.9, test_output=0.9),
+    ]
+    write_lines(tmp_path / MEMORIES, lines)
+    own = json.loads(json.dumps(wren.provenance().to_dict()))
+    card = {"memories": 2, "described": 2, "of_verdict": {}, "drawn": 0, "by_layer": {}, "notes": {}, "examples": []}
+    card |= {"passes": {}, "random": {}, "scores": {}, "provenance": own, "schema": "unembed.atlas.card/1"}
+    (tmp_path / "card.json").write_text(json.dumps(card))
+    found = memory_descriptions(wren, None, tmp_path)
+    assert [row for row in found if row[0] == 0][:2] == [
+        (0, 2, "negative", "after 'c': raises 'd'"),
+        (0, 1, "positive", "after 'a': raises 'b'"),
+    ]
+    (tmp_path / "card.json").write_text(json.dumps(card | {"provenance": own | {"model": "another"}}))
+    with pytest.raises(InvalidInput, match="it is of another@"):
+        memory_descriptions(wren, None, tmp_path)
+
+
 def test_a_damaged_saved_gallery_is_made_again(tmp_path):
     lm = lettered("llama")
     index = Index.build(lm, open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32), tmp_path / "index")

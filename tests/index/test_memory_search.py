@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import unembed
+from unembed.gallery import MemoryDescriptions
 from unembed.index.memory_search import search
 from unembed.memories.token_ranking import promoting, word_forms
 from unembed.memories.values import written_values
@@ -39,10 +40,41 @@ def test_suppressing_values_have_the_lowest_scores_of_any_form() -> None:
     wren = unembed.load()
     wren.lens = None  # by brute force, values are read as they are
     ids = word_forms(wren, "paris")
-    scores = torch.stack([written_values(wren, n) @ wren.weights.W_U[:, ids] for n in range(wren.n_layers)]).detach()
-    lowest = scores.amin(dim=-1)  # (layer, memory)
+    scores = torch.stack([written_values(wren, n) @ wren.weights.W_U for n in range(wren.n_layers)]).detach()
+    lowest, form = scores[..., ids].min(dim=-1)  # (layer, memory)
+    deviations = lowest / scores.std(dim=-1, correction=0)
     hits = search(wren, None, "-paris", 8).hits
     assert [hit.why for hit in hits] == ["suppresses"] * 8
-    for hit, expected in zip(hits, lowest.flatten().sort().values[:8].tolist(), strict=True):
-        assert abs((hit.score or 0.0) - expected) < 1e-5
-        assert abs(float(lowest[hit.layer, hit.index]) - expected) < 1e-5
+    for hit, expected in zip(hits, deviations.flatten().sort().values[:8].tolist(), strict=True):
+        at = (hit.layer, hit.index)
+        assert abs(float(deviations[at]) - expected) < 1e-4
+        assert abs((hit.score or 0.0) - float(lowest[at])) < 1e-5
+        assert hit.found == wren.token_strings([ids[int(form[at])]])[0]
+
+
+def test_the_rank_of_a_found_token_is_its_place_in_the_values_own_list() -> None:
+    wren = unembed.load()
+    hits = search(wren, None, "paris", 30).hits
+    ranked = [hit for hit in hits if hit.rank is not None]
+    assert len(ranked) > 3
+    for hit in ranked:
+        ids, _ = wren.values.top(hit.layer, hit.index, 100, bottom=hit.pole == "negative")
+        assert wren.token_strings(ids)[(hit.rank or 0) - 1] == hit.found
+
+
+def test_descriptions_that_contain_a_word_come_first_and_only_whole_words_count() -> None:
+    wren = unembed.load()
+    described = MemoryDescriptions(of_atlas={(3, 5, "positive"): "after 'capital'", (2, 1, "positive"): "capitals"})
+    hits = search(wren, None, "Capital", 5, described=described).hits
+    assert (hits[0].layer, hits[0].index, hits[0].why, hits[0].found) == (3, 5, "description", "after 'capital'")
+    assert all(hit.why == "promotes" for hit in hits[1:])
+
+
+def test_words_near_in_meaning_have_the_nearest_embeddings() -> None:
+    wren = unembed.load()
+    near = search(wren, None, "january", 1).near
+    rows = wren.weights.W_E.detach() - wren.weights.W_E.detach().mean(dim=0)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    cosine = rows @ rows[word_forms(wren, "january")].mean(dim=0)
+    found = [float(cosine[wren.single_token(text)]) for text in near]
+    assert found == sorted(found, reverse=True) and len({" March", " April", " July", " December"} & set(near)) >= 3

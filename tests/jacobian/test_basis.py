@@ -16,7 +16,7 @@ from unembed.errors import InvalidInput
 from unembed.index.memory_search import search
 from unembed.jacobian import JacobianLens, cached_lens, fit_lens, lens_path
 from unembed.language_model import LanguageModel
-from unembed.memories.token_ranking import promoting, token_scores_of_values, word_forms
+from unembed.memories.token_ranking import promoting, score_spreads, token_scores_of_values, word_forms
 from unembed.memories.values import value_ends, written_values
 from unembed.trace import logit_lens
 
@@ -90,9 +90,11 @@ def test_search_by_words_ranks_by_what_values_truly_raise(fitted: tuple[Language
     for one in found:
         rows = lens.direction(written_values(lm, one.layer, slice(one.index, one.index + 1)), one.layer)[0]
         assert one.score == pytest.approx(float(rows[ids].max()), rel=1e-3)
-    best = scores.max(dim=1).values.topk(1)
+    every = torch.cat([lens.direction(written_values(lm, n), n) for n in range(lm.n_layers)])
+    deviations = every[:, ids] / every.std(dim=1, correction=0, keepdim=True)
+    torch.testing.assert_close(score_spreads(lm), every.std(dim=1, correction=0), rtol=1e-3, atol=1e-5)
     hit = search(lm, None, "year", 1).hits[0]
-    assert hit.layer * lm.d_mlp + hit.index == int(best.indices)
+    assert hit.layer * lm.d_mlp + hit.index == int(deviations.max(dim=1).values.argmax())
 
 
 def test_heads_and_concepts_say_their_basis(fitted: tuple[LanguageModel, JacobianLens]) -> None:

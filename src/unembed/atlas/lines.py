@@ -131,22 +131,22 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def description_columns(path: Path) -> dict[tuple[int, int, str], str]:
-    """Return the descriptions of a Parquet file by layer, index and pole, reading only the columns that they need.
+    """Return the descriptions of a Parquet file by layer, index and pole; those with the best tests first.
+
+    The order is by the product of the scores of the two sides. Only the columns that are needed are read.
 
     Raises:
         InvalidInput: it is no file of lines.
     """
-    names = ["layer", "index", "pole", "verdict", "input", "output"]
+    names = ["layer", "index", "pole", "verdict", "input", "output", "test_accuracy", "test_output"]
     try:
         with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
             rows = file.read(columns=names).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
-    return {
-        (row["layer"], row["index"], row["pole"]): _sentence(row["input"], row["output"])
-        for row in rows
-        if row["verdict"] == "described"
-    }
+    described = [row for row in rows if row["verdict"] == "described"]
+    described.sort(key=lambda row: -(row["test_accuracy"] or 0.0) * (row["test_output"] or 0.0))
+    return {(row["layer"], row["index"], row["pole"]): _sentence(row["input"], row["output"]) for row in described}
 
 
 def _sentence(fires: str | None, raises: str | None) -> str:

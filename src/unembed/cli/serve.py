@@ -26,6 +26,12 @@ def serve(
         ),
     ] = None,
     index: IndexFolder = None,
+    atlas: Annotated[
+        Path | None,
+        Option(
+            "Folder of the model's atlas, whose descriptions are shown; default: the one in the index.", metavar="DIR"
+        ),
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 7333,
     browser: Annotated[bool, Option("Open the page in the default browser.")] = True,
@@ -44,4 +50,4 @@ def serve(
     name = None if found is None else found.path.name if index else found.provenance.notes.get("corpus_name")
     source = str(Path(opening.model).resolve()) if Path(opening.model).is_dir() else opening.model
     first = view if prompt is None else "trace?" + urlencode({"prompt": prompt})
-    serving(lm, found, index_name=name, source=source, host=host, port=port, browser=browser, view=first)
+    serving(lm, found, index_name=name, source=source, atlas=atlas, host=host, port=port, browser=browser, view=first)

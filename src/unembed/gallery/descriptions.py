@@ -6,12 +6,14 @@ is an atlas in the index's folder, its descriptions replace those of the gallery
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from unembed.errors import InvalidInput
 from unembed.gallery.evidence import MemoryEvidence
 from unembed.gallery.gallery import FILE, Gallery
 from unembed.models import SHIPPED, shipped_folder
@@ -43,6 +45,11 @@ class MemoryDescriptions:
         """Yield layer, index, pole and description, best memory first."""
         return ((*key, text) for key, text in self._of.items())
 
+    def containing(self, word: str) -> list[tuple[int, int, str, str]]:
+        """Return layer, index, pole and description of those that contain a word, ignoring case; best memory first."""
+        found = re.compile(rf"(?<!\w){re.escape(word.strip())}(?!\w)", re.IGNORECASE)
+        return [row for row in self if found.search(row[3])] if word.strip() else []
+
     def of(self, layer: int, index: int, *, negative: bool = False) -> str | None:
         """Return the description of a memory at positive or, with `negative`, at negative coefficients."""
         return self._of.get((layer, index, "negative" if negative else "positive"))
@@ -59,16 +66,31 @@ def has_theme(row: MemoryEvidence) -> bool:
     return any(one is not None and one.counted > 0 for one in found)
 
 
-def memory_descriptions(lm: Decoder, index_folder: Path | None = None) -> MemoryDescriptions:
+def memory_descriptions(
+    lm: Decoder, index_folder: Path | None = None, atlas_folder: Path | None = None
+) -> MemoryDescriptions:
     """Return the descriptions of a model's memories that are saved with an index or shipped with the model, if any.
 
     Args:
         index_folder: the folder of an index of this model.
+        atlas_folder: the folder of an atlas of this model; when None, the one in the index's folder, if there is one.
 
     Raises:
-        InvalidInput: the file of descriptions in the index's folder was not saved by `Gallery.save`.
+        InvalidInput: the file of descriptions in the index's folder was not saved by `Gallery.save`, or the given
+            atlas is of another model or revision.
     """
-    return MemoryDescriptions(memory_gallery(lm, index_folder), _of_atlas(index_folder))
+    if atlas_folder is None:
+        return MemoryDescriptions(memory_gallery(lm, index_folder), _of_atlas(index_folder))
+    from unembed.atlas import open_card
+
+    made_of, own = open_card(atlas_folder).provenance, lm.provenance()
+    if (made_of.model, made_of.revision) != (own.model, own.revision):
+        raise InvalidInput(
+            f"the atlas {atlas_folder} cannot be used",
+            why=f"it is of {made_of.model}@{made_of.revision}, and the model is {own.model}@{own.revision}",
+            instead="Build one with `unembed atlas build`",
+        )
+    return MemoryDescriptions(memory_gallery(lm, index_folder), _lines_in(atlas_folder / MEMORIES))
 
 
 def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | None:
@@ -113,8 +135,10 @@ def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: P
 def _of_atlas(index_folder: Path | None) -> Mapping[tuple[int, int, str], str]:
     """Return the descriptions of the atlas in an index's folder; an empty mapping if there is no atlas."""
     path = None if index_folder is None else index_folder / ATLAS / MEMORIES
-    if path is None or not path.exists():
-        return MappingProxyType({})
+    return MappingProxyType({}) if path is None or not path.exists() else _lines_in(path)
+
+
+def _lines_in(path: Path) -> Mapping[tuple[int, int, str], str]:
     about = path.stat()
     return _lines_of(path, about.st_mtime_ns, about.st_size)
 

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from unembed.concepts.token_cleaning import CleanToken, clean
 from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
-from unembed.gallery import SAVED, Gallery, memory_gallery
+from unembed.gallery import SAVED, Gallery, MemoryDescriptions, memory_gallery
 from unembed.index.arrays import store_derived, stored_derived
 from unembed.index.memory_search import search
 from unembed.memories.value_map import ValueMap, value_map
@@ -155,9 +155,11 @@ def atlas_view(
     )
 
 
-def atlas_matches(lm: Decoder, index: Index | None, query: str) -> AtlasMatches:
+def atlas_matches(
+    lm: Decoder, index: Index | None, query: str, described: MemoryDescriptions | None = None
+) -> AtlasMatches:
     """Return all memories (FFN neurons) that a query finds; see `unembed.index.memory_search` for its syntax."""
-    found = search(lm, index, query, _MATCHES)
+    found = search(lm, index, query, _MATCHES, described=described)
     pairs = [(hit.layer, hit.index) for hit in found.hits if hit.of == "memory"]
     return AtlasMatches(query, pairs, found.total, found.notes)
 

@@ -2,7 +2,7 @@
 
 | query | finds memories |
 |---|---|
-| `breakfast` | that promote the word, in any spelling that is one token |
+| `breakfast` | whose description contains the word; then those that promote it, in any spelling that is one token |
 | `-breakfast` | that suppress the word |
 | `"·Paris"` | that promote exactly this token (`·` stands for a space) |
 | `*fast*`, `/^·[A-Z]/` | that promote a token which matches the wildcard or the regular expression |
@@ -11,7 +11,9 @@
 | `L4M17`, `-L4M17` | this memory, at positive or negative coefficients |
 
 `layer:3-5` restricts the layers. In gated layers, where coefficients have either sign, a memory is found with the sign
-at which it promotes (or suppresses) the token.
+at which it promotes (or suppresses) the token. Values are listed by the token's score divided by the standard deviation
+of the value's scores over the vocabulary; with an index, those with the token among their top tokens are listed by its
+rank there.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import regex
+import torch
 
 from unembed.errors import IndexFault, InvalidInput
-from unembed.memories.token_ranking import values_scoring, word_forms
-from unembed.memories.values import Values
+from unembed.memories.token_ranking import score_spreads, token_scores_of_values, word_forms
+from unembed.memories.values import Values, memories_at
 from unembed.names import Pole
 
 if TYPE_CHECKING:
+    from unembed.gallery import MemoryDescriptions
     from unembed.index.index import Index
     from unembed.models.decoder import Decoder
 
@@ -42,6 +46,8 @@ MAX_HITS = 100_000
 """Hits of one part of a query: more than any page needs, and all hits in the index of a small model."""
 MAX_SCORED = 1000
 """Values listed where each value has a score for the token, so that the list has no natural end."""
+_RANKED = 100
+"""Top tokens of a value among which the rank of a token is searched, where no index lists them."""
 MAX_MATCHED_TOKENS = 200
 """Tokens of the vocabulary that a wildcard or a regular expression may match."""
 PATIENCE = 0.5
@@ -75,9 +81,9 @@ class Hit:
     layer: int
     index: int
     why: str
-    """"promotes", "suppresses", "trigger", "name" or "memory"."""
+    """"description", "promotes", "suppresses", "trigger", "name" or "memory"."""
     found: str
-    """The token, the context or the label; the first of several."""
+    """The description, the token, the context or the label; the first of several."""
     rank: int | None
     """Rank of the token among the top tokens of the value, from 1."""
     score: float | None
@@ -142,6 +148,8 @@ class Search:
     """Hits by why they were found, before the filters."""
     suggestions: list[str]
     """Tokens that look like a word that was not found."""
+    near: list[str]
+    """Words near in meaning: the tokens whose embeddings have the largest cosine with the first word's."""
     notes: list[str]
     """Parts of the query that could not be answered, and why."""
 
@@ -183,6 +191,7 @@ def search(
     top: int = 50,
     offset: int = 0,
     filters: Filters | None = None,
+    described: MemoryDescriptions | None = None,
 ) -> Search:
     """Return the memories (FFN neurons) that a query finds, best first for each term of the query.
 
@@ -192,6 +201,7 @@ def search(
         top: number of hits on a page.
         offset: number of hits before the page.
         filters: conditions on the hits to list; all are listed when None.
+        described: descriptions of memories, in which words are searched as well.
     """
     query_parts = understand(query)
     found: list[Hit] = []
@@ -200,6 +210,8 @@ def search(
     if query_parts.memory is not None:
         layer, i = query_parts.memory
         parts.append(lambda: [dataclasses.replace(_hit(lm, layer, i, "memory", ""), pole=query_parts.pole)])
+    for word in query_parts.promote:
+        parts.append(lambda word=word: _described_with(described, word))
     for word in query_parts.promote:
         parts.append(lambda word=word: _promoting(lm, index, word_forms(lm, word)))
     for text in query_parts.exact:
@@ -221,7 +233,7 @@ def search(
         low, high = query_parts.layers
         found = [hit for hit in found if low <= hit.layer <= high]
     words = [*query_parts.promote, *query_parts.exact, *query_parts.suppress]
-    hits = _described(index, _merged(found))
+    hits = _with_density(index, _merged(found))
     filtered = [hit for hit in hits if filters is None or filters.keep(hit)]
     return Search(
         SCHEMA,
@@ -229,12 +241,13 @@ def search(
         query_parts,
         {word: lm.token_strings(lm.encode(word)[0]) for word in words},
         {word: _forms(lm, word, exact=word in query_parts.exact) for word in words},
-        _with_top_tokens(lm, filtered[offset : offset + top]),
+        _with_tokens(lm, filtered[offset : offset + top]),
         offset,
         len(filtered),
         dict(sorted(Counter(hit.layer for hit in hits).items())),
         dict(Counter(hit.why for hit in hits)),
         [] if hits else _nearest(lm, words),
+        _near_in_meaning(lm, words[0]) if words else [],
         notes,
     )
 
@@ -259,7 +272,7 @@ def _merged(found: Iterable[Hit]) -> list[Hit]:
     return list(merged.values())
 
 
-def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
+def _with_density(index: Index | None, hits: list[Hit]) -> list[Hit]:
     """Add to each hit the activation density of its memory, and whether it has a label."""
     if index is None or not hits:
         return hits
@@ -276,21 +289,55 @@ def _described(index: Index | None, hits: list[Hit]) -> list[Hit]:
     ]
 
 
-def _with_top_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
-    """Add to each hit that has none the top tokens of its value vector, computed from the weights."""
+def _with_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
+    """Add the top tokens of its value vector to each hit that has none, and the rank of its token among 100 of them."""
     wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
-    shown: dict[tuple[int, int, Pole], list[str]] = {}
+    read: dict[tuple[int, int, Pole], list[str]] = {}
     places: set[tuple[int, Pole]] = {(hit.layer, hit.pole) for hit in wanted}
     for layer, pole in places:
         indices = [hit.index for hit in wanted if (hit.layer, hit.pole) == (layer, pole)]
-        ids, _ = Values(lm).top(layer, indices, 12, bottom=pole == "negative")
-        shown |= {(layer, i, pole): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
-    return [
-        dataclasses.replace(hit, top_tokens=shown.get((hit.layer, hit.index, hit.pole), hit.top_tokens))
-        if hit.of == "memory"
-        else hit
-        for hit in hits
-    ]
+        ids, _ = Values(lm).top(layer, indices, _RANKED, bottom=pole == "negative")
+        read |= {(layer, i, pole): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
+
+    def with_tokens(hit: Hit) -> Hit:
+        listed = read.get((hit.layer, hit.index, hit.pole)) if hit.of == "memory" and not hit.top_tokens else None
+        if listed is None:
+            return hit
+        is_ranked = hit.why == "promotes" and hit.rank is None and hit.found in listed
+        rank = listed.index(hit.found) + 1 if is_ranked else hit.rank
+        return dataclasses.replace(hit, top_tokens=listed[:12], rank=rank)
+
+    return [with_tokens(hit) for hit in hits]
+
+
+@torch.no_grad()
+def _near_in_meaning(lm: Decoder, word: str, n: int = 8) -> list[str]:
+    """Return the tokens whose centred embeddings have the largest cosine with the mean of the word's forms.
+
+    Only whole words of three letters or more count, each in one form.
+    """
+    try:
+        ids = word_forms(lm, word)
+    except InvalidInput:
+        return []
+    mean, norms = lm.once((__name__, "embeddings"), lambda: _centred(lm))
+    rows = (lm.weights.W_E[ids].float() - mean) / norms[ids][:, None]
+    direction = rows.mean(dim=0)
+    cosines = torch.cat([(part.float() - mean) @ direction for part in lm.weights.W_E.split(8192)]) / norms
+    near: dict[str, str] = {}
+    own = word.strip().lower()
+    for text in lm.token_strings(cosines.topk(min(200, len(cosines))).indices.tolist()):
+        plain = text.strip().lower()
+        if text != text.lstrip() and len(plain) > 2 and plain.isalpha() and plain != own:
+            near.setdefault(plain, text)
+    return list(near.values())[:n]
+
+
+def _centred(lm: Decoder) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean of the embeddings, and the length of each after it is subtracted."""
+    mean = lm.weights.W_E.mean(dim=0, dtype=torch.float32)
+    norms = [(part.float() - mean).norm(dim=-1) for part in lm.weights.W_E.split(8192)]
+    return mean, torch.cat(norms).clamp_min(1e-9)
 
 
 def _nearest(lm: Decoder, words: Sequence[str], n: int = 8) -> list[str]:
@@ -331,19 +378,37 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
         yield from _scoring(lm, ids, "promotes")
         return
     rows = [(row, token) for token in ids for row in index.promoting(token, MAX_HITS).rows()]
-    for row, token in sorted(rows, key=lambda pair: -pair[0]["score"]):
+    for row, token in sorted(rows, key=lambda pair: (pair[0]["rank"], -pair[0]["score"])):
         found = list(row["top_tokens"])[:12]
         pole = row.get("pole", "positive")
         yield Hit(row["layer"], row["index"], "promotes", texts[token], row["rank"], row["score"], found, pole=pole)
 
 
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
-    """Yield the memories whose value vectors give some tokens the largest (or lowest) scores, from the weights."""
-    lowest = kind == "suppresses"
-    texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
-    values = [(value, token) for token in ids for value in values_scoring(lm, token, MAX_SCORED, lowest=lowest)]
-    for value, token in sorted(values, key=lambda pair: pair[0].score * (1 if lowest else -1))[:MAX_SCORED]:
-        yield Hit(value.layer, value.index, kind, texts[token], None, value.score, [], pole=value.pole)
+    """Yield the memories whose value vectors give some tokens the largest (or lowest) scores, from the weights.
+
+    Scores are compared in standard deviations of the value's scores over the vocabulary.
+    """
+    sign = -1.0 if kind == "suppresses" else 1.0
+    texts = lm.token_strings(list(ids))
+    scores = token_scores_of_values(lm, torch.tensor(ids, device=lm.device))
+    signed = torch.cat([torch.full((lm.n_memories_of(n),), lm.is_signed(n)) for n in lm.memory_layers])
+    deviations = sign * scores.cpu() / score_spreads(lm).cpu().clamp_min(1e-9)[:, None]
+    best, form = torch.where(signed[:, None], deviations.abs(), deviations).max(dim=1)
+    top = best.topk(min(MAX_SCORED, len(best))).indices
+    for at, (layer, index) in zip(top.tolist(), memories_at(lm, top).tolist(), strict=True):
+        chosen = int(form[at])
+        pole: Pole = "negative" if float(deviations[at, chosen]) < 0 else "positive"
+        score = float(scores[at, chosen]) * (-1.0 if pole == "negative" else 1.0)
+        yield Hit(layer, index, kind, texts[chosen], None, score, [], pole=pole)
+
+
+def _described_with(described: MemoryDescriptions | None, word: str) -> Iterator[Hit]:
+    if described is not None:
+        for layer, index, pole, text in described.containing(word):
+            yield Hit(
+                layer, index, "description", text, None, None, [], pole="negative" if pole == "negative" else "positive"
+            )
 
 
 def _triggered(index: Index, text: str) -> Iterator[Hit]:

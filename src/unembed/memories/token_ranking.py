@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
-from unembed.jacobian.basis import basis_or_default, in_basis, mean_scores
+from unembed.jacobian.basis import basis_or_default, in_basis, lens_identity, mean_scores
 from unembed.memories.values import Values, memories_at, written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.vocabulary import check_unicode
-from unembed.names import Pole, SignedMemory
+from unembed.names import Basis, Pole, SignedMemory
 from unembed.stream.run import run
 from unembed.validation import as_str, as_tuple, positive_int
 
@@ -178,6 +178,35 @@ def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Ten
         values, _ = in_basis(lm, written_values(lm, n), n, basis)
         scores = (values.to(columns) @ columns).float()
         found.append(scores - mean_scores(lm, values)[:, None] if basis == "jacobian" else scores)
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def score_spreads(lm: Decoder) -> Float[Tensor, " memory"]:
+    """Return the standard deviation over the vocabulary of every value vector's scores, sorted by layer and index.
+
+    Scores are those of `token_scores_of_values`. A token's score divided by this number compares values of any length.
+
+    Raises:
+        Unsupported: the model has no memories.
+
+    Memory: d_model^2, and one layer's values.
+    """
+    basis = basis_or_default(lm, None, "raw")
+    return lm.once((__name__, "spreads", lens_identity(lm)), lambda: _score_spreads(lm, basis))
+
+
+def _score_spreads(lm: Decoder, basis: Basis) -> Float[Tensor, " memory"]:
+    width, n = lm.weights.W_U.shape
+    mean = lm.weights.W_U.mean(dim=1, dtype=torch.float32)
+    covariance = torch.zeros(width, width, device=mean.device)
+    for columns in lm.weights.W_U.split(8192, dim=1):
+        centred = columns.float() - mean[:, None]
+        covariance += centred @ centred.T / n
+    found: list[Tensor] = []
+    for layer in lm.memory_layers:
+        values = in_basis(lm, written_values(lm, layer), layer, basis)[0].float().to(mean.device)
+        found.append(((values @ covariance) * values).sum(dim=-1).clamp_min(0).sqrt())
     return torch.cat(found)
 
 

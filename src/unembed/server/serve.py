@@ -17,6 +17,7 @@ import threading
 import webbrowser
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -68,6 +69,7 @@ def serve(
     *,
     index_name: str | None = None,
     source: str | None = None,
+    atlas: Path | None = None,
     host: str = "127.0.0.1",
     port: int = 7333,
     browser: bool = True,
@@ -81,6 +83,7 @@ def serve(
         index: the model's index.
         index_name: the name that the page shows for the index.
         source: what `unembed.load` takes to open the model again; `lm.name` when None.
+        atlas: the folder of the model's atlas; when None, the one in the index's folder, if there is one.
         host: the address to listen on.
         port: the port to listen on; 0 for any free port.
         browser: open the link in the default browser.
@@ -98,7 +101,8 @@ def serve(
     token = token or (session_token(port, cache_folder()) if is_kept else new_token())
     shown = host if host not in ("0.0.0.0", "::") else socket.gethostname()
     hosts = LOOPBACK | {shown.lower(), host.lower()}
-    state = ServerState(lm, index, index_name=index_name, source=source, own_thread=False)
+    state = ServerState(lm, index, index_name=index_name, source=source, atlas_folder=atlas, own_thread=False)
+    _ = state.descriptions  # raises an error for an atlas that is not of this model
     app = create(state, token=token, port=port, hosts=hosts)
     link = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={quote(token)}"
     if view is not None:

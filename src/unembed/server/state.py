@@ -11,12 +11,14 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
 import unembed
 from unembed.errors import IndexFault, InvalidInput
+from unembed.gallery import MemoryDescriptions, memory_descriptions
 from unembed.server.clusters import ClusterStore
 from unembed.server.model_queue import ModelQueue, superseded
 from unembed.server.responses import Cache, to_json
@@ -55,6 +57,7 @@ class ServerState:
         *,
         index_name: str | None = None,
         source: str | None = None,
+        atlas_folder: Path | None = None,
         own_thread: bool = True,
     ) -> None:
         """Create the queue, the caches and the thread pools.
@@ -64,10 +67,12 @@ class ServerState:
             index: the model's index, if there is one.
             index_name: the name that the page shows for the index.
             source: what `unembed.load` takes to open the model again; `lm.name` when None.
+            atlas_folder: an atlas of the model; when None, the one in the index's folder, if there is one.
             own_thread: start a thread for the model; if False, the caller runs `queue.run_jobs`.
         """
         self.lm, self.index, self.index_name = lm, index, index_name
         self.source = lm.name if source is None else source
+        self.atlas_folder = atlas_folder
         self.queue, self.cache = ModelQueue(), Cache()
         self.clusters = ClusterStore(lm, index)
         self.atlas: tuple[int, PackedAtlas] | None = None
@@ -95,6 +100,11 @@ class ServerState:
     def circuits(self) -> Circuits:
         """The QK and OV circuits of the model's heads, which cache their matrix products."""
         return unembed.circuits(self.lm)
+
+    @property
+    def descriptions(self) -> MemoryDescriptions:
+        """The descriptions of memories: of the atlas, else of the index's gallery or the model's."""
+        return memory_descriptions(self.lm, None if self.index is None else self.index.path, self.atlas_folder)
 
     def trace_id(self, prompt: str, edits: Sequence[Edit]) -> str:
         """Return a hash of the model, the prompt and the edits; it does not depend on the server process."""

@@ -15,6 +15,7 @@ from unembed.errors import PointMissing, Unsupported
 from unembed.models.named_tokens import Candidate, Token, most_likely
 from unembed.results.lists import lower_triangle, numbers, numbers_or_none
 from unembed.stream.run import position_of
+from unembed.trace.prompt_heads import head_effects
 from unembed.trace.question import Question
 from unembed.trace.trace import Trace
 from unembed.trace.words import question_tokens
@@ -23,7 +24,7 @@ SCHEMA_PATTERN = "unembed.pattern/1"
 SCHEMA_PATTERNS = "unembed.patterns/1"
 SCHEMA_SOURCES = "unembed.head_sources/2"
 SCHEMA_HERE = "unembed.head_here/1"
-SCHEMA_PROMPT_HEADS = "unembed.prompt_heads/2"
+SCHEMA_PROMPT_HEADS = "unembed.prompt_heads/3"
 _SIDE = 24
 
 
@@ -166,6 +167,7 @@ def head_here_view(trace: Trace, layer: int, head: int, question: Question, posi
 
 DEFINITIONS = {
     "effect": "contribution to {question} at position {position}",
+    "moved": "part of that contribution that comes from attention to positions of the prompt with the same word",
     "own": "on this prompt: mean attention of a position to itself",
     "entropy": "on this prompt: mean entropy of the attention over that of uniform attention"
     ", without the first position",
@@ -187,7 +189,10 @@ class PromptHeadsView:
     """The most likely next tokens."""
     definitions: dict[str, str]
     scores: dict[str, list[list[float | None]]]
-    """By kind: [layer][head]; None in layers without attention."""
+    """By kind: [layer][head]; None in layers without attention. Without "moved" if `copied` is empty."""
+    copied: list[Token]
+    """The tokens of the prompt, up to the position, that spell the target's word, ignoring spaces and case. Empty also
+    where the heads of the model cannot be split by source."""
 
 
 @torch.no_grad()
@@ -207,6 +212,10 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
     for row in found.rows:
         if row.layer in effect and row.index is not None:
             effect[row.layer][row.index] = row.contribution
+    copied = _copied(trace, question.token, position)
+    by_head = head_effects(trace, question, position) if copied else None
+    if by_head is None or by_head.by_source is None:
+        copied = []
     run = trace.run_with(("pattern",))
     patterns = by_layer(lm.n_layers, {n: run.at("pattern", n)[0].float().cpu() for n in lm.attention_layers})
     uniform = torch.arange(2, patterns.shape[-1] + 1).log()  # entropy of uniform attention at positions 1, 2, ...
@@ -216,6 +225,12 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
         "own": patterns.diagonal(dim1=-2, dim2=-1).mean(-1),
         "entropy": entropy.where(entropy.isfinite(), torch.nan),  # weights below zero, as of two softmaxes, have none
     }
+    if by_head is not None and by_head.by_source is not None:
+        moved = {n: torch.zeros_like(row) for n, row in effect.items()}
+        through = by_head.by_source[:, [one.position for one in copied]].sum(dim=1)
+        for (layer, head), amount in zip(by_head.places, through.tolist(), strict=True):
+            moved[layer][head] = amount
+        kinds["moved"] = by_layer(lm.n_layers, moved)
     target, against = question_tokens(lm, question, position)
     quantity = f"the logit of {target.token!r}" + ("" if against is None else f" minus that of {against.token!r}")
     return PromptHeadsView(
@@ -225,6 +240,15 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
         against,
         found.logit,
         most_likely(lm, trace.logits(position), _CANDIDATES),
-        {kind: line.format(question=quantity, position=position) for kind, line in DEFINITIONS.items()},
+        {kind: DEFINITIONS[kind].format(question=quantity, position=position) for kind in kinds},
         {kind: numbers_or_none(scores) for kind, scores in kinds.items()},
+        copied,
     )
+
+
+def _copied(trace: Trace, target: int, position: int) -> list[Token]:
+    """Return the tokens up to a position that spell the same word as a token, ignoring spaces and case."""
+    word = trace.lm.token_strings([target])[0].strip().casefold()
+    texts = trace.token_strings[: position + 1]
+    same = [i for i, text in enumerate(texts) if word.isalnum() and text.strip().casefold() == word]
+    return [Token(i, int(trace.tokens[i]), texts[i]) for i in same]

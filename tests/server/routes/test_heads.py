@@ -294,6 +294,23 @@ def test_heads_explain_the_prediction_against_the_runner_up_unless_another_quest
         assert sum(sources["contributions"]) == pytest.approx(effects[4, 1], abs=2e-5)
 
 
+def test_what_heads_move_is_their_contribution_from_the_same_word_in_the_prompt(client, wren):
+    body = {"prompt": "Mary and John went home . John saw Mary and", "token": " John", "alone": True}
+    found = client.post("/api/v1/heads/prompt", json=body).json()
+    trace = wren.trace(body["prompt"])
+    at = [i for i, text in enumerate(trace.token_strings) if text.strip() == "John"]
+    assert len(at) == 2 and [one["position"] for one in found["copied"]] == at
+    rows = trace.attribution(" John", -1, by="source").rows
+    expected = torch.zeros(wren.n_layers, wren.n_heads)
+    for row in rows:
+        if row.source in at and row.label.startswith("head "):
+            expected[row.layer, row.index] += row.contribution
+    assert float(expected.abs().max()) > 0.01
+    torch.testing.assert_close(torch.tensor(found["scores"]["moved"]), expected, rtol=1e-3, atol=1e-5)
+    absent = client.post("/api/v1/heads/prompt", json=body | {"token": " year"}).json()
+    assert absent["copied"] == [] and "moved" not in absent["scores"]
+
+
 def test_a_head_is_named_by_a_score_that_is_surely_large(client):
     found = client.get("/api/v1/heads").json()
     named = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from starlette.testclient import TestClient
 import unembed
 from tests.server.conftest import TOKEN
 from unembed.errors import NotOneToken
+from unembed.gallery import memory_descriptions
 from unembed.index.clusters import FILE, stored_clusters
 from unembed.index.memory_search import understand
 from unembed.memories.token_ranking import values_scoring
@@ -53,11 +55,9 @@ def test_search_finds_exactly_the_values_whose_list_holds_the_token(indexed, ind
 def test_search_for_what_suppresses(client, wren):
     found = client.get("/api/v1/memories/search", params={"q": '-"year" layer:2', "top": 200}).json()
     forms = [wren.single_token(text) for text in ("year", " year", " Year", "Year") if _is_token(wren, text)]
-    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U[:, forms] for n in range(wren.n_layers)]).flatten(
-        0, 1
-    )
-    best = [(float(scores[row, k]), row) for k in range(len(forms)) for row in scores[:, k].argsort()[:1000].tolist()]
-    lowest = dict.fromkeys(row for _, row in sorted(best)[:1000])
+    every = torch.cat([wren.weights.W_out[n] @ wren.weights.W_U for n in range(wren.n_layers)])
+    deviations = every[:, forms] / every.std(dim=1, correction=0, keepdim=True)  # in those of the value's scores
+    lowest = deviations.amin(dim=1).argsort()[:1000].tolist()
     expected = [divmod(row, 1024) for row in lowest if row // 1024 == 2]
     assert [(h["layer"], h["index"]) for h in found["hits"]] == expected[:200] and found["total"] == len(expected)
 
@@ -260,7 +260,11 @@ def test_pages_of_a_search_are_all_of_it_with_one_row_for_each_memory(indexed, i
     forms = {wren.single_token(text) for text in (" year", "year", "Year", " Year") if _is_token(wren, text)}
     tokens, _ = index.readings
     holds = np.isin(tokens, list(forms)).any(axis=1).nonzero()[0]
-    assert sorted((h["layer"], h["index"]) for h in hits) == sorted(divmod(int(row), wren.d_mlp) for row in holds)
+    described = {row[:2] for row in memory_descriptions(wren, index.path) if re.search(r"\byear\b", row[3], re.I)}
+    promoting = {divmod(int(row), wren.d_mlp) for row in holds}
+    assert sorted((h["layer"], h["index"]) for h in hits) == sorted(described | promoting)
+    assert described and {(h["layer"], h["index"]) for h in hits if h["why"] == "description"} == described
+    assert [h["why"] for h in hits] == ["description"] * len(described) + ["promotes"] * (len(hits) - len(described))
     assert sum(first["layers"].values()) == first["total"] == len(hits)
     assert all(hit["found"] not in hit["also"] for hit in hits) and any(hit["also"] for hit in hits)
 

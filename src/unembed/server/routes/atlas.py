@@ -51,7 +51,7 @@ async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f
 @routes.answer("GET /atlas/matches", "searching memories", depends_on=lambda state: state.label_version)
 def get_matches(state: r.State, q: Annotated[str, Query(max_length=400)]) -> AtlasMatches:
     """All memories that a search query finds."""
-    return atlas_matches(state.lm, state.index, q)
+    return atlas_matches(state.lm, state.index, q, state.descriptions)
 
 
 def _files(state: ServerState) -> int:

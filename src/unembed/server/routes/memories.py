@@ -11,7 +11,6 @@ from fastapi.responses import StreamingResponse
 import unembed
 from unembed.attention import MemoryConnections, memory_connections
 from unembed.errors import Unsupported
-from unembed.gallery import memory_descriptions
 from unembed.index import (
     ClusterView,
     CoefficientsView,
@@ -45,10 +44,9 @@ def get_memory(
 
 @routes.answer("GET /memories/descriptions", "reading descriptions", on="files")
 def get_descriptions(state: r.State) -> dict[str, Any]:
-    """Automatic descriptions of memories, best first: from the index's gallery, else from that of a shipped model."""
-    found = memory_descriptions(state.lm, None if state.index is None else state.index.path)
+    """Automatic descriptions of memories, best first: of an atlas, else of the index's gallery or a shipped model's."""
     names = ("layer", "index", "pole", "description")
-    return {"rows": [dict(zip(names, row, strict=True)) for row in found]}
+    return {"rows": [dict(zip(names, row, strict=True)) for row in state.descriptions]}
 
 
 @routes.answer("GET /memories/search", "searching memories", depends_on=lambda state: state.label_version)
@@ -58,14 +56,14 @@ def get_search(
     top: Annotated[int, Query(ge=1, le=200)] = 50,
     offset: Annotated[int, Query(ge=0, le=r.LARGEST)] = 0,
     layer: Annotated[int | None, Query(ge=0, le=r.LARGEST)] = None,
-    why: Literal["promotes", "suppresses", "trigger", "name", "memory"] | None = None,
+    why: Literal["description", "promotes", "suppresses", "trigger", "name", "memory"] | None = None,
     density_above: Annotated[float | None, Query(ge=0, le=1)] = None,
     density_below: Annotated[float | None, Query(ge=0, le=1)] = None,
     labelled: bool | None = None,
 ) -> Search:
-    """Search memories by words that they promote or suppress, by texts on which they fire, or by label; one page."""
+    """Search memories by descriptions, by words that they promote or suppress, by texts, or by label; one page."""
     filters = Filters(layer, why, density_above, density_below, labelled)
-    return search(state.lm, state.index, q, top, offset, filters)
+    return search(state.lm, state.index, q, top, offset, filters, state.descriptions)
 
 
 @routes.answer("GET /memories/{layer}/{index}/triggers", "reading triggers", on="files")

@@ -134,9 +134,9 @@ export const edited = ({ layer, index }, action, value) =>
 export const off = (one, target = "coefficient") => add({ ...edited(one, "scale", 0), target });
 export const set = (one, value = 3) => add(edited(one, "set", value));
 
-/** Edit several memories alike, as one step of undo; their earlier edits are replaced. */
-export function addAll(memories, action, value) {
-  const ids = memories.map((one) => idOf(one));
-  const others = edits().filter((e) => e.target === "head" || !ids.includes(idOf(e)));
-  setEdits([...others, ...memories.map((one) => ({ ...edited(one, action, value), on: true }))]);
+/** Edit several memories, or heads, alike, as one step of undo; their earlier edits are replaced. */
+export function addAll(list, action, value, target = "coefficient") {
+  const ids = list.map((one) => idOf(one, target));
+  const others = edits().filter((e) => e.target !== target || !ids.includes(idOf(e, target)));
+  setEdits([...others, ...list.map((one) => ({ ...edited(one, action, value), target, on: true }))]);
 }

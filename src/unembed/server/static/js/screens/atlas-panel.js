@@ -115,20 +115,43 @@ function drawOne(t, i) {
   ]);
 }
 
+/** Where there is no gallery: the memories with the best tested descriptions; those with a theme first. */
+function drawDescribed(best, at, show) {
+  const ids = names.describedIds();
+  if (!ids.length)
+    return fill(best, [
+      h(
+        "p.faint",
+        "No memory of this model is described. ",
+        h("code", "unembed atlas build"),
+        " describes and tests them.",
+      ),
+    ]);
+  const line = (id) => {
+    const point = at.get(id.replace("-", ""));
+    const text = [h("b", id), " ", names.at(id)];
+    return point === undefined ? memoryLink(parseId(id)) : button(text, () => show({ point }), "quiet");
+  };
+  return fill(best, [
+    h(
+      "p.faint",
+      `${grouped(ids.length)} tested descriptions, the best 30: where the memory fires, and what it raises.`,
+    ),
+    h("ol.best", [ids.slice(0, 30).map((id) => h("li", line(id)))]),
+  ]);
+}
+
 /** How far adding the value does what the description says, with its control, where that was measured. */
 const truthOf = ({ truth, truth_control: control }) =>
   truth === null ? "" : `, truth r ${fixed(truth, 2)} (control ${fixed(control, 2)})`;
 
 /** The gallery; a click shows a memory on the map. */
-export function drawBest({ atlas, points, best, map }) {
-  if (!atlas.best.length)
-    return fill(best, [
-      h("p.faint", "No gallery is saved for this model. ", h("code", "unembed memories"), " ranks its memories."),
-    ]);
+export function drawBest({ atlas, points, best, map, at }) {
   const show = ({ point: i }) => {
     turn({ memory: points.id(i) });
     map.look({ x: atlas.x[i], y: atlas.y[i], zoom: Math.max(4, map.view().zoom) });
   };
+  if (!atlas.best.length) return drawDescribed(best, at, show);
   const line = (b) =>
     button([h("b", points.id(b.point)), " ", b.description], () => show(b), "quiet", {
       title: `score ${num(b.score)}${truthOf(b)}`,

@@ -7,6 +7,7 @@ import { activeEdits, go, idOf } from "../state.js";
 
 const KINDS = {
   effect: "Effect, prompt",
+  moved: "Moved, prompt",
   induction: "Induction",
   previous_token: "Previous token",
   duplicate_token: "Duplicate",
@@ -16,7 +17,7 @@ const KINDS = {
   own: "Self-attention, prompt",
   entropy: "Entropy, prompt",
 };
-const ON_PROMPT = ["effect", "own", "entropy"];
+const ON_PROMPT = ["effect", "moved", "own", "entropy"];
 const EIGENVALUES =
   "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does " +
   "the opposite";
@@ -56,7 +57,8 @@ export function matrixPane(t) {
     const of = ON_PROMPT.includes(kind) ? t.here : t.scores;
     if (!of) return;
     const scores = kind === "eigenvalues" ? of.eigenvalues : of.scores[kind];
-    if (!scores) return fill(grid, h("p.note", "This score is not defined for this model."));
+    const undefinedHere = kind === "moved" ? "The prompt does not contain the explained token." : "";
+    if (!scores) return fill(grid, h("p.note", undefinedHere || "This score is not defined for this model."));
     const definition = kind === "eigenvalues" ? EIGENVALUES : of.definitions[kind];
     const top = Number(few.value);
     fill(many, `${top} of ${total}`);

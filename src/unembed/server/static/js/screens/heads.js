@@ -10,6 +10,7 @@ import * as tray from "../tray.js";
 import { headCard } from "./heads-card.js";
 import { repeatedTokens, topContexts } from "./heads-examples.js";
 import { best, matrixPane, thumbnailPane } from "./heads-matrix.js";
+import { movedPane, movers } from "./heads-moved.js";
 
 /** The score behind each name of a head, in words. */
 const ROLES = {
@@ -33,6 +34,7 @@ export function render(root, page) {
     examples: topContexts(t),
     called: h("div"),
     wrong: h("div"),
+    moved: movedPane(t),
     why,
     /** @type {any} */ over: null,
   };
@@ -44,6 +46,7 @@ export function render(root, page) {
     h("div.stack.bounded", [
       h("div.row", h("h1", "Heads"), why.el),
       wrong,
+      panes.moved.el,
       h("div.heads", [
         h("div.stack", card("All heads", null, all.el), card("Patterns on the prompt", null, small.el)),
         chosen,
@@ -71,6 +74,7 @@ function shared({ api, model }, own) {
     named: false,
     /** What the matrix shows at first: effects on the prompt of the address, else scores on random tokens. */
     firstKind: state().prompt ? "effect" : "induction",
+    prompt,
     get text() {
       return own.value || prompt();
     },
@@ -115,7 +119,7 @@ function wish(t) {
 }
 
 /** Load the scores of every head on the prompt; the picker shows the prediction there. */
-const onPrompt = (t, { wrong, why, all }) =>
+const onPrompt = (t, { wrong, why, all, moved }) =>
   pane(wrong, async () => {
     const { ids } = await t.api.get("/tokenize", { text: prompt() }, { channel: "heads-prompt" });
     const question = t.question(positionHere(ids.length), prompt());
@@ -123,12 +127,16 @@ const onPrompt = (t, { wrong, why, all }) =>
     fill(wrong);
     why.draw(t.here);
     all.draw();
+    moved.draw();
   });
 
 /** Open the head with the largest score where the address names none; `kind`: of the scores that have been read. */
 function first(t, { one, all }, kind) {
   if (t.named || kind !== t.firstKind) return undefined;
-  t.chosen = best(kind === "effect" ? t.here.scores.effect : t.scores.scores[kind]);
+  const [mover] = kind === "effect" ? movers(t.here) : [];
+  t.chosen = mover
+    ? [mover.layer, mover.index]
+    : best(kind === "effect" ? t.here.scores.effect : t.scores.scores[kind]);
   all.draw();
   return one.open();
 }

@@ -6,8 +6,10 @@ import { idOf, parseId, state } from "../state.js";
 
 /** Results of a page. */
 const PAGE = 60;
-const WHY = { promotes: "promotes", suppresses: "suppresses", trigger: "example", name: "label", memory: "id" };
+const WHY = { trigger: "example", name: "label", memory: "id" };
 const why = (name) => WHY[name] ?? name;
+/** What a hit was found by is a text, not a token. */
+const isText = (x) => ["description", "trigger", "name"].includes(x.why);
 /** Activation densities to choose from, and their bounds. */
 const DENSITIES = {
   rare: ["Rare: below 1 %", { density_below: 0.01 }],
@@ -42,7 +44,11 @@ export function drawPieces(t) {
       ".",
     ]);
   };
-  fill(t.pieces, Object.entries(t.found.tokens).map(word));
+  const near = t.found.near.map((text) => button([token(text)], () => t.lookUp(text.trim()), "quiet"));
+  fill(t.pieces, [
+    Object.entries(t.found.tokens).map(word),
+    near.length > 0 && h("p", "Near in meaning, by the model's own embedding: ", near),
+  ]);
 }
 
 /** Promotes or suppresses: for a query of one word, whose sign is its first character. */
@@ -90,7 +96,9 @@ export function drawRows(t, more) {
   trail.splice(0, Infinity, ...memories.map((x) => idOf(x)));
   const what = memories.length < hits.length ? "memories and heads" : total === 1 ? "memory" : "memories";
   const caption = `${grouped(total)} ${what}${hits.length < total ? `, ${grouped(hits.length)} of them shown` : ""}`;
-  const head = ["memory", "found by", "match", "rank", "score", "density", "top tokens"];
+  const head = ["memory", "found by", "match", "rank", "score", t.model.can.index && "density", "top tokens"].filter(
+    Boolean,
+  );
   const filtered = isFiltered(t) && h("p", "The filters may hide results.");
   fill(t.results, [
     notes.map((n) => h("p.warn", n)),
@@ -100,32 +108,31 @@ export function drawRows(t, more) {
       : empty("Nothing found", NOTHING, filtered),
     hits.some((x) => x.why === "promotes" || x.why === "suppresses") &&
       h("p.faint", [
-        hits.some((x) => x.rank !== null && x.why === "promotes")
+        t.model.can.index && hits.some((x) => x.why === "promotes")
           ? "Exact: every memory that has the token among the top tokens that the index lists."
-          : "Exact: all values are scored, and the first 1,000 are listed.",
+          : "Exact: all values are scored. Listed are the 1,000 in which the word stands out most, by its score over " +
+            "the standard deviation of the value's scores. Ranks are shown up to 100.",
       ]),
     hits.length < total &&
       button(`Show ${Math.min(PAGE, total - hits.length)} more`, more, "btn", { "aria-describedby": "shown" }),
   ]);
 }
 
-function rowsOf({ bulk, found: { hits } }) {
+function rowsOf({ bulk, model, found: { hits } }) {
   const digits = places(hits.map((x) => x.score));
-  const match = (x) => {
-    const isText = x.why === "trigger" || x.why === "name";
-    return h("span.context", { dir: "auto" }, [
-      [x.found, ...x.also.slice(0, 3)].map((text, i) => [i > 0 && " ", isText ? text : token(text)]),
+  const match = (x) =>
+    h("span.context", { dir: "auto" }, [
+      [x.found, ...x.also.slice(0, 3)].map((text, i) => [i > 0 && " ", isText(x) && !i ? text : token(text)]),
       x.also.length > 3 && h("span.faint", ` and ${x.also.length - 3} more`),
     ]);
-  };
   return hits.map((x) => [
     x.of === "head" ? "" : bulk.tick(x),
-    link(x, x.of),
+    link(x, x.of).slice(0, x.why === "description" ? 1 : undefined),
     h("span.tag", why(x.why)),
     match(x),
     x.rank ?? "",
     Number.isFinite(x.score) ? numberCell(fixed(x.score, digits)) : "",
-    x.density === null ? "" : numberCell(percent(x.density)),
+    ...(model.can.index ? [x.density === null ? "" : numberCell(percent(x.density))] : []),
     toks(x.top_tokens),
   ]);
 }

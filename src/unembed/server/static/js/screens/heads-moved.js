@@ -1,0 +1,71 @@
+/** The heads that copy the explained token from the prompt, and the prediction without them. */
+import { button, fill, fixed, h, many, percent, places } from "../dom.js";
+import { token, visible } from "../islands/tokens.js";
+import { answered, link } from "../parts.js";
+import { activeEdits } from "../state.js";
+import * as tray from "../tray.js";
+
+/** Heads that are listed, and removed together. */
+const LISTED = 5;
+
+/** The heads that promote the target most by reading its own word, `{layer, index, amount}`, the largest first. */
+export const movers = ({ scores: { moved } }) =>
+  (moved ?? [])
+    .flatMap((row, layer) => row.map((amount, index) => ({ layer, index, amount: amount ?? 0 })))
+    .filter(({ amount }) => amount > 0)
+    .sort((a, b) => b.amount - a.amount)
+    .slice(0, LISTED);
+
+/** `{el, draw}`; hidden where the prompt does not contain the word. */
+export function movedPane(t) {
+  const el = h("section.stack.tight", { "aria-label": "Heads that move the token", hidden: true });
+  function draw() {
+    const list = movers(t.here);
+    const { target, against, copied, position } = t.here;
+    el.hidden = !list.length;
+    if (!list.length) return undefined;
+    const digits = places(list.map(({ amount }) => amount));
+    const each = list.map((one) => [link(one, "head").slice(0, 1), ` ${fixed(one.amount, digits, true)} `]);
+    const from = copied.map((one) => `${visible(one.token)} (${one.position})`).join(", ");
+    const without = h("p");
+    const off = () => tray.addAll(list, "scale", 0, "head");
+    fill(el, [
+      h("p", [
+        h("b", "Heads that move ", token(target.token), " here: "),
+        each,
+        h("span.soft", [
+          `logits${against ? " over " : ""}`,
+          against && token(against.token),
+          `, by what they read at ${from} from position ${position}`,
+        ]),
+      ]),
+      without,
+      h("div.row", button(`Knock out ${list.length === 1 ? "it" : `all ${list.length}`}`, off, "btn small")),
+    ]);
+    return activeEdits().length ? undefined : measured(t, without, list);
+  }
+  return { el, draw };
+}
+
+/** The model's own prediction without the heads at the position. */
+function measured(t, box, list) {
+  const { target, against, position, prediction } = t.here;
+  const parts = list.map(({ layer, index }) => ({ part: "head", layer, index, at: position }));
+  const body = { ...t.question(position, t.prompt()), edits: [], parts };
+  const ask = () => t.api.post("/flow/group", body, { channel: "heads-moved", what: "Measuring" });
+  return answered(box, ask, ({ probabilities }) => {
+    const line = (one, now) => {
+      const before = prediction.find(({ id }) => id === one.id);
+      return [token(one.token), before && ` from ${percent(before.probability)}`, ` to ${percent(now)}`];
+    };
+    return [
+      h(
+        "span.soft",
+        `Without ${list.length === 1 ? "this head" : `these ${many(list.length, "head")}`} here (measured): `,
+      ),
+      line(target, probabilities[0]),
+      against && [", ", line(against, probabilities[1])],
+      ".",
+    ];
+  });
+}
