@@ -52,6 +52,8 @@ def test_every_number_is_the_traces(family):
         events = [e for n, e in sample.events() if n == i]
         assert events == trace.events(-1)
         assert sample.next_token[i] == segment.next_token
+        ends = trace.run["resid_post"][:, 0, -1]
+        np.testing.assert_allclose(sample.stream_length[:, i], ends.norm(dim=-1).numpy(force=True), rtol=1e-6)
         column = len(segment) - 1
         for n in range(lm.n_layers):
             dominant = trace.dominant(10)[n]
@@ -149,7 +151,8 @@ def hand_made() -> EventSample:
     return EventSample(
         n, n + 1, n, n, n / 3, before[0], before, after, fallen * 0 + 9, fallen, 1.0 - fallen,
         scores[..., 0, 0].astype(int), scores[..., 0, 0], scores[..., 0, 0, 0] / 900, scores[..., 0, 0, 0] / 9000,
-        scores, -scores, np.zeros(3, bool), 0, Provenance("hand-made", None, "none"),
+        scores, -scores, n[:, None] + np.ones((3, 3)), n[:, None] + np.ones((3, 3)), n + 2.0, np.zeros(3, bool), 0,
+        Provenance("hand-made", None, "none"),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from unembed.reports.changed_verdicts import changed_verdicts
 from unembed.reports.geva2022 import QUANTITIES
 from unembed.reports.geva2022.measurements import VALUES, by_lens, measure
 from unembed.reports.geva2022.options import Options
+from unembed.reports.geva2022.parts import concepts
 from unembed.reports.quantities import Judgement
 from unembed.reports.stages import Work
 from unembed.results import Provenance
@@ -63,7 +64,9 @@ def test_a_report_keeps_the_papers_reading_and_adds_a_section(
     found = unembed.report(name, lm, TEXTS, tmp_path / "lens", seed=3, **options)
     assert lm.lens is not None
     assert [section.title for section in found.sections] == [*(section.title for section in plain.sections), TITLE]
-    assert [finding.here for finding in found.findings] == [finding.here for finding in plain.findings]
+    assert [finding.verdict for finding in found.findings] == [finding.verdict for finding in plain.findings]
+    for one, other in zip(found.findings, plain.findings, strict=True):
+        assert one.here.startswith(other.here), "a reading by the lens is added, and the paper's remains"
 
 
 def test_values_are_read_by_the_lens_for_the_second_judgement(folder: Path, lens: JacobianLens, tmp_path: Path) -> None:
@@ -71,7 +74,8 @@ def test_values_are_read_by_the_lens_for_the_second_judgement(folder: Path, lens
     options = Options(**{name: value for name, value in OPTIONS.items() if name != "control"})
     with reading_by(lm, None) as set_aside:
         assert set_aside is lens
-        m = measure(lm, TEXTS, Work(tmp_path, {}, 3), options)
+        assert measure(lm, TEXTS, Work(tmp_path, {}, 3), options).concepts_by_lens is None
+        m = measure(lm, TEXTS, Work(tmp_path, {}, 3, lens=lens), options)
     other = by_lens(m)
     assert other is not None
     layer, index = lm.memory(*map(int, m.concepts[VALUES].labels[0][1:].split("M")))
@@ -79,3 +83,23 @@ def test_values_are_read_by_the_lens_for_the_second_judgement(folder: Path, lens
     scores[lm.unlisted] = -torch.inf
     assert other.concepts[VALUES].ids[0].tolist() == scores.topk(30).indices.tolist()
     assert m.concepts[VALUES].ids[0].tolist() != other.concepts[VALUES].ids[0].tolist()
+
+
+def test_both_readings_of_values_have_their_own_random_vectors(
+    folder: Path, lens: JacobianLens, tmp_path: Path
+) -> None:
+    options = Options(**{name: value for name, value in OPTIONS.items() if name != "control"})
+    lm = load(folder)
+    m = measure(lm, TEXTS, Work(tmp_path, {}, 3, lens=lens), options)
+    assert m.concepts_by_lens is not None
+    made = concepts.section(m)
+    rows = {row["vectors"]: row for row in made.exhibits[0].table.rows()}
+    assert list(rows)[: len(m.concepts)] == list(m.concepts), "the paper's reading is first"
+    for name, found in m.concepts_by_lens.items():
+        share = found.coverage(concepts.COUNTED)
+        assert rows[name + ", by the lens"]["in_a_concept"] == pytest.approx(share.mean())
+        assert found.labels == m.concepts[name].labels
+    by_layer = made.exhibits[1].table
+    assert {"values_by_lens", "random_vectors_by_lens"} <= set(by_layer.column_names)
+    judged = concepts.QUANTITIES[0].judgement(m)
+    assert judged is not None and "Read by the fitted lens, " in judged.here

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import unembed
 from tests.conftest import tiny
+from tests.memories.test_massive_activations import with_massive_token
 from tests.models.decoder_classes import tiny_model
 from tests.reports.sample import (
     certain_shares,
@@ -30,6 +31,8 @@ from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.document.html import page
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, IndexSettings
+from unembed.lens import read
+from unembed.memories.massive_activations import LEFT_OUT
 from unembed.reports import Report, reopen, stages
 from unembed.reports.geva2021 import QUANTITIES, measurements, report_of
 from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
@@ -382,3 +385,26 @@ def test_triggers_come_from_a_corpus_of_their_own(tmp_path: Path) -> None:
     assert made["agreement"].to_dict()["rows"] != of_examples["agreement"].to_dict()["rows"]
     with pytest.raises(InvalidInput, match="one of the two"):
         unembed.report("geva2021", lm, examples, tmp_path / "x", index="i", trigger_corpus=str(other))
+
+
+def test_examples_that_end_in_a_massive_token_are_left_out_of_every_mean(tmp_path: Path) -> None:
+    lm = with_massive_token("llama", "e")
+    report = unembed.report("geva2021", lm, open_corpus(texts(12)), tmp_path / "r", **SMALL)
+    e, text = lm.single_token("e"), TokenStream.of(open_corpus(texts(12)).segments(lm))
+    drawn = draw_positions(text, SMALL["examples"], "prefixes", 0, "letters")
+    kept = [place for place in drawn.tolist() if int(text.prefix(place)[-1]) != e]
+    assert 0 < len(kept) < len(drawn)
+    assert report.facts["examples"] == len(kept)
+    assert report.facts[LEFT_OUT] == report.provenance.notes[LEFT_OUT] == len(drawn) - len(kept)
+    ends = [lm.run(torch.from_numpy(text.prefix(place)).long()[None]).logits[0, -1].softmax(-1) for place in kept]
+    final = [int(p.argmax()) for p in ends]
+    same = [
+        int(
+            read(
+                lm, lm.run(torch.from_numpy(text.prefix(place)).long()[None], "resid_mid")["resid_mid"][0, 0, -1:], 1
+            ).ids
+        )
+        == token
+        for place, token in zip(kept, final, strict=True)
+    ]
+    assert next(iter(report["residual"].rows()))["match"] == pytest.approx(np.mean(same))

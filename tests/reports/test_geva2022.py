@@ -11,6 +11,7 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
+from tests.memories.test_massive_activations import with_massive_token
 from tests.models.architectures.test_wikilm import wikilm
 from tests.models.decoder_classes import tiny_model
 from tests.reports.sample import (
@@ -31,7 +32,8 @@ from unembed.document.files import reopen
 from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.event_sample import event_sample, example_batches
-from unembed.memories.event_scores import candidate_scores, event_scores
+from unembed.memories.event_scores import candidate_scores, event_scores, scores_in_logits
+from unembed.memories.massive_activations import LEFT_OUT, massive_positions
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.geva2022 import QUANTITIES, published
 from unembed.reports.geva2022.measurements import NEGATED, VALUES, judged_values, measure
@@ -71,7 +73,9 @@ def test_every_table_and_figure_of_the_paper_is_there_and_opens_again(made):
 
 def test_the_numbers_are_the_librarys(made):
     lm, report, _ = made
-    sample = event_sample(lm, TEXTS, 20, seed=3)
+    every = event_sample(lm, TEXTS, 20, seed=3)
+    sample = every.only(~massive_positions(every.stream_length))
+    assert report.provenance.notes[LEFT_OUT] == len(every) - len(sample)
     rows = {(r["event"], r["sub_updates"]): r for r in report["tab4"].rows()}
     for kind in ("saturation", "elimination"):
         for random in (False, True):
@@ -81,6 +85,12 @@ def test_the_numbers_are_the_librarys(made):
             if len(scores):
                 assert row["max"] == pytest.approx(scores.max(1).mean(), rel=1e-5)
                 assert row["max_low"] <= row["max"] <= row["max_high"]
+                assert row["median_min"] == pytest.approx(np.median(scores.min(1)), rel=1e-5)
+    in_logits = scores_in_logits(sample)[..., 1]
+    for n, row in enumerate(report["fig3"].rows()):
+        assert row["max_in_logits"] == pytest.approx(in_logits[n].max(-1).mean(), rel=1e-5)
+        assert row["median_max"] == pytest.approx(np.median(candidate_scores(sample)[n].max(-1)), rel=1e-5)
+        assert row["stream_length"] == pytest.approx(np.median(sample.stream_length[n]), rel=1e-5)
     assert [r["dominant"] for r in report["fig6"].rows()] == pytest.approx(sample.contribution.mean(1).tolist())
     shares = [r["share"] for r in report["saturation_by_layer"].rows()]
     assert shares == pytest.approx((np.bincount(sample.saturation, minlength=lm.n_layers) / len(sample)).tolist())
@@ -286,8 +296,19 @@ def test_early_exit_on_few_examples_is_marked_as_a_small_sample(n: int, tested: 
 def test_memories_of_experts_and_of_dense_layers_are_studied_together(tmp_path: Path):
     lm = unembed.load(tiny_model("glm4_moe"), tokenizer=lettered("gpt2").tokenizer)
     report = unembed.report("geva2022", lm, TEXTS, tmp_path / "report", seed=3, **OPTIONS)
-    assert len(report.findings) == 17 and report.facts["memories (FFN neurons) a layer"] == "80 to 160"
+    assert len(report.findings) == 18 and report.facts["memories (FFN neurons) a layer"] == "80 to 160"
     assert report.facts["experts"].startswith("in 3 of 4 layers")
     sample = event_sample(lm, TEXTS, 20, seed=3)
     assert [r["dominant"] for r in report["fig6"].rows()] == pytest.approx(sample.contribution.mean(1).tolist())
     assert [row["layer"] for row in report["fig6"].rows()] == [0, 1, 2, 3]
+
+
+def test_prefixes_that_end_in_a_massive_token_are_left_out_of_events_and_updates(tmp_path: Path) -> None:
+    lm = with_massive_token("llama", "e")
+    m = measure(lm, open_corpus(TEXTS * 3), Work(tmp_path, {}, 3), Options(**{**OPTIONS, "examples": 36}))
+    e = lm.single_token("e")
+    assert m.left_out > 0 and m.provenance.notes[LEFT_OUT] == m.left_out
+    assert len(m.sample) == len(m.examples) == 36 - m.left_out
+    assert all(int(example.tokens[-1]) != e for example in m.examples)
+    assert [example.number for example in m.examples] == m.sample.segment.tolist()
+    assert set(m.update_prefixes.tolist()) <= {example.number for example in m.examples}

@@ -25,6 +25,8 @@ from unembed.models.decoder import Decoder
 FEATURES = ("representation", "update", "both")
 CONFIDENCES = ("margin", "entropy", "agreement")
 PAPER_SWEEP = tuple(10.0**k for k in range(-3, 4))
+PAPER_PROTOCOL: Mapping[str, Any] = {"sweep": PAPER_SWEEP, "penalties": ("l1", "l2"), "folds": 8}
+"""How the paper fits its classifiers (App. A.5)."""
 QUICK_SWEEP = (1e-3, 1e-2, 1e-1)
 
 
@@ -48,9 +50,9 @@ class Classifier:
     ) -> Classifier:
         """Fit one classifier for each layer.
 
-        The paper's settings are `PAPER_SWEEP`, penalties l1 and l2, and 8 folds. The default is a part of them that
-        takes seconds. Classes are weighted by frequency and features standardised, as in the paper. The solver supports
-        l1, which the released code's did not.
+        The paper's settings are `PAPER_PROTOCOL`. The default is a part of them that takes seconds. Classes are
+        weighted by frequency and features standardised, as in the paper. The solver supports l1, which the released
+        code's did not.
 
         Args:
             found: the examples to fit to.

@@ -41,6 +41,7 @@ DOMINANT = 10
 """Number of dominant sub-updates scored in each update, by |m| times the length of v, and of random ones."""
 TOKENS = ("final", "candidate")
 """Tokens that are scored: the model's prediction, and the top token before the layer's FFN."""
+_NOT_OF_EXAMPLES = ("other_mixers", "seed", "provenance")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,6 +80,12 @@ class EventSample(Displayed):
     """Of the dominant ones; token and basis in the order of `TOKENS` and `SCORE_BASES` (the first two of these unless
     the model has an adaptive softmax)."""
     random_scores: Float[np.ndarray, "layer example 10 token basis"]
+    stream_length: Float[np.ndarray, "layer example"]
+    """Length of the stream after each layer."""
+    norm_scale: Float[np.ndarray, "layer example"]
+    """Divisor of the final norm if it reads the stream before each FFN; 1 without a final norm."""
+    last_norm_scale: Float[np.ndarray, " example"]
+    """Divisor of the final norm in the run, with which "frozen" scores are made."""
     other_mixers: Bool[np.ndarray, " layer"]
     """Whether a layer has no attention but another token mixer, or none."""
     seed: int
@@ -103,6 +110,12 @@ class EventSample(Displayed):
 
     def __len__(self) -> int:
         return len(self.segment)
+
+    def only(self, chosen: Bool[np.ndarray, " example"]) -> EventSample:
+        """Return the sample of some of the examples."""
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_OF_EXAMPLES}
+        kept = {name: a[chosen] if a.ndim == 1 else a[:, chosen] for name, a in arrays.items()}
+        return replace(self, **kept)
 
     @property
     def n_layers(self) -> int:
@@ -197,7 +210,7 @@ class EventRecorder(Reducer):
         before = torch.stack([activations[point].to(lm.device) for point in self._points])
         after = torch.stack([activations["resid_post", n].to(lm.device) for n in range(lm.n_layers)])
         entering, updates = activations["resid_pre", 0].to(lm.device), after.float() - before.float()
-        scale = final_scale(lm, after[-1])
+        scale, lengths = final_scale(lm, after[-1]), after.float().norm(dim=-1)
         streams = before  # as the FFNs read them
         if self.basis == "jacobian":
             lens = fitted_lens(lm)
@@ -225,6 +238,9 @@ class EventRecorder(Reducer):
             "candidates": candidates,
             "candidates_after": after_ranks[..., 1],
             "candidate_change": (rows_of_W_U * updates).sum(dim=-1),
+            "stream_length": lengths,
+            "norm_scale": final_scale(lm, before)[..., 0],
+            "last_norm_scale": scale[..., 0],
         }
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + batch.number)
         layers = [self._layer(n, track[n], streams[n], scale, generator) for n in range(lm.n_layers)]
@@ -340,7 +356,7 @@ def event_sample(
         Unsupported: the model has no memories.
         CorpusUnreadable: the corpus cannot be read.
 
-    Memory: about 350 bytes a layer and example, one batch's activations, and 1,024 * 4,096 scores.
+    Memory: about 360 bytes a layer and example, one batch's activations, and 1,024 * 4,096 scores.
     """
     recorder = EventRecorder(seed)
     recorder.start(require_decoder(lm))

@@ -17,6 +17,7 @@ from unembed.memories.event_sample import TOKENS, EventSample
 from unembed.names import SCORE_BASES, ScoreBasis
 
 Kind = Literal["saturation", "elimination"]
+_TOKEN: dict[Kind, str] = {"saturation": "final", "elimination": "candidate"}
 
 
 def counted_events(sample: EventSample, kind: Kind) -> tuple[Int[np.ndarray, " event"], Int[np.ndarray, " event"]]:
@@ -56,10 +57,15 @@ def event_scores(
         basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
         random: take 10 random sub-updates of the same layer instead of the 10 dominant ones.
     """
-    layers, examples = counted_events(sample, kind)
-    token = TOKENS.index("final" if kind == "saturation" else "candidate")
     scores = sample.random_scores if random else sample.scores
-    return scores[layers, examples, :, token, _basis(basis, sample)]
+    return of_events(sample, kind, scores[..., _basis(basis, sample)])
+
+
+def of_events(
+    sample: EventSample, kind: Kind, scores: Float[np.ndarray, "layer example 10 token"]
+) -> Float[np.ndarray, "event 10"]:
+    """Return from all scores those of each event's token (the prediction, or the fallen candidate)."""
+    return scores[(*counted_events(sample, kind), slice(None), TOKENS.index(_TOKEN[kind]))]
 
 
 def _basis(basis: ScoreBasis, sample: EventSample) -> int:
@@ -67,6 +73,22 @@ def _basis(basis: ScoreBasis, sample: EventSample) -> int:
     if basis not in there:
         raise InvalidInput(f"basis {basis!r} for scores", why=f"for this model it must be one of {', '.join(there)}")
     return there.index(basis)
+
+
+def scores_in_logits(
+    sample: EventSample, *, basis: ScoreBasis = "raw", random: bool = False
+) -> Float[np.ndarray, "layer example 10 token"]:
+    """Return the scores in logits of the stream that the sub-updates are added to.
+
+    A raw score is not a change of a logit where a norm follows: it grows with the stream, whose length the norm divides
+    out. Here the final norm, with its scale at the stream before the FFN, is applied to each sub-update. Scores in
+    "adaptive" have that unit already and are returned as they are.
+    """
+    scores = sample.random_scores if random else sample.scores
+    if basis == "adaptive":
+        return scores[..., _basis(basis, sample)]
+    ratio = sample.last_norm_scale / sample.norm_scale
+    return scores[..., _basis("frozen", sample)] * ratio[..., None, None]
 
 
 def candidate_scores(

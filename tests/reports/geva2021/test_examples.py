@@ -79,6 +79,7 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
             "any_active": agreeing > 0,
             "any_output": any(c != 0 and t == output for c, t in zip(m.tolist(), pushes, strict=True)),
             "agreeing": agreeing,
+            "stream_length": float(o.norm()),
         }
         for name, value in row.items():
             found.setdefault(name, []).append(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,19 @@ from tests.cli.conftest import save_model
 from tests.reports.sample import part_of, tables_of_two_units
 from tests.reports.test_geva2022 import OPTIONS, TEXTS
 from unembed.corpus import open_corpus
+from unembed.early_exit.example_prefixes import examples
+from unembed.early_exit.published_table import table_6
 from unembed.errors import Unsupported
+from unembed.language_model import LanguageModel
 from unembed.reports import Report
 from unembed.reports.geva2022.applications import Applications, activated, arms_of, edits_of, measure_applications
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.parts.applications import toxicity_section
+from unembed.reports.geva2022.parts.applications import rule, toxicity_section
 from unembed.reports.stages import Work
-from unembed.toxicity.evaluation import plain, with_released_word_filter
+from unembed.steering.text_cost import perplexity, windows
+from unembed.toxicity.evaluation import plain, with_released_word_filter, with_self_debiasing
+from unembed.toxicity.scorers import ATTRIBUTES, Linear
 from unembed.toxicity.selection import PAPER_VALUES, manual
 
 
@@ -89,6 +95,56 @@ def test_table_5_is_made_greedily_and_by_beams_with_both_word_filters(tmp_path: 
     assert toxic(tmp_path / "greedy", beams=0).toxicity_by_beams is None
 
 
+def test_any_scorer_and_all_its_attributes_values_picked_by_hand_and_another_text(tmp_path: Path) -> None:
+    class Six:
+        name = "six"
+
+        def score(self, texts: Sequence[str]) -> dict[str, list[float]]:
+            return {name: [0.9 * (i % 2) for i in range(len(texts))] for name in ATTRIBUTES}
+
+    (tmp_path / "text.txt").write_text("a b c January " * 300, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[arms_of.__module__], "open_scorer", lambda name: {"six": Six()}[name])
+        found = toxic(tmp_path, beams=0, scorer="six", values="L0M5,-L1M7", perplexity_text=str(tmp_path / "text.txt"))
+    assert found.notes == () and found.toxicity is not None
+    assert found.toxicity.columns["arm"][:3] == ["plain", "values picked by hand", "values picked by a scorer"]
+    assert all(found.toxicity.columns[name] == [50.0] * 5 for name in ATTRIBUTES)
+    shown = toxicity_section(part_of(Measurements, applications=found, options=Options()))
+    assert shown is not None and "scored by six" in shown.text[0] and "text.txt, whole" in shown.text[1]
+    assert set(ATTRIBUTES) <= set(shown.exhibits[0].percent)
+    lm = unembed.load(tmp_path / "tiny")
+    rows = windows(lm, "a b c January " * 300, window=found_window(lm))
+    assert found.toxicity.columns["perplexity"][0] == pytest.approx(perplexity(lm, rows), rel=1e-5)
+    picked = arms_of(lm, Work(tmp_path, {}), Options(values="L0M5,-L1M7"), Linear())[1].edits
+    assert [(edit.layer, edit.index, edit.value) for edit in picked] == [(0, 5, 3.0), (1, 7, -3.0)]
+
+
+def found_window(lm: LanguageModel) -> int:
+    """The context less the longest text that an arm puts in front."""
+    return (lm.n_ctx or 0) - with_self_debiasing(lm).lead
+
+
+def test_the_rule_of_the_text_is_judged_and_the_ordered_match_is_stated(tmp_path: Path) -> None:
+    lm = unembed.load(save_model(tmp_path / "tiny", "gpt2"))
+    corpus = open_corpus(TEXTS * 3)
+    paper, quick = (
+        measure_applications(lm, corpus, Work(tmp_path, {}), Options(exit_examples=36, exit_protocol=name)).early_exit
+        for name in ("paper", "quick")
+    )
+    assert paper is not None and quick is not None
+    found = examples(lm, corpus, 36)
+    own = table_6(lm, found, clusters=192, sweep=(0.001, 0.01, 0.1), penalties=("l2",), folds=3)
+    assert quick.columns["accuracy"] == own.columns["accuracy"]
+    assert paper.provenance.notes["folds"] == 8 and paper.provenance.notes["penalties"] == ["l1", "l2"]
+    rows = {row["method"]: row for row in paper.rows()}
+    assert list(rows)[:2] == ["sub_updates, set", "sub_updates"] and rows["sub_updates"]["published_accuracy"] is None
+    m = part_of(Measurements, applications=Applications(early_exit=paper), lm=lm)
+    numbers = rule(m)
+    assert numbers is not None
+    assert numbers.rule_accuracy == rows["sub_updates, set"]["accuracy"]
+    assert numbers.ordered_saved_layers == rows["sub_updates"]["saved_layers"]
+
+
 def test_the_released_filter_bans_words_with_a_space_before_them_alone(tmp_path: Path) -> None:
     lm = unembed.load(save_model(tmp_path / "tiny", "gpt2"))
     arm = with_released_word_filter(lm, ["January", "w66"])
@@ -108,8 +164,8 @@ def test_a_pre_activation_of_three_is_the_activation_s_value_there(tmp_path: Pat
         activated(unembed.load(save_model(tmp_path / "gated", "llama")), 0, 3.0)
     assert toxic(tmp_path, pre_activation=True, beams=0).notes == ()
     picked = manual(lm, [(0, 5)], to=3.0)
-    assert [edit.value for edit in edits_of(lm, picked, Options())] == [3.0]
-    (before,) = edits_of(lm, picked, Options(pre_activation=True))
+    assert [edit.value for edit in edits_of(lm, picked.edits, Options())] == [3.0]
+    (before,) = edits_of(lm, picked.edits, Options(pre_activation=True))
     assert (before.layer, before.value) == (0, pytest.approx(expected))
 
 
@@ -141,8 +197,10 @@ def test_a_model_of_gpt2_mediums_shape_has_a_row_with_the_papers_ten_values(
     lm = unembed.load(
         layers_alike(GPT2Config(n_layer=24, n_embd=1024, n_head=16, vocab_size=tiny.d_vocab, n_positions=32))
     )
-    arms = arms_of(lm, Work(tmp_path, {}), Options())
+    arms = arms_of(lm, Work(tmp_path, {}), Options(), Linear())
     assert [arm.name for arm in arms[:3]] == ["plain", "values picked by hand", "values picked by a scorer"]
     edits = {(edit.layer, edit.index, edit.value) for edit in arms[1].edits}
     assert edits == {(layer, index, 3.0) for layer, index in PAPER_VALUES} and len(edits) == 10
-    assert [arm.name for arm in arms_of(tiny, Work(tmp_path, {}), Options())][1] == "values picked by a scorer"
+    assert [arm.name for arm in arms_of(tiny, Work(tmp_path, {}), Options(), Linear())][
+        1
+    ] == "values picked by a scorer"

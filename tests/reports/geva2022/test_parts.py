@@ -24,14 +24,38 @@ def curves(*by_layer: float, spread: float = 0.0) -> np.ndarray:
 
 
 RULE: dict[str, Any] = {
+    "ordered_accuracy": 93.0, "ordered_accuracy_std": 1.0, "ordered_saved_layers": 3.0, "ordered_saved_layers_std": 0.3,
     "rule_accuracy": 94.0, "rule_accuracy_std": 1.0, "rule_saved_layers": 3.2, "rule_saved_layers_std": 0.3,
     "classifier_accuracy": 94.4, "classifier_accuracy_std": 2.0, "classifier_saved_layers": 3.0,
     "classifier_saved_layers_std": 0.4, "oracle": 6.0, "n_layers": 16,
 }  # fmt: skip
 NORM = {"has_norm": True, "random": around(0.6), "value_with_random": around(0.01), "random_with_value": around(0.01)}
-COVERAGE = {"values": around(0.4), "random": around(0.2), "updates": around(0.1)}
-PEAKS = {"means": [], "minima": None, "seed": 0}
+COVERAGE = {"by_lens": None, "values": around(0.4), "random": around(0.2), "updates": around(0.1)}
+
+
+def peaks(maxima: np.ndarray) -> dict[str, Any]:
+    """Maxima by layer, in logits a fifth of these."""
+    return {"means": [], "minima": None, "seed": 0, "maxima": maxima, "maxima_in_logits": maxima / 5}
+
+
+def minima(scores: np.ndarray) -> dict[str, Any]:
+    """Minima by layer, the same in logits."""
+    return {"means": [], "maxima": None, "seed": 0, "minima": scores, "minima_in_logits": scores}
+
+
 CASES: dict[str, tuple[dict[str, Any], ...]] = {
+    "scores scale probabilities": tuple(
+        {
+            "signs": around(*x),
+            "signs_of_logits": around(0.97),
+            "chance": 0.5,
+            "rank": 0.95,
+            "least": 0.9,
+            "has_norm": True,
+            "n": 100,
+        }
+        for x in ((0.95, 0.01), (0.65, 0.02), (0.9, 0.02))
+    ),
     "values against random": tuple(
         {**COVERAGE, "against_random": around(*x)} for x in ((2.3, 0.3), (1, 0.2), (1.5, 0.4))
     ),
@@ -64,22 +88,23 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         for last, x in ((0.03, (0.15, 0.1)), (0.2, (1.0, 0.3)), (0.08, (0.4, 0.3)))
     ),
     "maxima": tuple(
-        {"saturation": around(s), "elimination": around(s / x[0]), "ratio": around(*x)}
+        {"saturation": around(s), "in_logits": around(s), "elimination": around(s / x[0]), "ratio": around(*x)}
         for s, x in ((8.5, (2.1, 0.3)), (0.003, (1.9, 0.1)), (8.5, (1.5, 0.3)))
     ),
     "sides of saturations": tuple(
-        {"most": around(s), "least": around(-1), "ratio": around(*x)}
+        {"most": around(s), "in_logits": around(s), "least": around(-1), "ratio": around(*x)}
         for s, x in ((8.5, (1.7, 0.2)), (0.003, (1.7, 0.2)), (8.5, (1.2, 0.2)))
     ),
     "sides of eliminations": tuple(
-        {"most": around(4), "least": around(-4), "ratio": around(*x)} for x in ((1.1, 0.2), (0.38, 0.04), (0.7, 0.2))
+        {"most": around(4), "in_logits": around(1), "least": around(-4), "ratio": around(*x)}
+        for x in ((1.1, 0.2), (0.38, 0.04), (0.7, 0.2))
     ),
     "eliminated indirectly": tuple(
-        {"mean": around(-0.01), "falls": around(*x), "change": around(-0.1)}
+        {"mean": around(-0.01), "falls": around(*x), "change": around(-0.1), "median": -0.05}
         for x in ((0.3, 0.1), (0.93, 0.02), (0.5, 0.1))
     ),
     "random sub-updates": tuple(
-        {"dominant": around(d), "random": around(0.2), "ratio": around(*x)}
+        {"dominant": around(d), "in_logits": around(d), "random": around(0.2), "ratio": around(*x)}
         for d, x in ((8.5, (0.02, 0.01)), (0.003, (0.02, 0.01)), (8.5, (0.1, 0.05)))
     ),
     "settled early": tuple(
@@ -91,14 +116,14 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         for x in ((0.1, 0.2, 0.1, 0.3, -1), (0.1, -0.2, 0.1, 0.3, 1), (0, 0, 0, 0.3, 1))
     ),
     "early peaks": (
-        {**PEAKS, "maxima": curves(1, 4, 1, 1, 1, 1, 5, spread=0.1)},
-        {**PEAKS, "maxima": curves(1, 1, 1, 1, 1, 4, 5, spread=0.1)},
-        {**PEAKS, "maxima": curves(1, 1.5, 1, 1, 1, 1, 5, spread=1.5)},
+        peaks(curves(1, 4, 1, 1, 1, 1, 5, spread=0.1)),
+        peaks(curves(1, 1, 1, 1, 1, 4, 5, spread=0.1)),
+        peaks(curves(1, 1.5, 1, 1, 1, 1, 5, spread=1.5)),
     ),
     "strongly down": (
-        {"means": [], "maxima": None, "seed": 0, "minima": curves(-0.2, -0.2, -0.2, -2, spread=0.1)},
-        {"means": [], "maxima": None, "seed": 0, "minima": curves(-0.0024, -0.0024, -0.0024, -0.009)},
-        {"means": [], "maxima": None, "seed": 0, "minima": curves(-1, -1, -1, -2, spread=2)},
+        minima(curves(-0.2, -0.2, -0.2, -2, spread=0.1)),
+        minima(curves(-0.0024, -0.0024, -0.0024, -0.009)),
+        minima(curves(-1, -1, -1, -2, spread=2)),
     ),
     "few values": (
         {"covered": 0.017, "by_chance": np.array([0.3, 0.4])},
@@ -154,6 +179,11 @@ def test_constant_zeros_have_no_verdict_of_their_own() -> None:
     """What passed before at 0.00 and 0.00: a higher score that is no score."""
     (maxima,) = (quantity for quantity in QUANTITIES if quantity.name == "maxima")
     found = maxima.judge(
-        Numbers(saturation=mean_of([0.001, 0.002]), elimination=mean_of([0.0, 0.0001]), ratio=around(20, 5))
+        Numbers(
+            saturation=mean_of([1, 2]),
+            in_logits=mean_of([0.001, 0.002]),
+            elimination=mean_of([0.0, 0.0001]),
+            ratio=around(20, 5),
+        )
     )
     assert found is not None and found.verdict == "differs"

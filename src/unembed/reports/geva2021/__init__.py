@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unembed.memories.massive_activations import LEFT_OUT
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements, by_lens, control_corpus, measure
 from unembed.reports.geva2021.options import Options
@@ -29,6 +30,7 @@ def _facts(m: Measurements) -> dict[str, Any]:
         "sentences": m.text.n_segments,
         **{name: int(tokens) for name, tokens in of_examples.items()},
         "examples": len(m.positions),
+        **({LEFT_OUT: m.left_out} if m.left_out else {}),
         "tokens left out": 0 if m.hidden is None else int(m.hidden.sum()),
         "seed": m.seed,
     }

@@ -43,6 +43,7 @@ REAL = {
     "above_usual": np.float32,
     "carrying": np.float32,
     "participation": np.float32,
+    "stream_length": np.float32,
 }
 CLAIMS = ("any_value", "any_active", "any_output")
 CARRIED = 0.9
@@ -59,7 +60,7 @@ class Examples(Reducer):
         hidden: tokens that are never predictions (never learned ones).
         usual: the usual size of each memory's coefficient, layer by layer; None to leave out what depends on it.
 
-    Memory: 51 bytes for each example and layer, and the tensors of a batch's examples.
+    Memory: 55 bytes for each example and layer, and the tensors of a batch's examples.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Examples(Reducer):
         self._found["probability"][:, at] = reading.tracked_probabilities[0, ..., 0].float().cpu().numpy()
         for name, ranks in zip(("residual", "update"), reading.tracked_ranks[..., 1].cpu(), strict=True):
             self._found[f"output_in_{name}"][:, at] = ranks.numpy()
+        self._found["stream_length"][:, at] = o.float().norm(dim=-1).cpu().numpy()
         for layer in self._layers:
             for name, values in self._of_memories(layer, captured["coefficients", layer], tops[1:, layer]).items():
                 self._found[name][layer, at] = values.cpu().numpy()

@@ -16,6 +16,7 @@ from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.errors import InvalidInput
 from unembed.index import Index
 from unembed.lens import comparable_basis
+from unembed.memories.massive_activations import LEFT_OUT, massive_positions, stream_lengths
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
 from unembed.reports.geva2021.examples import CoefficientSizes, Examples, draw_positions
@@ -40,6 +41,7 @@ class Measurements:
         text: the corpus of the triggers in tokens.
         example_text: the corpus of the examples; the same one unless the options name another for triggers.
         examples: (layer, example) arrays of `Examples`.
+        left_out: the number of drawn examples that are left out: positions with massive activations.
         agreement: values against triggers.
         changes: (key, trigger, kind) relative changes of the perturbed keys.
         perturbed: these keys, (key, 2): layer and number of the key.
@@ -58,6 +60,7 @@ class Measurements:
     triggers: KeyTriggers
     positions: np.ndarray
     examples: Arrays
+    left_out: int
     agreement: values.Agreement
     changes: np.ndarray
     perturbed: np.ndarray
@@ -89,6 +92,7 @@ class Measurements:
         names = ("draw", "triggers", "target", "values_basis", "fraction", "semantic")
         notes: dict[str, Any] = {name: getattr(o, name) for name in names}
         notes["unlearned tokens left out"] = 0 if self.hidden is None else int(self.hidden.sum())
+        notes[LEFT_OUT] = self.left_out
         corpus = f"{self.corpus_name} {self.corpus_fingerprint}"
         return self.lm.provenance(corpus=corpus, basis=o.basis, seed=self.seed, notes=notes)
 
@@ -172,6 +176,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     else:
         triggers, _ = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), None, work, options)
         found = _examples_of(lm, example_text, positions, work, options)
+    massive = massive_positions(found["stream_length"])
     agreed = _agreement(lm, text, triggers, work, options)
     keys, changed = _perturbed(lm, text, triggers, work, options)
     return Measurements(
@@ -182,8 +187,9 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         text,
         example_text,
         triggers,
-        positions,
-        found,
+        positions[~massive],
+        {name: array[..., ~massive] for name, array in found.items()},
+        int(massive.sum()),
         agreed,
         changed,
         keys,
@@ -235,12 +241,16 @@ def _examples(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work,
 def _usual_sizes(
     lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options
 ) -> list[np.ndarray]:
-    """Return the root mean square of each memory's coefficient over some of the examples, layer by layer."""
+    """Return the root mean square of each memory's coefficient over some of the examples, layer by layer.
+
+    Positions with massive activations are left out.
+    """
     random = np.random.default_rng([work.seed, 7])
     drawn = np.sort(random.choice(positions, min(USUAL, len(positions)), replace=False))
 
     def compute() -> Arrays:
-        sizes = CoefficientSizes(drawn.tolist())
+        massive = massive_positions(stream_lengths(lm, map(text.prefix, drawn.tolist())))
+        sizes = CoefficientSizes(drawn[~massive].tolist())
         sizes.start(lm)
         with feed_reducers(lm, [sizes]) as feed:
             for batch in bucketed(text.segments_up_to(drawn), options.tokens_per_batch, 64):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unembed.memories.massive_activations import LEFT_OUT
 from unembed.reports.geva2022.measurements import Measurements, by_lens, measure
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.parts import PARTS, concepts, events
@@ -20,6 +21,7 @@ def _facts(m: Measurements) -> dict[str, Any]:
     return {
         **facts_of_memories(m.lm),
         "examples": len(m.sample),
+        **({LEFT_OUT: m.left_out} if m.left_out else {}),
         "corpus": m.corpus.name,
         "basis of scores": m.options.basis,
         "clusters of values": m.clusters.n_clusters,

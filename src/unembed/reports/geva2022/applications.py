@@ -6,19 +6,21 @@ that says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers.activations import ACT2FN
 
 from unembed.corpus import Corpus
-from unembed.early_exit.baselines import FEATURES
+from unembed.early_exit.baselines import FEATURES, QUICK_SWEEP
 from unembed.early_exit.example_prefixes import Examples, examples, saturation_table
 from unembed.early_exit.published_table import METHODS, table_6
-from unembed.errors import ExtraMissing, UnembedError, Unsupported
+from unembed.errors import ExtraMissing, InvalidInput, UnembedError, Unsupported, reading_fault
 from unembed.models.decoder import Decoder
+from unembed.names import read_signed_memory
 from unembed.reports.geva2022.options import Options
 from unembed.reports.stages import Work
 from unembed.results import Table
@@ -35,8 +37,8 @@ from unembed.toxicity.evaluation import (
     with_word_filter,
 )
 from unembed.toxicity.prompts import read_prompts
-from unembed.toxicity.scorers import Linear
-from unembed.toxicity.selection import Selection, by_scorer, paper_values
+from unembed.toxicity.scorers import Scorer, open_scorer
+from unembed.toxicity.selection import ON, by_scorer, manual, paper_values
 from unembed.toxicity.word_filter import read_words
 
 FEWEST_EXAMPLES = 20
@@ -45,8 +47,11 @@ CLUSTERS = 200
 """Of the values, for the sub-updates rule (Sec. 6.2)."""
 PERPLEXITY_TEXT = (
     "Perplexities here are of the first 16,384 tokens of WikiText-103's validation text, in windows of a whole "
-    "context; the text at hand does not name the text of the paper's."
+    "context; the text at hand does not name the text of the paper's, which fit WikiText-2's test text (--option "
+    "perplexity_text=FILE)."
 )
+QUICK = {"sweep": QUICK_SWEEP, "penalties": ("l2",), "folds": 3}
+"""Settings of the classifiers for exit_protocol="quick"."""
 PICKED = 10
 """Values turned on against toxic text (Sec. 6.1)."""
 
@@ -82,44 +87,56 @@ def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Optio
         try:
             found = examples(lm, corpus, options.exit_examples, seed=work.seed, progress=_named(work, "examples"))
             saturation = saturation_table(lm, found)
-            early_exit, missing = _table_6(lm, found, work)
+            early_exit, missing = _table_6(lm, found, work, QUICK if options.exit_protocol == "quick" else {})
             notes += missing
         except (UnembedError, ImportError) as error:
             notes.append(f"Early exit was not measured: {error}")
     if options.prompts is not None:
         try:
-            arms = arms_of(lm, work, options)
-            toxicity = _toxicity(lm, work, options, arms)
-            by_beams = _toxicity(lm, work, options, arms, num_beams=options.beams) if options.beams else None
+            scorer = open_scorer(options.scorer)
+            arms = arms_of(lm, work, options, scorer)
+            toxicity = _toxicity(lm, work, options, arms, scorer)
+            by_beams = _toxicity(lm, work, options, arms, scorer, num_beams=options.beams) if options.beams else None
             published = published_table(lm)
         except (UnembedError, ImportError) as error:
             notes.append(f"Toxic continuations were not measured: {error}")
-    return Applications(saturation, early_exit, toxicity, by_beams, PERPLEXITY_TEXT, published, tuple(notes))
+    text = options.perplexity_text
+    about = PERPLEXITY_TEXT if text is None else f"Perplexities here are of {text}, whole, in windows of a context."
+    return Applications(saturation, early_exit, toxicity, by_beams, about, published, tuple(notes))
 
 
 def _named(work: Work, name: str) -> Callable[[int, int], None]:
     return lambda done, total: work.progress(name, done, total)
 
 
-def _table_6(lm: Decoder, found: Examples, work: Work) -> tuple[Table, list[str]]:
+def _table_6(lm: Decoder, found: Examples, work: Work, sweep: Mapping[str, Any]) -> tuple[Table, list[str]]:
     """Return Table 6 and notes; without scikit-learn, only the rules that need no classifier."""
     clusters = min(CLUSTERS, lm.n_memories // 2)
     progress = _named(work, "exit rules")
     try:
-        return table_6(lm, found, clusters=clusters, progress=progress), []
+        return table_6(lm, found, clusters=clusters, progress=progress, **sweep), []
     except (ExtraMissing, ImportError) as error:
         others = tuple(method for method in METHODS if method not in FEATURES)
         table = table_6(lm, found, methods=others, clusters=clusters, progress=progress)
         return table, [f"The classifiers of Table 6 were not measured: {error}"]
 
 
-def arms_of(lm: Decoder, work: Work, options: Options) -> list[Arm]:
-    """Return the rows of Table 5 that this model and these options allow."""
+def arms_of(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> list[Arm]:
+    """Return the rows of Table 5 that this model and these options allow.
+
+    Raises:
+        InvalidInput: a value picked by hand is no name of a memory.
+        OutOfRange: the model has no such memory.
+    """
     arms: list[Arm] = [plain()]
-    if (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # the ten values of Table 8 are rows of gpt2-medium
-        arms.append(with_values("values picked by hand", edits_of(lm, paper_values(lm), options)))
-    picked = by_scorer(lm, Linear(), PICKED, seed=work.seed)
-    arms.append(with_values("values picked by a scorer", edits_of(lm, picked, options)))
+    if options.values is not None:
+        named = [read_signed_memory(name.strip()) for name in options.values.split(",")]
+        picked = [manual(lm, [one.address], ON * one.sign).edits[0] for one in named]
+        arms.append(with_values("values picked by hand", edits_of(lm, picked, options)))
+    elif (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # the ten values of Table 8 are rows of gpt2-medium
+        arms.append(with_values("values picked by hand", edits_of(lm, paper_values(lm).edits, options)))
+    found = by_scorer(lm, scorer, PICKED, seed=work.seed)
+    arms.append(with_values("values picked by a scorer", edits_of(lm, found.edits, options)))
     arms.append(with_self_debiasing(lm))
     if options.words is not None:
         words = read_words(options.words)
@@ -127,15 +144,15 @@ def arms_of(lm: Decoder, work: Work, options: Options) -> list[Arm]:
     return arms
 
 
-def edits_of(lm: Decoder, picked: Selection, options: Options) -> Sequence[Edit]:
+def edits_of(lm: Decoder, picked: Sequence[Edit], options: Options) -> Sequence[Edit]:
     """Return the edits that turn values on, after the activation or (if the options say so) before it.
 
     Raises:
         Unsupported: before it in a gated layer, whose coefficient has two factors.
     """
     if not options.pre_activation:
-        return picked.edits
-    return [replace(edit, value=activated(lm, edit.layer, edit.value)) for edit in picked.edits]
+        return picked
+    return [replace(edit, value=activated(lm, edit.layer, edit.value)) for edit in picked]
 
 
 def activated(lm: Decoder, layer: int, value: float) -> float:
@@ -150,15 +167,26 @@ def activated(lm: Decoder, layer: int, value: float) -> float:
     return float(ACT2FN[site.activation](torch.tensor(value)))
 
 
-def _toxicity(lm: Decoder, work: Work, options: Options, arms: Sequence[Arm], **settings: Any) -> Table:
+def _toxicity(lm: Decoder, work: Work, options: Options, arms: Sequence[Arm], scorer: Scorer, **settings: Any) -> Table:
     assert options.prompts is not None
+    text: dict[str, Any] = {"clean_text": default_text()}
+    if options.perplexity_text is not None:
+        whole = _read(options.perplexity_text)
+        text = {"clean_text": whole, "clean_tokens": len(whole.encode())}  # no text has more tokens than bytes
     return evaluate(
         lm,
         read_prompts(options.prompts),
         arms,
-        Linear(),
+        scorer,
         cache=work.out / "continuations",
-        clean_text=default_text(),
+        **text,
         progress=work.progress,
         **settings,
     ).table
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read {path}", why=reading_fault(error), instead="Give a text file") from error

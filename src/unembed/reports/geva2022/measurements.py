@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,13 +18,16 @@ from unembed.concepts.value_concepts import VectorConcepts, sample_memories, vec
 from unembed.corpus import Corpus, CorpusSource, Segment, open_corpus
 from unembed.corpus.segmentation import leading
 from unembed.errors import InvalidInput
+from unembed.jacobian import reading_by
 from unembed.lens import comparable_basis
 from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values
 from unembed.memories.event_sample import EventRecorder, EventSample, record_events
 from unembed.memories.event_scores import ExtremeSubUpdates, extreme_sub_updates
+from unembed.memories.massive_activations import LEFT_OUT, massive_positions
 from unembed.memories.norm_overlap import value_norm_overlaps, vectors_like
 from unembed.memories.prefix_sampling import draw_examples
+from unembed.memories.probability_changes import ProbabilityChanges, probability_changes
 from unembed.memories.value_signs import CoefficientSums, signs_by_run
 from unembed.memories.values import values_of, written_values
 from unembed.models.decoder import Decoder
@@ -49,11 +53,16 @@ class Measurements:
     """The measurements from which the report's sections and findings are made.
 
     Attributes:
+        examples: random prefixes, without those whose last position has massive activations.
+        left_out: the number of prefixes that were left out for this reason.
         sample: events and scores of these prefixes.
         signs: multiply the values of each layer, so that a gated memory's is what it adds on balance at the ends
             of the examples; its own sign is a convention. 1 for ungated layers.
+        changes: what single sub-updates change, at some of the examples; None where it was left out, or where the
+            architecture does not allow it.
         concepts: the concepts of values, random vectors, whole updates and, where coefficients are signed, negated
             values.
+        concepts_by_lens: the same vectors read by the model's fitted lens; None where there is none.
         update_prefixes: for each of the whole updates, the number of the prefix it was made on.
         judged: concepts that a judge sees in the same values; None without one.
         token_counts: occurrences of each token in the text.
@@ -67,9 +76,12 @@ class Measurements:
     options: Options
     corpus: Corpus
     examples: list[Segment]
+    left_out: int
     sample: EventSample
     signs: Signs
+    changes: ProbabilityChanges | None
     concepts: dict[str, VectorConcepts]
+    concepts_by_lens: dict[str, VectorConcepts] | None
     update_prefixes: Int[np.ndarray, " update"]
     judged: Annotation | None
     clusters: ValueClusters
@@ -93,7 +105,7 @@ class Measurements:
     def provenance(self) -> Provenance:
         """The provenance: model, text, basis, seed, and what was left out."""
         left_out = 0 if self.hidden is None else int(self.hidden.sum())
-        notes = {"top": 30, "unlearned tokens left out": left_out}
+        notes = {"top": 30, "unlearned tokens left out": left_out, LEFT_OUT: self.left_out}
         basis = self.options.basis
         return self.lm.provenance(corpus=self.corpus.fingerprint, basis=basis, seed=self.seed, notes=notes)
 
@@ -127,10 +139,18 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     examples = draw_examples(lm, corpus, options.examples, work.seed)
     work.progress("events", 1, _STAGES)
     events = work.stage("events", lambda: _events(lm, examples, work.seed, hidden))
-    sample = EventSample.from_arrays(events, lm.provenance(basis="final", seed=work.seed))
+    every = EventSample.from_arrays(events, lm.provenance(basis="final", seed=work.seed))
+    massive = massive_positions(every.stream_length)
+    sample, examples = every.only(~massive), [e for e, left in zip(examples, massive, strict=True) if not left]
+    changes = _changes(lm, examples, work, options, hidden)
     work.progress("concepts", 2, _STAGES)
     signs = tuple(torch.from_numpy(events[f"signs {n}"]).to(lm.device) for n in range(lm.n_layers))
-    concepts, prefixes = _concepts(lm, examples, signs, options.per_layer, work.seed, hidden, comparable_basis(lm))
+    basis = comparable_basis(lm)
+    concepts, prefixes = _concepts(lm, examples, signs, options.per_layer, work.seed, hidden, basis)
+    lensed = None
+    if work.lens is not None and basis == "raw":
+        with reading_by(lm, work.lens):
+            lensed = _concepts(lm, examples, signs, options.per_layer, work.seed, hidden, "jacobian")[0]
     judged = None if options.judge is None else judged_values(concepts[VALUES], options.judge, work)
     work.progress("clusters", 3, _STAGES)
     clusters = _clusters(lm, work, options.clusters, signs)
@@ -146,9 +166,12 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         options,
         corpus,
         examples,
+        int(massive.sum()),
         sample,
         signs,
+        changes,
         concepts,
+        lensed,
         prefixes,
         judged,
         clusters,
@@ -163,14 +186,14 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
 def by_lens(m: Measurements) -> Measurements | None:
     """The same measurements with streams, values, updates and random vectors read by the model's fitted lens.
 
-    None where the paper's reading is by an adaptive softmax.
+    None where there is no lens, or where the paper's reading is by an adaptive softmax.
     """
-    if comparable_basis(m.lm) != "raw":
+    if m.concepts_by_lens is None:
         return None
-    found = _concepts(m.lm, m.examples, m.signs, m.options.per_layer, m.seed, m.hidden, "jacobian")[0]
     recorder = EventRecorder(m.seed, m.hidden, "jacobian")
     recorder.start(m.lm)
-    return replace(m, concepts=found, judged=None, sample=record_events(m.lm, m.examples, recorder))
+    sample = record_events(m.lm, m.examples, recorder)
+    return replace(m, concepts=m.concepts_by_lens, concepts_by_lens=None, judged=None, sample=sample)
 
 
 def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | None) -> Arrays:
@@ -181,6 +204,21 @@ def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | No
     arrays = record_events(lm, examples, recorder, 4096, sums).to_arrays()
     signs = [signs_by_run(lm, n, total).float().cpu().numpy() for n, total in enumerate(sums.result())]
     return {**arrays, **{f"signs {n}": found for n, found in enumerate(signs)}}
+
+
+def _changes(
+    lm: Decoder, examples: list[Segment], work: Work, options: Options, hidden: Tensor | None
+) -> ProbabilityChanges | None:
+    """Measure Eq. 2 on some of the examples; None for models with several streams."""
+    if not options.changes or lm.structure.streams is not None:
+        return None
+    n = min(options.changes, len(examples))
+    drawn = np.sort(np.random.default_rng([work.seed, 2]).choice(len(examples), n, replace=False))
+    chosen = [examples[i] for i in drawn.tolist()]
+    progress = partial(work.progress, "sub-updates added one by one")
+    return ProbabilityChanges(
+        **work.stage("changes", lambda: probability_changes(lm, chosen, hidden, progress).arrays())
+    )
 
 
 @torch.no_grad()

@@ -39,7 +39,8 @@ EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
 FEWEST = 20
 """Events, or sub-updates, below which nothing is judged."""
 AT_LEAST = 0.1
-"""Score from which on a sub-update matters: in logits, so that it multiplies the odds of its token by 1.1 (Eq. 2)."""
+"""Score from which on a sub-update matters, in logits of the stream that it is added to: there it multiplies the odds
+of its token by about 1.1 (Eq. 2). Where a norm follows, this is not the raw score."""
 
 NO_VALUES = "The figure's values are not in the text at hand."
 NOT_IN_PAPER = "The paper has no such figure."

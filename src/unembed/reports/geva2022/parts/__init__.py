@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from unembed.reports.geva2022.measurements import Measurements
-from unembed.reports.geva2022.parts import appendix, applications, concepts, events, layers
+from unembed.reports.geva2022.parts import appendix, applications, concepts, events, layers, scaling
 from unembed.reports.quantities import Part
 
 PARTS: tuple[Part[Measurements], ...] = (
+    *scaling.PARTS,
     *concepts.PARTS,
     *events.PARTS,
     *layers.PARTS,

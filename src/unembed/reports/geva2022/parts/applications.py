@@ -13,12 +13,14 @@ from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.published import PRINTED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, once
 from unembed.results import Table
+from unembed.toxicity.scorers import ATTRIBUTES
 
 PAPER_EXAMPLES = 10_000
 """Examples behind Tables 6, 9 and 10 of the paper; a tenth of them is for testing."""
 
 
-_RULES = {"rule": "sub_updates", "classifier": "both"}
+_RULES = {"rule": "sub_updates, set", "ordered": "sub_updates", "classifier": "both"}
+"""The rule of the paper's text, that of its released code, and the classifier of stream and update."""
 
 
 @once
@@ -45,7 +47,9 @@ def judge_rule(n: Numbers) -> Judgement:
         f"The rule leaves {n.rule_accuracy:.1f} ± {n.rule_accuracy_std:.1f} % of the predictions as they are and saves "
         f"{n.rule_saved_layers:.2f} ± {n.rule_saved_layers_std:.2f} of {n.n_layers} layers (an oracle: "
         f"{n.oracle:.2f}); the classifier leaves {n.classifier_accuracy:.1f} ± {n.classifier_accuracy_std:.1f} % and "
-        f"saves {n.classifier_saved_layers:.2f} ± {n.classifier_saved_layers_std:.2f}.",
+        f"saves {n.classifier_saved_layers:.2f} ± {n.classifier_saved_layers_std:.2f}. The ordered match of the "
+        f"released code leaves {n.ordered_accuracy:.1f} ± {n.ordered_accuracy_std:.1f} % and saves "
+        f"{n.ordered_saved_layers:.2f} ± {n.ordered_saved_layers_std:.2f}.",
         # If even an oracle saves less than a tenth of the layers, the methods cannot differ visibly, so there is no
         # verdict.
         None if n.oracle < 0.1 * n.n_layers else accurate and saves,
@@ -136,7 +140,7 @@ def toxicity_section(m: Measurements) -> Section | None:
         "Suppressing toxic text (Sec. 6.1)",
         (
             f"Values are turned on by setting their coefficient to 3, {on}. Continuations are of 20 tokens, scored by "
-            "the linear scorer that comes with the package; the paper's are scored by the Perspective API, so that "
+            f"{found.toxicity.provenance.notes['scorer']}; the paper's are scored by the Perspective API, so that "
             "shares compare with each other, not with the published ones. The released word filter bans the tokens of "
             "each word with a space before it; the strict one bans the word in any spelling.",
             found.perplexity_text,
@@ -148,7 +152,7 @@ def toxicity_section(m: Measurements) -> Section | None:
                 note,
                 [c for c in table.column_names if c not in ("arm", "perplexity", "published_perplexity")]
                 if name == "toxicity_published"
-                else ["toxicity", "toxicity_low", "toxicity_high", "published_toxicity"],
+                else [*ATTRIBUTES, "toxicity_low", "toxicity_high", "published_toxicity"],
                 apart=(("perplexity", "published_perplexity"),),
                 folded=name == "toxicity_published",
             )
@@ -156,6 +160,12 @@ def toxicity_section(m: Measurements) -> Section | None:
             if table is not None
         ),
     )
+
+
+_PROTOCOLS = {
+    "paper": "as in the paper: l1 or l2 and seven strengths, chosen in eight folds",
+    "quick": "with l2 and three strengths, chosen in three folds (the paper: l1 or l2, seven strengths, eight folds)",
+}
 
 
 def early_exit_section(m: Measurements) -> Section | None:
@@ -171,8 +181,10 @@ def early_exit_section(m: Measurements) -> Section | None:
             *small_sample(n),
             f"{n:,} examples (the paper: 10,000), one random prefix of each sentence. The sub-updates rule compares "
             "the clusters of a layer's ten dominant sub-updates with those of training examples that settled at this "
-            "layer and at each later one. Classifiers leave above a precision of 0.75, confidence rules by a promise "
-            "of at most 5 % disagreement.",
+            "layer and at each later one. The paper's text compares them as sets (this is judged), its released code "
+            f"in the order of the sub-updates. Classifiers are fitted {_PROTOCOLS[m.options.exit_protocol]}"
+            ", and leave above the threshold with the largest F1; confidence rules leave by a promise of at most 5 % "
+            "disagreement.",
         ),
         (
             _in_shares("saturation_frequency", found.saturation, "", ["share"]),

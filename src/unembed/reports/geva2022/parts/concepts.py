@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from unembed.annotation.agreement import token_agreement
 from unembed.annotation.files import KINDS, summary
 from unembed.annotation.from_values import automatic
 from unembed.concepts.token_classes import COUNTED
-from unembed.concepts.value_concepts import TOP
+from unembed.concepts.value_concepts import TOP, VectorConcepts
 from unembed.document.exhibits import by_layer, exhibit
 from unembed.document.intervals import Measured, difference_of, mean_of, paired_difference, ratio_of
 from unembed.document.model import Exhibit, Reference, Section
@@ -27,9 +27,19 @@ _GROUPS = {"in_a_concept": COUNTED, "with_stopwords": WITH_STOP_WORDS, **{kind: 
 """Columns of Tab. 2, each with the kinds of concepts that count."""
 
 
+BY_LENS = ", by the lens"
+"""Ends the names of vectors that the model's fitted lens reads."""
+
+
+@once
+def readings(m: Measurements) -> dict[str, VectorConcepts]:
+    """Return the concepts of every kind of vector, and of the same vectors read by the lens if there is one."""
+    return {**m.concepts, **{name + BY_LENS: found for name, found in (m.concepts_by_lens or {}).items()}}
+
+
 def _units(m: Measurements, vectors: str) -> np.ndarray | None:
     """Return the units that were drawn at random: the prefixes of updates, or the vectors themselves."""
-    return m.update_prefixes if vectors == UPDATES else None
+    return m.update_prefixes if vectors.removesuffix(BY_LENS) == UPDATES else None
 
 
 @once
@@ -40,7 +50,7 @@ def shares(m: Measurements) -> dict[str, dict[str, Measured]]:
             column: mean_of(found.coverage(kinds), units=_units(m, name), seed=m.seed, share=True)
             for column, kinds in _GROUPS.items()
         }
-        for name, found in m.concepts.items()
+        for name, found in readings(m).items()
     }
 
 
@@ -49,7 +59,7 @@ def numbers(m: Measurements) -> dict[str, Measured]:
     """Return the number of concepts of a vector, by kind of vector."""
     return {
         name: mean_of(found.number(), units=_units(m, name), seed=m.seed, share=True)
-        for name, found in m.concepts.items()
+        for name, found in readings(m).items()
     }
 
 
@@ -57,12 +67,24 @@ def numbers(m: Measurements) -> dict[str, Measured]:
 def coverage(m: Measurements) -> Numbers:
     """Measure how many top tokens of values, random vectors and updates are in a concept."""
     values, random, updates = (m.concepts[name].coverage(COUNTED) for name in (VALUES, RANDOM, UPDATES))
+    lensed = m.concepts_by_lens
     return Numbers(
+        by_lens=None if lensed is None else _by_lens(m, lensed),
         values=shares(m)[VALUES]["in_a_concept"],
         random=shares(m)[RANDOM]["in_a_concept"],
         updates=shares(m)[UPDATES]["in_a_concept"],
         against_random=ratio_of(values, random, seed=m.seed, share=True),
         updates_against_values=ratio_of(updates, values, units_a=m.update_prefixes, seed=m.seed, share=True),
+    )
+
+
+def _by_lens(m: Measurements, lensed: Mapping[str, VectorConcepts]) -> Numbers:
+    """Measure how many top tokens of values and random vectors are in a concept, read by the fitted lens."""
+    values, random = (lensed[name].coverage(COUNTED) for name in (VALUES, RANDOM))
+    return Numbers(
+        values=shares(m)[VALUES + BY_LENS]["in_a_concept"],
+        random=shares(m)[RANDOM + BY_LENS]["in_a_concept"],
+        ratio=ratio_of(values, random, seed=m.seed, share=True),
     )
 
 
@@ -91,7 +113,8 @@ def number_of_concepts(m: Measurements) -> Numbers:
 
 
 def _over_layers(m: Measurements, vectors: str, kinds: Sequence[str]) -> list[Measured]:
-    share, at = m.concepts[vectors].coverage(tuple(kinds)), np.array(m.concepts[vectors].layers)
+    found = readings(m)[vectors]
+    share, at = found.coverage(tuple(kinds)), np.array(found.layers)
     return [mean_of(share[at == n], seed=m.seed, share=True) for n in range(m.lm.n_layers)]
 
 
@@ -146,6 +169,15 @@ def _all_inside(layers: Sequence[Measured], low: float, high: float) -> bool | N
     return True if all(low <= x.value <= high for x in layers) else None
 
 
+def _sentence_by_lens(n: Numbers | None) -> str:
+    return (
+        ""
+        if n is None
+        else f" Read by the fitted lens, {percent(n.values)} of those of values and {percent(n.random)} of those of "
+        f"random vectors do: {format_interval(n.ratio)} times as many."
+    )
+
+
 QUANTITIES: tuple[Quantity[Measurements], ...] = (
     Quantity(
         "values against random",
@@ -159,7 +191,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         measure=coverage,
         judge=lambda n: judged(
             f"{percent(n.values)} of the top tokens of values belong to a concept, {percent(n.random)} of those of "
-            f"random vectors: {format_interval(n.against_random)} times as many.",
+            f"random vectors: {format_interval(n.against_random)} times as many.{_sentence_by_lens(n.by_lens)}",
             above(n.against_random, 1.5),
         ),
         explain=explain_concepts,
@@ -305,13 +337,15 @@ def section(m: Measurements) -> Section:
     """Show Tab. 2 and Fig. 2, and the concepts that a judge sees in the same values, if there is one."""
     reading = "read by the adaptive softmax's log-probabilities" if comparable_basis(m.lm) == "final" else "raw reading"
     columns = {"random_vectors": RANDOM, "updates": UPDATES, **({"negated": NEGATED} if NEGATED in m.concepts else {})}
+    if m.concepts_by_lens is not None:
+        columns |= {"values_by_lens": VALUES + BY_LENS, "random_vectors_by_lens": RANDOM + BY_LENS}
     of_layers = {
         "layer": range(m.lm.n_layers),
         **{kind: _over_layers(m, VALUES, (kind,)) for kind in COUNTED},
         "in_a_concept": coverage_by_layer(m).layers,
         **{column: _over_layers(m, vectors, COUNTED) for column, vectors in columns.items()},
     }
-    shown = (*COUNTED, "in_a_concept", "random_vectors", "updates", "negated")
+    shown = (*COUNTED, "in_a_concept", *columns)
     by_kind = "Share of the top tokens that belong to a concept, by layer and kind"
     by_vectors = "Sub-updates, random vectors and updates, by layer"
     every = m.concepts[VALUES].to_table()
@@ -327,6 +361,7 @@ def section(m: Measurements) -> Section:
             "its gain. In gated layers coefficients take both signs, and the sign of a value in the weights is a "
             "convention: `sub-updates` are the values at the sign that their coefficients have on balance at the "
             "ends of the examples, and those at the other sign have a row of their own.",
+            *_about_the_lens(m),
         ),
         (
             _table_2(m),
@@ -343,6 +378,18 @@ def section(m: Measurements) -> Section:
     )
 
 
+def _about_the_lens(m: Measurements) -> tuple[str, ...]:
+    return (
+        ()
+        if m.concepts_by_lens is None
+        else (
+            "The paper reads a vector as if no layer followed. Rows “by the lens” are of the same vectors, read by the "
+            "model's fitted lens, which carries them through the layers that follow; random vectors are the control of "
+            "each reading. Verdicts are on the paper's reading.",
+        )
+    )
+
+
 def _table_2(m: Measurements) -> Exhibit:
     printed = {"in_a_concept": COVERAGE, "with_stopwords": COVERAGE_WITH_STOP_WORDS}
 
@@ -351,9 +398,9 @@ def _table_2(m: Measurements) -> Exhibit:
         return replace(shares(m)[vectors][column], published=published)
 
     cells = {
-        "vectors": list(m.concepts),
-        **{column: [cell(vectors, column) for vectors in m.concepts] for column in _GROUPS},
-        "in_a_concept_wikilm": [COVERAGE.get(vectors, {}).get("wikilm") for vectors in m.concepts],
+        "vectors": list(readings(m)),
+        **{column: [cell(vectors, column) for vectors in readings(m)] for column in _GROUPS},
+        "in_a_concept_wikilm": [COVERAGE.get(vectors, {}).get("wikilm") for vectors in readings(m)],
         "concepts": list(numbers(m).values()),
     }
     title = "Share of the top 30 tokens that belong to a concept (Tab. 2)"

@@ -10,9 +10,16 @@ from unembed.corpus import Segment
 from unembed.document.exhibits import by_layer, exhibit
 from unembed.document.intervals import Measured, mean_of, paired_difference, ratio_of, share_of
 from unembed.document.model import Exhibit, Section
-from unembed.document.numbers import format_interval, percent, points
+from unembed.document.numbers import format_interval, format_number, percent, points
 from unembed.memories.event_sample import DOMINANT, EventSample
-from unembed.memories.event_scores import Kind, counted_events, event_scores, saturation_shares
+from unembed.memories.event_scores import (
+    Kind,
+    counted_events,
+    event_scores,
+    of_events,
+    saturation_shares,
+    scores_in_logits,
+)
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
@@ -23,6 +30,7 @@ from unembed.results import Provenance
 
 KINDS: tuple[Kind, ...] = ("saturation", "elimination")
 SHOWN = 40
+_ENDS = ("max", "mean", "min")
 _SCORES = {
     "raw": "e_w . m_i v_i, basis raw",
     "frozen": "e_w . m_i v_i through the final norm, basis frozen",
@@ -35,24 +43,33 @@ def _scores(m: Measurements, kind: Kind, random: bool = False) -> np.ndarray:
     return event_scores(m.sample, kind, basis=m.options.basis, random=random)
 
 
+def _logits(m: Measurements, kind: Kind, random: bool = False) -> np.ndarray:
+    """Return the same scores in logits of the stream that the sub-updates are added to."""
+    return of_events(m.sample, kind, scores_in_logits(m.sample, basis=m.options.basis, random=random))
+
+
+def _strongest(m: Measurements, kind: Kind) -> Measured:
+    """Return the largest of ten scores in logits of the stream, averaged over events."""
+    return mean_of(_logits(m, kind).max(axis=1), seed=m.seed)
+
+
 def _enough(m: Measurements, *kinds: Kind) -> bool:
     return all(len(_scores(m, kind)) >= FEWEST for kind in kinds)
 
 
 @once
 def table_4(m: Measurements) -> dict[tuple[Kind, str], Numbers]:
-    """Return the largest, mean and smallest of ten scores, by kind of event, for dominant and random sub-updates."""
-    return {
-        (kind, by): Numbers(
-            **{
-                name: mean_of(getattr(scores, name)(axis=1) if len(scores) else [], seed=m.seed)
-                for name in ("max", "mean", "min")
-            }
-        )
-        for kind in KINDS
-        for by in ("dominant", "random")
-        for scores in (_scores(m, kind, by == "random"),)
-    }
+    """Return the largest, mean and smallest of ten scores, by kind of event, for dominant and random sub-updates.
+
+    Each is averaged over events; `medians` are the same over events, in that order.
+    """
+
+    def of(scores: np.ndarray) -> Numbers:
+        ends = {name: getattr(scores, name)(axis=1) if len(scores) else np.zeros(0) for name in _ENDS}
+        found = {name: mean_of(values, seed=m.seed) for name, values in ends.items()}
+        return Numbers(**found, medians=[float(np.median(v)) if len(v) else None for v in ends.values()])
+
+    return {(kind, by): of(_scores(m, kind, by == "random")) for kind in KINDS for by in ("dominant", "random")}
 
 
 @once
@@ -64,6 +81,7 @@ def maxima(m: Measurements) -> Numbers | None:
     return Numbers(
         **{kind: table_4(m)[kind, "dominant"].max for kind in KINDS},
         ratio=ratio_of(largest["saturation"], largest["elimination"], seed=m.seed),
+        in_logits=_strongest(m, "saturation"),
     )
 
 
@@ -72,7 +90,8 @@ def _spread(m: Measurements, kind: Kind) -> Numbers | None:
     if not _enough(m, kind):
         return None
     found = table_4(m)[kind, "dominant"]
-    return Numbers(most=found.max, least=found.min, ratio=_ratio_of_sizes(_scores(m, kind), m.seed))
+    ratio = _ratio_of_sizes(_scores(m, kind), m.seed)
+    return Numbers(most=found.max, least=found.min, ratio=ratio, in_logits=_strongest(m, kind))
 
 
 def _ratio_of_sizes(scores: np.ndarray, seed: int) -> Measured:
@@ -90,8 +109,12 @@ def _ratio_of_sizes(scores: np.ndarray, seed: int) -> Measured:
 def _sides(n: Numbers) -> str:
     return (
         f"The largest of the ten scores is {format_interval(n.most)} on average, the smallest "
-        f"{format_interval(n.least)}, a ratio of sizes of {format_interval(n.ratio)}."
+        f"{format_interval(n.least)}, a ratio of sizes of {format_interval(n.ratio)}. {_in_logits(n)}"
     )
+
+
+def _in_logits(n: Numbers) -> str:
+    return f"In logits of the stream, the largest is {format_interval(n.in_logits)}."
 
 
 @once
@@ -104,6 +127,7 @@ def candidate(m: Measurements) -> Numbers | None:
         mean=table_4(m)["elimination", "dominant"].mean,
         falls=share_of(int((change < 0).sum()), len(change)),
         change=mean_of(change, seed=m.seed),
+        median=float(np.median(change)),
     )
 
 
@@ -118,6 +142,7 @@ def by_random(m: Measurements) -> Numbers | None:
         dominant=found["saturation", "dominant"].max,
         random=found["saturation", "random"].max,
         ratio=ratio_of(random, dominant, seed=m.seed),
+        in_logits=_strongest(m, "saturation"),
     )
 
 
@@ -140,11 +165,11 @@ def explain_candidate(m: Measurements) -> str:
     change = float(m.sample.candidate_change[counted_events(m.sample, "elimination")].mean())
     ten = float(_scores(m, "elimination").sum(axis=1).mean())
     return (
-        f"The ten dominant sub-updates together change the candidate's logit by {ten:+.2f} on average, the whole "
-        f"update by {change:+.2f}: the rest is done by its other sub-updates and its bias."
+        f"The ten dominant sub-updates together score the candidate {ten:+.2f} on average, the whole update "
+        f"{change:+.2f}: the rest is done by its other sub-updates and its bias."
         if abs(ten) < abs(change) / 2
-        else f"The ten dominant sub-updates themselves change the candidate's logit by {ten:+.2f} on average, of "
-        f"{change:+.2f} in all."
+        else f"The ten dominant sub-updates themselves score the candidate {ten:+.2f} on average, of {change:+.2f} in "
+        "all."
     )
 
 
@@ -155,13 +180,13 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         where="Sec. 5.1, Tab. 4",
         what="mean over events of the largest of ten scores, saturations over eliminations",
         published="8.5 in GPT2 and 1.2 in WikiLM for saturations (a third party's reading of Tab. 4)",
-        test=f"The ratio is above 1.5 and the score itself above {AT_LEAST} (odds times 1.1): a score that leaves the "
-        "odds as they are promotes nothing. Bootstrap over events.",
+        test=f"The ratio is above 1.5, and the score is above {AT_LEAST} logits of the stream: a score that changes "
+        "no odds promotes nothing. Bootstrap over events.",
         measure=maxima,
         judge=lambda n: judged(
             f"The strongest sub-update scores the promoted token {format_interval(n.saturation)} and the eliminated "
-            f"one {format_interval(n.elimination)}, a ratio of {format_interval(n.ratio)}.",
-            above(n.saturation, AT_LEAST),
+            f"one {format_interval(n.elimination)}, a ratio of {format_interval(n.ratio)}. {_in_logits(n)}",
+            above(n.in_logits, AT_LEAST),
             above(n.ratio, 1.5),
         ),
         origins=(
@@ -175,9 +200,10 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         where="Sec. 5.1, Tab. 4",
         what="size of the mean largest score over that of the mean smallest, saturations",
         published="8.5 (GPT2) and 1.2 (WikiLM) for the maximum; the minima are not in the text at hand",
-        test=f"The ratio is above 1.25 and the maximum above {AT_LEAST}; bootstrap over events.",
+        test=f"The ratio is above 1.25, and the maximum is above {AT_LEAST} logits of the stream; bootstrap over "
+        "events.",
         measure=lambda m: _spread(m, "saturation"),
-        judge=lambda n: judged(_sides(n), above(n.most, AT_LEAST), above(n.ratio, 1.25)),
+        judge=lambda n: judged(_sides(n), above(n.in_logits, AT_LEAST), above(n.ratio, 1.25)),
     ),
     Quantity(
         "sides of eliminations",
@@ -185,23 +211,24 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         where="Sec. 5.1, Tab. 4",
         what="size of the mean largest score over that of the mean smallest, eliminations",
         published="similar (the numbers are not in the text at hand)",
-        test=f"The ratio lies between 2/3 and 1.5 and the maximum is above {AT_LEAST}; bootstrap over events.",
+        test=f"The ratio lies between 2/3 and 1.5, and the maximum is above {AT_LEAST} logits of the stream; bootstrap "
+        "over events.",
         measure=lambda m: _spread(m, "elimination"),
-        judge=lambda n: judged(_sides(n), above(n.most, AT_LEAST), within(n.ratio, 2 / 3, 1.5)),
+        judge=lambda n: judged(_sides(n), above(n.in_logits, AT_LEAST), within(n.ratio, 2 / 3, 1.5)),
     ),
     Quantity(
         "eliminated indirectly",
         "Tokens eliminated from the top receive near-zero mean scores, suggesting that they are not eliminated "
         "directly: others rise.",
         where="Sec. 5.1",
-        what="share of eliminations in which the update lowers the candidate's own logit",
+        what="share of eliminations in which the whole update's score for the candidate is below 0",
         published="near-zero mean scores by dominant sub-updates; no share is given",
-        test="The candidate's own logit falls in fewer than half of the eliminations: if it falls in most, the update "
-        "pushes it down itself, whatever ten of its sub-updates score. Exact binomial interval over examples.",
+        test="The score is below 0 in fewer than half of the eliminations: if it is in most, the update pushes the "
+        "candidate down itself, whatever ten of its sub-updates score. Exact binomial interval over examples.",
         measure=candidate,
         judge=lambda n: judged(
             f"The dominant sub-updates score the eliminated candidate {format_interval(n.mean)} on average; the whole "
-            f"update changes its own logit, without the final norm, by {format_interval(n.change)}, downwards in "
+            f"update scores it {format_interval(n.change)} (median {format_number(n.median)}), below 0 in "
             f"{percent(n.falls)} of the eliminations.",
             below(n.falls, 0.5),
         ),
@@ -213,13 +240,13 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         where="Sec. 5.1, Tab. 4",
         what="mean largest of ten scores, random over dominant sub-updates, in saturations",
         published="dramatically lower than 8.5 (GPT2) and 1.2 (WikiLM)",
-        test=f"The ratio is below 0.1, an order of magnitude, and the dominant score above {AT_LEAST}; bootstrap over "
-        "events.",
+        test=f"The ratio is below 0.1, an order of magnitude, and the dominant score is above {AT_LEAST} logits of the "
+        "stream; bootstrap over events.",
         measure=by_random,
         judge=lambda n: judged(
             f"The largest score by ten random sub-updates is {format_interval(n.random)}, by the ten dominant ones "
-            f"{format_interval(n.dominant)}.",
-            above(n.dominant, AT_LEAST),
+            f"{format_interval(n.dominant)}. {_in_logits(n)}",
+            above(n.in_logits, AT_LEAST),
             below(n.ratio, 0.1),
         ),
     ),
@@ -262,6 +289,7 @@ def section(m: Measurements) -> Section:
             f"({_SCORES[m.options.basis]}); max, mean and min over the ten, averaged over events. As in the paper, "
             "saturations count if the FFN made them before the last layer. Its other numbers of Tab. 4 could not be "
             "confirmed and are left out.",
+            *about_units(m),
             *_fewer_than_ten(sample),
             published.CONTRADICTION,
         ),
@@ -275,6 +303,20 @@ def section(m: Measurements) -> Section:
             event_table(m.lm, sample, m.examples, provenance),
         ),
         (by_layer("saturation", drawn, "saturation_by_layer", series, "share of examples", "bar", references=lines),),
+    )
+
+
+def about_units(m: Measurements) -> tuple[str, ...]:
+    """State the unit of raw scores where a norm follows; nothing elsewhere."""
+    if m.lm.structure.final_norm is None or m.options.basis == "adaptive":
+        return ()
+    lengths = np.median(m.sample.stream_length, axis=1)
+    return (
+        "A norm follows, so that a raw score is not a change of a logit: it grows with the stream, whose length the "
+        f"norm divides out. The median length is {format_number(float(lengths.min()))} in layer "
+        f"{int(lengths.argmin())} and {format_number(float(lengths.max()))} in layer {int(lengths.argmax())}. “In "
+        "logits of the stream” means that the final norm, with the scale that it has for the stream before the FFN, is "
+        "applied to the sub-update.",
     )
 
 
@@ -321,23 +363,28 @@ def _score_table(m: Measurements) -> Exhibit:
         "sub_updates": [by for _, by in found],
         "max": list(largest.values()),
         **{name: [getattr(numbers, name) for numbers in found.values()] for name in ("mean", "min")},
+        **{f"median_{name}": [numbers.medians[at] for numbers in found.values()] for at, name in enumerate(_ENDS)},
     }
-    return exhibit("tab4", "Scores of the reference token (Tab. 4)", cells, m.provenance)
+    note = "max, mean, min: averaged over events; median_max and so on: their medians over events."
+    return exhibit("tab4", "Scores of the reference token (Tab. 4)", cells, m.provenance, note)
 
 
 def _saturation_table(sample: EventSample, provenance: Provenance) -> Exhibit:
     n, matched = len(sample), published.for_model(sample.n_layers)
     known = [share / 100 for share in published.SATURATION[matched]] if matched else [None] * sample.n_layers
     by_ffn = np.bincount(sample.saturation[sample.by_ffn()], minlength=sample.n_layers)
+    eliminations = np.bincount(counted_events(sample, "elimination")[0], minlength=sample.n_layers)
     shares = [share_of(round(share * n), n) for share in saturation_shares(sample)]
     cells = {
         "layer": range(sample.n_layers),
         "share": [replace(share, published=p) for share, p in zip(shares, known, strict=True)],
         "by_ffn": [share_of(int(count), n) for count in by_ffn],
+        "eliminations": [share_of(int(count), n) for count in eliminations],
     }
-    title = "Saturation by layer (Tab. 9-10)"
+    title = "Saturation by layer (Tab. 9-10), and eliminations"
     note = "Published where the depth is WikiLM's (16) or GPT2 medium's (24)."
-    return exhibit("saturation_by_layer", title, cells, provenance, note, percent=("share", "by_ffn"))
+    shown = ("share", "by_ffn", "eliminations")
+    return exhibit("saturation_by_layer", title, cells, provenance, note, percent=shown)
 
 
 def event_table(lm: Decoder, sample: EventSample, examples: list[Segment], provenance: Provenance) -> Exhibit:

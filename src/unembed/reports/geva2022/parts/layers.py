@@ -13,7 +13,8 @@ from unembed.document.intervals import Measured, difference_of, mean_of, ratio_o
 from unembed.document.model import Exhibit, Reference, Section
 from unembed.document.numbers import format_interval, format_number, format_percent, percent, points
 from unembed.lens import comparable_basis, read
-from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores
+from unembed.memories.event_sample import TOKENS
+from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores, scores_in_logits
 from unembed.memories.values import values_of
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
@@ -110,10 +111,21 @@ def rare(m: Measurements) -> np.ndarray:
 
 @once
 def figure_3(m: Measurements) -> Numbers:
-    """Return the dominant sub-updates' scores of the top candidate, by layer and for every example."""
+    """Return the dominant sub-updates' scores of the top candidate, by layer and for every example.
+
+    They are in the paper's unit and, under names that end in "in_logits", in logits of the stream before the FFN.
+    """
     scores = candidate_scores(m.sample, basis=m.options.basis)  # layer example 10
     maxima, minima = scores.max(axis=-1), scores.min(axis=-1)
-    return Numbers(means=means(scores.mean(axis=-1), m.seed, share=False), maxima=maxima, minima=minima, seed=m.seed)
+    logits = scores_in_logits(m.sample, basis=m.options.basis)[..., TOKENS.index("candidate")]
+    return Numbers(
+        means=means(scores.mean(axis=-1), m.seed, share=False),
+        maxima=maxima,
+        minima=minima,
+        maxima_in_logits=logits.max(axis=-1),
+        minima_in_logits=logits.min(axis=-1),
+        seed=m.seed,
+    )
 
 
 def _of_deep_models(m: Measurements) -> Numbers | None:
@@ -150,10 +162,12 @@ def judge_peaks(n: Numbers) -> Judgement:
     peak = int(np.argmax(by_layer))
     size, rest = mean_of(earlier[peak], seed=n.seed), np.delete(by_layer, peak)
     prominent = ratio_of(earlier[peak], np.full(2, np.median(rest)), seed=n.seed) if len(rest) else None
+    in_logits = mean_of(n.maxima_in_logits[peak], seed=n.seed)
     return judged(
         f"Below {_top(n_layers)} of {n_layers} the mean of the largest score peaks in layer {peak} "
-        f"({format_interval(size)}); the median of the other layers is {format_number(float(np.median(rest)))}.",
-        above(size, AT_LEAST),
+        f"({format_interval(size)}, in logits of the stream {format_interval(in_logits)}); the median of the other "
+        f"layers is {format_number(float(np.median(rest)))}.",
+        above(in_logits, AT_LEAST),
         None if prominent is None else above(prominent, 1.5),
         peak <= 11 / 16 * (n_layers - 1),
     )
@@ -163,12 +177,16 @@ def judge_strongly_down(n: Numbers) -> Judgement:
     """Judge the minima of the last layers against those of the others."""
     n_layers, below_top = len(n.minima), len(n.minima) - _last_layers(len(n.minima))
     # The examples are what was drawn at random, so the layers of each example are averaged first.
-    top, rest = n.minima[below_top:].mean(axis=0), n.minima[:below_top].mean(axis=0)
+    (top, rest), (top_in_logits, rest_in_logits) = (
+        (minima[below_top:].mean(axis=0), minima[:below_top].mean(axis=0)) for minima in (n.minima, n.minima_in_logits)
+    )
     ratio, size = ratio_of(top, rest, seed=n.seed), mean_of(top, seed=n.seed)
+    in_logits = mean_of(top_in_logits, seed=n.seed)
     return judged(
         f"In {_top(n_layers)} of {n_layers} the smallest of the ten scores is {format_interval(size)} on average, in "
-        f"the others {format_interval(mean_of(rest, seed=n.seed))}.",
-        below(size, -AT_LEAST),
+        f"the others {format_interval(mean_of(rest, seed=n.seed))}; in logits of the stream "
+        f"{format_interval(in_logits)} and {format_interval(mean_of(rest_in_logits, seed=n.seed))}.",
+        below(in_logits, -AT_LEAST),
         above(ratio, 2),
     )
 
@@ -260,8 +278,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         where="Sec. 5.2, Fig. 3",
         what="largest of the ten scores of the top candidate, by layer below the last seventh",
         published="peaks in layers 3 to 5 of 24 (GPT2) and 4 to 11 of 16 (WikiLM)",
-        test=f"The peak lies in the first 11/16 of the depth, is above {AT_LEAST} and more than 1.5 times the median "
-        "of the other layers; bootstrap over examples.",
+        test=f"The peak lies in the first 11/16 of the depth, is above {AT_LEAST} logits of the stream, and is more "
+        "than 1.5 times the median of the other layers; bootstrap over examples.",
         measure=_of_deep_models,
         judge=judge_peaks,
         references={
@@ -278,7 +296,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         where="Sec. 5.2, Fig. 3",
         what="smallest of the ten scores of the top candidate, last seventh of the layers over the others",
         published="strongly negative in layers 23-24 of GPT2 medium and 14-16 of WikiLM",
-        test=f"The mean minimum of these layers is below -{AT_LEAST} (odds divided by 1.1) and more than twice that of "
+        test=f"The mean minimum of these layers is below -{AT_LEAST} logits of the stream, and more than twice that of "
         "the others; bootstrap over examples, whose layers are averaged first.",
         measure=_of_deep_models,
         judge=judge_strongly_down,
@@ -351,6 +369,15 @@ def section(m: Measurements) -> Section:
         (
             by_layer("fig3", scores, "fig3", ("max", "mean", "min"), f"score ({extreme.basis})", percent=False),
             by_layer(
+                "fig3_in_logits",
+                f"{scores}, with the stream's scale divided out",
+                "fig3",
+                {"max_in_logits": "max", "min_in_logits": "min"},
+                "logits of the stream before the FFN",
+                percent=False,
+                published=no_figure,
+            ),
+            by_layer(
                 "extremes", title, "fig3", ("extremes",), "appearances", "bar", percent=False, published=no_figure
             ),
         ),
@@ -377,9 +404,18 @@ def _figure_3(m: Measurements) -> Exhibit:
         "min": means(found.minima, m.seed, share=False),
         "random_max": random.max(-1).mean(-1).tolist(),
         "random_min": random.min(-1).mean(-1).tolist(),
+        **{
+            f"median_{name}": np.median(x, axis=1).tolist()
+            for name, x in (("max", found.maxima), ("min", found.minima))
+        },
+        "max_in_logits": found.maxima_in_logits.mean(axis=1).tolist(),
+        "min_in_logits": found.minima_in_logits.mean(axis=1).tolist(),
+        "stream_length": np.median(m.sample.stream_length, axis=1).tolist(),
         "extremes": np.bincount(m.extreme.layer, minlength=m.sample.n_layers).tolist(),
     }
-    return exhibit("fig3", "Scores of the top candidate by layer (Fig. 3)", cells, m.provenance, apart=(("extremes",),))
+    apart = (("max_in_logits", "min_in_logits"), ("stream_length",), ("extremes",))
+    note = "Averages over examples, and medians. In logits: of the stream before the FFN. Stream length: its median."
+    return exhibit("fig3", "Scores of the top candidate by layer (Fig. 3)", cells, m.provenance, note, apart=apart)
 
 
 def _group_table(m: Measurements) -> Exhibit:

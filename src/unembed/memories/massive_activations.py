@@ -1,0 +1,43 @@
+"""Find positions with massive activations: there the residual stream is many times longer than at other positions.
+
+In many models this is the first token of a text. A mean over positions then says little about the others, so analyses
+that average over positions leave such positions out.
+
+Source: Sun et al. 2024, "Massive Activations in Large Language Models".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+
+from unembed.models.decoder import Decoder
+from unembed.stream.run import run
+
+MASSIVE = 10
+"""Times the layer's median length of the stream, above which a position has massive activations."""
+LEFT_OUT = f"positions left out (stream over {MASSIVE} times the layer's median)"
+"""The name of their number in provenances and reports."""
+
+
+def massive_positions(lengths: Float[np.ndarray, "layer position"]) -> Bool[np.ndarray, " position"]:
+    """Mark positions whose stream is more than `MASSIVE` times as long as the layer's median, in any layer.
+
+    Args:
+        lengths: the length of the stream after each layer, at positions drawn at random.
+    """
+    return (lengths > MASSIVE * np.median(lengths, axis=1, keepdims=True)).any(axis=0)
+
+
+def stream_lengths(lm: Decoder, prefixes: Iterable[np.ndarray]) -> Float[np.ndarray, "layer prefix"]:
+    """Return the length of the stream after each layer at the last position of each prefix.
+
+    Args:
+        prefixes: token ids, a row each; each is one run.
+    """
+    rows = (torch.from_numpy(one).long()[None] for one in prefixes)
+    ends = [run(lm, row, "resid_post", logits=False)["resid_post"][:, 0, -1] for row in rows]
+    return np.stack([end.float().norm(dim=-1).cpu().numpy() for end in ends], axis=1)

@@ -1,0 +1,147 @@
+"""Test Eq. 2 where it is not exact: add one sub-update to the stream, and read the stream through the model's norm.
+
+Without a norm, adding m v to the stream x multiplies the probability of each token w by exp(e_w . m v), divided by a
+factor that is the same for all tokens. A final norm divides the stream by its scale, so the score e_w . m v is then no
+change of a logit. Measured are the score, the change of the token's logit, and the change of log p(w), for the dominant
+sub-updates of every layer at the ends of text prefixes.
+
+Source: Geva et al. 2022, section 3, Eq. 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unembed.corpus import Segment
+from unembed.lens import comparable_basis, logits_of
+from unembed.memories.event_sample import DOMINANT
+from unembed.memories.sub_updates import contributions
+from unembed.models.decoder import Decoder
+from unembed.stream.decomposition import branch_of_run, memory_points, require_one_stream
+from unembed.stream.run import Run, run
+
+_ROWS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityChanges:
+    """Scores of the dominant sub-updates, and what each changes when it is added alone.
+
+    The tokens are the model's prediction, and the top token before the layer's FFN.
+    """
+
+    score: Float[np.ndarray, "layer example 10 token"]
+    """e_w . m v."""
+    logit: Float[np.ndarray, "layer example 10 token"]
+    """Change of w's logit, from the stream before the FFN to that stream and m v."""
+    log_probability: Float[np.ndarray, "layer example 10 token"]
+    """Change of log p(w), in nats."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the fields by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@torch.no_grad()
+def probability_changes(
+    lm: Decoder,
+    examples: Sequence[Segment],
+    hidden: Bool[Tensor, " d_vocab"] | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> ProbabilityChanges:
+    """Measure what each dominant sub-update changes at the last position of each prefix.
+
+    Args:
+        hidden: tokens that are neither predictions nor candidates: those that the model never learned.
+        progress: called with the number of prefixes done and their number.
+
+    Raises:
+        Unsupported: the model has no memories, or several streams.
+
+    Memory: the unembedding in float32 for models in half precision, and 256 times the logits of a position.
+    """
+    require_one_stream(lm, "the effects of single sub-updates")
+    readout, rows = _Readout.of(lm), []
+    for done, example in enumerate(examples):
+        progress(done, len(examples))
+        rows.append(_of_prefix(lm, readout, example.tokens, hidden))
+    progress(len(examples), len(examples))
+    score, logit, log_probability = (torch.stack(column, dim=1).numpy() for column in zip(*rows, strict=True))
+    return ProbabilityChanges(score, logit, log_probability)
+
+
+@dataclass(frozen=True, eq=False)
+class _Readout:
+    """The model's own readout in at least float32: in half precision, the change by one sub-update is rounded away."""
+
+    lm: Decoder
+    W_U: Float[Tensor, "d_model d_vocab"] | None
+    """None for an adaptive softmax, which is read by its module."""
+
+    @classmethod
+    def of(cls, lm: Decoder) -> _Readout:
+        if comparable_basis(lm) == "final":
+            return cls(lm, None)
+        return cls(lm, lm.weights.W_U.to(torch.promote_types(lm.dtype, torch.float32)))
+
+    def logits(self, x: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+        lm = self.lm
+        if self.W_U is None:
+            return logits_of(lm, x.to(lm.dtype)).to(x.dtype)
+        norm = lm.structure.final_norm
+        if norm is not None:
+            x = norm.frozen(x, norm.scale(x)) + (0.0 if norm.bias is None else norm.bias)
+        logits = x.to(self.W_U.dtype) @ self.W_U
+        return lm.structure.capped(logits if lm.weights.b_U is None else logits + lm.weights.b_U)
+
+    def of_tokens(
+        self, x: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row t"]
+    ) -> tuple[Float[Tensor, "row t"], Float[Tensor, "row t"]]:
+        """Return the logits and the log-probabilities of each row's tokens."""
+        parts = []
+        for rows, chosen in zip(x.split(_ROWS), tokens.split(_ROWS), strict=True):
+            logits = self.logits(rows)
+            own = logits.gather(1, chosen)
+            parts.append((own, own - logits.logsumexp(dim=-1, keepdim=True)))
+        logits, log_probabilities = zip(*parts, strict=True)
+        return torch.cat(logits), torch.cat(log_probabilities)
+
+    def first(self, x: Float[Tensor, "row d_model"], hidden: Bool[Tensor, " d_vocab"] | None) -> Int[Tensor, " row"]:
+        """Return the token with the largest logit of each row."""
+        logits = self.logits(x)
+        return (logits if hidden is None else logits.masked_fill(hidden, -torch.inf)).argmax(dim=-1)
+
+
+def _of_prefix(
+    lm: Decoder, readout: _Readout, tokens: Int[Tensor, " pos"], hidden: Bool[Tensor, " d_vocab"] | None
+) -> tuple[Float[Tensor, "layer k token"], Float[Tensor, "layer k token"], Float[Tensor, "layer k token"]]:
+    """Return scores, changes of the logit, and changes of the log-probability at the last position of a prefix."""
+    points = ["resid_pre" if block.parallel else "resid_mid" for block in lm.structure.blocks]
+    result = run(lm, tokens[None], (*dict.fromkeys(points), *memory_points(lm), "resid_post"), logits=False)
+    wide = torch.promote_types(lm.dtype, torch.float32)
+    before = torch.stack([result.at(point, n)[0, -1].to(lm.device) for n, point in enumerate(points)]).to(wide)
+    parts = torch.stack([_sub_updates(lm, result, n) for n in range(lm.n_layers)])  # layer k d_model
+    final = readout.first(result.at("resid_post", lm.n_layers - 1)[0, -1:].to(before), hidden)
+    words = torch.stack([final.expand(lm.n_layers), readout.first(before, hidden)], dim=-1)  # final, candidate
+    rows = torch.cat([before[:, None], before[:, None] + parts], dim=1)
+    logits, log_probabilities = readout.of_tokens(
+        rows.flatten(0, 1), words[:, None].expand(-1, rows.shape[1], -1).flatten(0, 1)
+    )
+    score = torch.einsum("lkd,ltd->lkt", parts, lm.weights.W_U.T[words].to(wide))
+    by_row = (t.view(*rows.shape[:2], 2) for t in (logits, log_probabilities))
+    logit, log_probability = ((t[:, 1:] - t[:, :1]).cpu() for t in by_row)
+    return score.cpu(), logit, log_probability
+
+
+def _sub_updates(lm: Decoder, result: Run, layer: int) -> Float[Tensor, "k d_model"]:
+    """Return the dominant sub-updates of a layer at the last position, as they are added to the stream."""
+    wide = torch.promote_types(lm.dtype, torch.float32)
+    m, W_out = result.at("coefficients", layer)[0, -1].to(lm.device, wide), lm.weights.W_out[layer].to(wide)
+    index = contributions(m, W_out).topk(min(DOMINANT, len(m))).indices
+    return branch_of_run(lm, result, layer, -1).written(m[index, None] * W_out[index]).to(wide)
