@@ -36,10 +36,18 @@ from unembed.memories.event_scores import candidate_scores, event_scores, scores
 from unembed.memories.massive_activations import LEFT_OUT, massive_positions
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.geva2022 import QUANTITIES, published
-from unembed.reports.geva2022.measurements import NEGATED, VALUES, judged_values, measure
+from unembed.reports.geva2022.measurements import NEGATED, VALUES, default_clusters, judged_values, measure
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.parts.applications import small_sample
-from unembed.reports.geva2022.parts.layers import frequently_active, is_rare, top_ids, ways_of
+from unembed.reports.geva2022.parts.layers import (
+    cases_of,
+    frequently_active,
+    groups,
+    is_rare,
+    judge_groups,
+    top_ids,
+    ways_of,
+)
 from unembed.reports.stages import Work
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
@@ -312,3 +320,31 @@ def test_prefixes_that_end_in_a_massive_token_are_left_out_of_events_and_updates
     assert all(int(example.tokens[-1]) != e for example in m.examples)
     assert [example.number for example in m.examples] == m.sample.segment.tolist()
     assert set(m.update_prefixes.tolist()) <= {example.number for example in m.examples}
+
+
+def test_clusters_are_as_many_as_in_the_paper_where_there_are_as_many_values() -> None:
+    assert [default_clusters(n) for n in (5, 46_080, 65_536, 98_304, 10**6)] == [1, 4608, 10_000, 10_000, 10_000]
+
+
+def test_the_papers_thresholds_periods_and_counts_of_another_text(made, tmp_path: Path) -> None:
+    lm, report, _ = made
+    every = event_sample(lm, TEXTS, 20, seed=3)
+    sample = every.only(~massive_positions(every.stream_length))
+    size = np.abs(candidate_scores(sample))
+    for row, limit in zip(report["extreme_thresholds"].rows(), (None, 10.0, 5.0), strict=True):
+        assert row["threshold"] == (limit or pytest.approx(np.quantile(size, 0.995), rel=1e-5))
+        assert row["appearances"] == int((size > row["threshold"]).sum())
+        assert row["share"] == pytest.approx((size > row["threshold"]).mean())
+    (tmp_path / "larger.txt").write_text("a b c c c", encoding="utf-8")
+    options = Options(**OPTIONS, frequency_text=str(tmp_path / "larger.txt"))
+    m = measure(lm, open_corpus(TEXTS), Work(tmp_path, {}, 3), options)
+    ids = torch.cat([segment.tokens for segment in open_corpus(str(tmp_path / "larger.txt")).segments(lm)])
+    counts = torch.bincount(ids, minlength=lm.d_vocab).numpy()
+    special = [i for i in (lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id) if i is not None]
+    counts[special] = m.token_counts[special]
+    assert m.token_counts.tolist() == counts.tolist()
+    seen = m.token_counts if m.hidden is None else m.token_counts[~m.hidden.numpy()]
+    assert m.unseen == pytest.approx((seen == 0).mean()) and m.unseen > 0.5
+    assert "do not occur in the text" in judge_groups(groups(m)).here
+    tokens = lm.token_strings(m.sample.final.tolist())
+    assert cases_of(m)["period"].tolist() == [token.strip() == "." for token in tokens]

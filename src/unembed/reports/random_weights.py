@@ -76,6 +76,7 @@ def control_judgements(
     own = replace(
         work,
         key={**work.key, "control": digest},
+        lens=None,  # it was fitted on the model itself
         progress=lambda what, done, total: work.progress(f"random weights: {what}", done, total),
     )
     m = measure(with_random_weights(lm), own)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.reports.geva2022.test_parts import around
+from tests.reports.sample import part_of
 from unembed.reports.geva2021 import QUANTITIES
+from unembed.reports.geva2021.parts.values import PAPER_BINS, by_paper_bins
+from unembed.reports.geva2021.values import Agreement
 from unembed.reports.quantities import Numbers
 
 PATTERNS: dict[str, Any] = {"some": around(1), "number": around(3), "covered": around(0.7), "by_chance": around(0.3)}
@@ -108,3 +112,16 @@ def test_each_claim_can_agree_disagree_and_stay_open(quantity: Any) -> None:
 def test_too_few_agreeing_cases_are_not_judged() -> None:
     for quantity in (q for q in QUANTITIES if q.name in ("stop words", "short prefixes")):
         assert quantity.judge(Numbers(**CASES[quantity.name][0] | {"cases": 19})) is None
+
+
+def test_agreement_in_the_papers_bins_is_that_of_a_loop() -> None:
+    random = np.random.default_rng(0)
+    probability = random.uniform(5e-5, 5e-4, 300)
+    probability[0] = PAPER_BINS[0]
+    target, top = random.integers(-1, 3, 300), random.integers(0, 3, 300)
+    found = by_paper_bins(part_of(Agreement, probability=probability, target=target, top=top))
+    ends = [0.0, *PAPER_BINS, 1.0]
+    for n, rate in enumerate(found):
+        rows = [i for i in range(300) if target[i] >= 0 and ends[n] <= probability[i] < ends[n + 1]]
+        assert rate.n == len(rows) and rate.value == pytest.approx(np.mean(top[rows] == target[rows]))
+    assert len(found) == 9 and sum(rate.n for rate in found) == (target >= 0).sum()

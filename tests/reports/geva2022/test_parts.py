@@ -131,12 +131,17 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         {"covered": 0.017, "by_chance": np.array([0.03, 0.04])},
     ),
     "two groups": (
-        {"rare": np.full(20, 0.9), "common": np.linspace(0, 1, 20), "seed": 0},
-        {"rare": np.full(20, 0.2), "common": np.full(20, 0.9), "seed": 0},
-        {"rare": np.full(3, 0.9), "common": np.full(20, 0.1), "seed": 0},
+        {"rare": np.full(20, 0.9), "common": np.linspace(0, 1, 20), "unseen": 0.1, "seed": 0},
+        {"rare": np.full(20, 0.2), "common": np.full(20, 0.9), "unseen": 0.1, "seed": 0},
+        {"rare": np.full(3, 0.9), "common": np.full(20, 0.1), "unseen": 0.1, "seed": 0},
     ),
     "easy inputs": tuple(
-        {"extreme": around(*x), "all": around(0.3, 0.05)} for x in ((0.7, 0.1), (0.17, 0.04), (0.5, 0.1))
+        {
+            "extreme": around(*x),
+            "all": around(0.3, 0.05),
+            "cases": dict.fromkeys(("short_prefix", "easy_target", "period"), (around(0.4, 0.02), around(0.2, 0.01))),
+        }
+        for x in ((0.7, 0.1), (0.17, 0.04), (0.5, 0.1))
     ),
     "sub-updates rule": (RULE, {**RULE, "rule_saved_layers": 0.64}, {**RULE, "oracle": 0.5}),
     "less toxic": tuple(
@@ -173,6 +178,24 @@ def test_each_claim_can_agree_disagree_and_stay_open(quantity: Any) -> None:
     for numbers, verdict in zip(CASES[quantity.name], ("agrees", "differs", "inconclusive"), strict=True):
         found = quantity.judge(Numbers(**numbers))
         assert (found.verdict, found.here[-1]) == (verdict, "."), (quantity.name, found)
+
+
+def judge(name: str, **numbers: Any) -> str:
+    """The verdict of a quantity on made-up numbers, the first of its cases but for those given."""
+    (quantity,) = (quantity for quantity in QUANTITIES if quantity.name == name)
+    found = quantity.judge(Numbers(**(CASES[name][0] | numbers)))
+    assert found is not None
+    return found.verdict
+
+
+def test_rare_tokens_are_not_judged_where_half_of_the_vocabulary_has_no_count() -> None:
+    assert judge("two groups") == "agrees"
+    assert judge("two groups", unseen=0.6) == "inconclusive"
+
+
+def test_short_prefixes_do_not_hide_that_targets_are_harder() -> None:
+    cases = {**CASES["easy inputs"][0]["cases"], "easy_target": (around(0.05, 0.01), around(0.23, 0.01))}
+    assert judge("easy inputs", cases=cases) == "differs"
 
 
 def test_constant_zeros_have_no_verdict_of_their_own() -> None:

@@ -43,6 +43,9 @@ VALUES, RANDOM, UPDATES = "sub-updates", "random vectors", "updates"
 NEGATED = "sub-updates, negated"
 """What gated memories promote at the rarer sign of their coefficients: the same values read at their other end."""
 _STAGES = 6
+PAPER_CLUSTERS = 10_000
+FEWEST_VALUES = 65_536
+"""Values of WikiLM, the smaller of the paper's models by this number."""
 
 Signs = tuple[Float[Tensor, " _"], ...]
 """For each layer the signs of its values; layers of experts and dense ones have different numbers of them."""
@@ -65,7 +68,7 @@ class Measurements:
         concepts_by_lens: the same vectors read by the model's fitted lens; None where there is none.
         update_prefixes: for each of the whole updates, the number of the prefix it was made on.
         judged: concepts that a judge sees in the same values; None without one.
-        token_counts: occurrences of each token in the text.
+        token_counts: occurrences of each token in the text, or in the text that the options name for frequencies.
         overlaps: top tokens read raw and through the final norm: "values", "random", "value_with_random",
             "random_with_value", (layer, vector) each.
         extreme: the most extreme sub-updates of the examples.
@@ -95,6 +98,12 @@ class Measurements:
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
         """The tokens left out of every reading."""
         return hidden_tokens(self.lm, self.options.include_unlearned)
+
+    @property
+    def unseen(self) -> float:
+        """The share of the tokens that do not occur in the text of the frequencies, of those that are not left out."""
+        counts = self.token_counts if self.hidden is None else self.token_counts[~self.hidden.cpu().numpy()]
+        return float((counts == 0).mean())
 
     @property
     def text_lengths(self) -> Int[np.ndarray, " example"]:
@@ -154,7 +163,9 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     judged = None if options.judge is None else judged_values(concepts[VALUES], options.judge, work)
     work.progress("clusters", 3, _STAGES)
     clusters = _clusters(lm, work, options.clusters, signs)
-    counts = work.stage("token_counts", lambda: {"counts": token_counts(lm, corpus)})["counts"]
+    frequencies = corpus if options.frequency_text is None else open_corpus(options.frequency_text)
+    counted = replace(work, key={**work.key, "frequencies": frequencies.fingerprint})
+    counts = counted.stage("token_counts", lambda: {"counts": token_counts(lm, frequencies)})["counts"]
     work.progress("norms", 4, _STAGES)
     overlaps = work.stage("norms", lambda: _norms(lm, options.norm_values, work.seed, hidden, signs))
     work.progress("section 6", 5, _STAGES)
@@ -302,9 +313,14 @@ def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None, signs:
     return {name: np.stack([getattr(row, name).cpu().numpy() for row in rows]) for name in names}
 
 
+def default_clusters(n_values: int) -> int:
+    """Return the paper's number of clusters where there are as many values as in its smaller model, else a tenth."""
+    return PAPER_CLUSTERS if n_values >= FEWEST_VALUES else max(1, n_values // 10)
+
+
 def _clusters(lm: Decoder, work: Work, n_clusters: int | None, signs: Signs) -> ValueClusters:
-    """Cluster all values and store the tree as a stage; by default a tenth as many clusters as values."""
-    n_clusters = max(1, lm.n_memories // 10) if n_clusters is None else n_clusters
+    """Cluster all values and store the tree as a stage; see `Options.clusters` for their number."""
+    n_clusters = default_clusters(lm.n_memories) if n_clusters is None else n_clusters
 
     def compute() -> Arrays:
         clusters = cluster_values(lm, n_clusters, signs=signs)

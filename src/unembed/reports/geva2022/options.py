@@ -18,7 +18,10 @@ class Options:
         changes: of these, how many test Eq. 2, the change of a probability by each dominant sub-update; 0 leaves it
             out.
         per_layer: vectors of each layer searched for concepts (paper: 10).
-        clusters: clusters of all values (paper: 10,000 of 98,304); a tenth of the values when None.
+        clusters: clusters of all values (paper: 10,000 of 65,536 or 98,304); when None, 10,000 where there are at least
+            65,536 values, else a tenth of the values.
+        frequency_text: text in which tokens are counted, to tell rare tokens from common ones; what `open_corpus`
+            takes, as a path; the text of the examples when None.
         threshold: score beyond which a sub-update is extreme (paper: 10 for GPT2, 5 for WikiLM); the outermost 0.5 %
             when None, because units of scores differ between models.
         norm_values: values of each layer for App. A.1.
@@ -46,6 +49,7 @@ class Options:
     changes: int = 100
     per_layer: int = 10
     clusters: int | None = None
+    frequency_text: str | None = None
     threshold: float | None = None
     norm_values: int = 1000
     basis: ScoreBasis = "raw"

@@ -18,6 +18,8 @@ from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, belo
 
 BINS = 8
 """Bins of the largest probability; the paper has eight."""
+PAPER_BINS = (8.9e-5, 1.3e-4, 1.8e-4, 2.2e-4, 2.7e-4, 3.1e-4, 3.6e-4, 4e-4)
+"""Where the paper's bins begin (labels of Fig. 6)."""
 
 
 def rates(a: Agreement) -> list[Measured]:
@@ -77,6 +79,14 @@ def by_probability(m: Measurements) -> Numbers:
         ends=[[float(f"{a.probability[part[at]]:.3g}") for part in parts] for at in (0, -1)],
         trend=rank_correlation(a.probability[known], a.agrees[known].astype(float), seed=m.seed),
     )
+
+
+def by_paper_bins(a: Agreement) -> list[Measured]:
+    """Return the agreement rate of the values below the paper's first bin, and of those in each of its bins."""
+    known = a.target >= 0
+    bins = np.searchsorted(PAPER_BINS, a.probability[known], side="right")
+    agrees = a.agrees[known]
+    return [share_of(int(agrees[bins == n].sum()), int((bins == n).sum())) for n in range(len(PAPER_BINS) + 1)]
 
 
 @once
@@ -225,7 +235,10 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.bins[-1], max(b.value for b in n.bins[:-1])),
         ),
         references={"fig6_max_probability": (Reference("published", (0.0, 0.95), at=(0.0, 1.0), series=0),)},
-        origins=(Origin("agreement by probability", "from near 0 to about 0.95", READ_OFF, "Fig. 6"),),
+        origins=(
+            Origin("agreement by probability", "from near 0 to about 0.95", READ_OFF, "Fig. 6"),
+            Origin("bins of the largest probability", "8.9e-5 to 4e-4", READ_OFF, "Fig. 6"),
+        ),
     ),
     Quantity(
         "predictive values are upper",
@@ -281,6 +294,7 @@ def values_section(m: Measurements) -> Section:
         **boxes("rank", ranks(a)),
     }
     of_bins = {"bin": range(len(bins.bins)), "from": bins.ends[0], "to": bins.ends[1], "agreement": bins.bins}
+    of_paper_bins = {"from": [0.0, *PAPER_BINS], "to": [*PAPER_BINS, 1.0], "agreement": by_paper_bins(a)}
     top = m.triggers.top
     scale = m.lm.d_vocab / paper.D_VOCAB
     published_ranks = Reference(
@@ -303,6 +317,10 @@ def values_section(m: Measurements) -> Section:
                     percent=("agreement", "by_chance")),
             exhibit("max_probability", "Agreement by the largest probability", of_bins, m.provenance,
                     percent=("agreement",)),
+            exhibit("max_probability_published", "Fig. 6: agreement in the paper's bins of the largest probability",
+                    of_paper_bins, m.provenance,
+                    f"The paper's vocabulary has {paper.D_VOCAB:,} words, so that a word's even share is "
+                    f"{1 / paper.D_VOCAB:.1e}; here it is {1 / m.lm.d_vocab:.1e}.", percent=("agreement",)),
             predictive_exhibit(
                 "predictive_values", "most predictive values", m, a, m.triggers,
                 f"Precision: the share of the key's top {top} triggers that are followed by the value's first token.",

@@ -14,7 +14,7 @@ from unembed.document.model import Exhibit, Reference, Section
 from unembed.document.numbers import format_interval, format_number, format_percent, percent, points
 from unembed.lens import comparable_basis, read
 from unembed.memories.event_sample import TOKENS
-from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores, scores_in_logits
+from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores, extreme_sub_updates, scores_in_logits
 from unembed.memories.values import values_of
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
@@ -26,6 +26,8 @@ FREQUENT = 0.9
 """Share of the appearances that the frequently active clusters hold together; the paper gives no number."""
 SHORT = 3
 """Tokens of a short prefix (the paper: extreme sub-updates are mostly active on inputs of three or fewer)."""
+PERIODS = (".", "。")
+"""The token that ends a sentence, the paper's example of a target that is easily inferred."""
 EASY = 0.5
 """Final probability above which a target is called easy here, "obvious" in the paper."""
 FEWEST_VALUES = 5
@@ -225,15 +227,25 @@ def judge_few_values(n: Numbers) -> Judgement:
     )
 
 
+UNUSABLE = 0.5
+"""Share of tokens that do not occur in the text, from which on no token can be said to be in the rarer half."""
+
+
 @once
 def groups(m: Measurements) -> Numbers:
     """Measure the depth of extreme values that promote rare and common tokens."""
     depth = promoters(m)[:, 0] / max(m.sample.n_layers - 1, 1)
-    return Numbers(rare=depth[rare(m)], common=depth[~rare(m)], seed=m.seed)
+    return Numbers(rare=depth[rare(m)], common=depth[~rare(m)], unseen=m.unseen, seed=m.seed)
 
 
 def judge_groups(n: Numbers) -> Judgement:
     """Judge the depth of values for rare tokens against that for common tokens."""
+    if n.unseen >= UNUSABLE:
+        here = (
+            f"{n.unseen:.0%} of the tokens do not occur in the text, so that its counts cannot tell which are rare; a "
+            "larger text can (--option frequency_text=FILE)."
+        )
+        return Judgement(here, "inconclusive")
     if min(len(n.rare), len(n.common)) < FEWEST_VALUES:
         here = (
             f"Extreme values that promote rare tokens: {len(n.rare)}; common ones: {len(n.common)}; too few to compare."
@@ -253,10 +265,44 @@ def inputs(m: Measurements) -> Numbers | None:
     """Compare examples with extreme sub-updates with all: how many prefixes are short or predictions likely."""
     if len(m.extreme) < FEWEST:
         return None
-    easy = (m.text_lengths <= SHORT) | (m.sample.final_probability >= EASY)
-    return Numbers(
-        extreme=mean_of(easy[m.extreme.example], units=m.extreme.example, seed=m.seed, share=True),
-        all=share_of(int(easy.sum()), len(easy)),
+    cases = cases_of(m)
+
+    def both(hits: np.ndarray) -> tuple[Measured, Measured]:
+        examples = m.extreme.example
+        own = mean_of(hits[examples].astype(float), units=examples, seed=m.seed, share=True)
+        return own, share_of(int(hits.sum()), len(hits))
+
+    extreme, every = both(cases["short_prefix"] | cases["easy_target"])
+    return Numbers(extreme=extreme, all=every, cases={name: both(hits) for name, hits in cases.items()})
+
+
+@once
+def cases_of(m: Measurements) -> dict[str, np.ndarray]:
+    """Mark the examples with a short prefix, with a likely prediction, and with a period as prediction."""
+    period = np.array([token.strip() in PERIODS for token in m.lm.token_strings(m.sample.final.tolist())])
+    return {
+        "short_prefix": m.text_lengths <= SHORT,
+        "easy_target": m.sample.final_probability >= EASY,
+        "period": period,
+    }
+
+
+def judge_inputs(n: Numbers) -> Judgement:
+    """Judge whether extreme sub-updates are mostly active in easy cases, and in each of them more than elsewhere."""
+    names = {
+        "short_prefix": f"a prefix of at most {SHORT} tokens",
+        "easy_target": f"a prediction of probability {EASY} or more",
+        "period": "a period as prediction",
+    }
+    apart = "; ".join(
+        f"{what} {percent(n.cases[name][0])} ({percent(n.cases[name][1])})" for name, what in names.items()
+    )
+    return judged(
+        f"{percent(n.extreme)} of the appearances of extreme sub-updates have a short prefix or a likely prediction; "
+        f"of all examples {percent(n.all)} do. Apart, and in brackets of all examples: {apart}.",
+        above(n.extreme, 0.5),
+        above(n.extreme, n.all.high),
+        *(above(n.cases[name][0], n.cases[name][1].value) for name in ("short_prefix", "easy_target")),
     )
 
 
@@ -334,15 +380,11 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         where="Sec. 5.2",
         what="share of their appearances with a short prefix or a likely prediction",
         published="mostly (three tokens or fewer: a third party's words; the number is lost in the text at hand)",
-        test="More than half of their appearances, and more than of all examples; bootstrap over examples, whose "
-        "appearances are resampled together.",
+        test="More than half of their appearances, and more than of all examples, also for short prefixes and for "
+        "likely predictions alone: one of them must not hide the other. Bootstrap over examples, whose appearances "
+        "are resampled together.",
         measure=inputs,
-        judge=lambda n: judged(
-            f"{percent(n.extreme)} of the appearances of extreme sub-updates have a prefix of at most {SHORT} tokens "
-            f"or a prediction of probability {EASY} or more; of all examples {percent(n.all)} do.",
-            above(n.extreme, 0.5),
-            above(n.extreme, n.all.high),
-        ),
+        judge=judge_inputs,
         origins=(Origin("length of a short prefix", "three tokens", SUMMARY),),
     ),
 )
@@ -362,10 +404,16 @@ def section(m: Measurements) -> Section:
             f"{m.clusters.n_clusters:,} clusters of all values (average linkage, cosine; the paper: 10,000). Groups "
             f"are of sub-updates in frequently active clusters: the fewest that hold {FREQUENT:.0%} of all appearances "
             "(the paper gives no number). A group is defined by the frequency of a value's 10 top tokens in the "
-            "corpus: rare if at least half of them are in the rarer half of the vocabulary, common otherwise.",
+            "corpus: rare if at least half of them are in the rarer half of the vocabulary, common otherwise."
+            + (
+                f" {m.unseen:.0%} of the tokens do not occur in the text of these counts, so that the two groups mean "
+                "nothing here."
+                if m.unseen >= UNUSABLE
+                else ""
+            ),
             *_of_signs(m),
         ),
-        (_figure_3(m), _group_table(m), _cluster_table(m)),
+        (_figure_3(m), _threshold_table(m), _group_table(m), _cluster_table(m)),
         (
             by_layer("fig3", scores, "fig3", ("max", "mean", "min"), f"score ({extreme.basis})", percent=False),
             by_layer(
@@ -418,6 +466,25 @@ def _figure_3(m: Measurements) -> Exhibit:
     return exhibit("fig3", "Scores of the top candidate by layer (Fig. 3)", cells, m.provenance, note, apart=apart)
 
 
+def _threshold_table(m: Measurements) -> Exhibit:
+    limits = {"here": m.extreme.threshold, **{f"paper, {name}": limit for name, limit in published.EXTREME.items()}}
+    found = [extreme_sub_updates(m.sample, limit, basis=m.extreme.basis) for limit in limits.values()]
+    depth = [one.layer / max(m.sample.n_layers - 1, 1) for one in found]
+    cells = {
+        "threshold_text": list(limits),
+        "threshold": list(limits.values()),
+        "share": [len(one) / m.sample.scores[..., 0, 0].size for one in found],
+        "mean_depth": [plain_mean(layers) for layers in depth],
+        "appearances": [len(one) for one in found],
+        "memories": [len(one.memories) for one in found],
+    }
+    title = "Extreme sub-updates by threshold"
+    note = "The paper's thresholds are in raw scores of its models. Share: of all dominant sub-updates."
+    apart = (("threshold",),)
+    shares = ("share", "mean_depth")
+    return exhibit("extreme_thresholds", title, cells, m.provenance, note, percent=shares, apart=apart)
+
+
 def _group_table(m: Measurements) -> Exhibit:
     extreme, sizes = frequent(m), np.bincount(m.clusters.labels)
     memories, is_rare_ = promoters(m), rare(m)
@@ -435,7 +502,7 @@ def _group_table(m: Measurements) -> Exhibit:
     def of_group(memories: np.ndarray, examples: np.ndarray) -> dict[str, Any]:
         depth = memories[:, 0] / max(m.sample.n_layers - 1, 1)
         numbers = sorted({m.clusters.of(int(n), int(i)) for n, i, _ in memories})
-        short, easy = m.text_lengths[examples] <= SHORT, m.sample.final_probability[examples] >= EASY
+        short, easy, period = (hits[examples] for hits in cases_of(m).values())
         return {
             "memories": len(memories),
             "clusters": len(numbers),
@@ -445,13 +512,14 @@ def _group_table(m: Measurements) -> Exhibit:
             "appearances": len(examples),
             "short_prefix": plain_mean(short),
             "easy_target": plain_mean(easy),
+            "period": plain_mean(period),
             "either": plain_mean(short | easy),
             "mean_prefix": plain_mean(m.text_lengths[examples]),
         }
 
     found = [of_group(*group) for group in chosen.values()]
     cells = {"group": list(chosen), **{column: [row[column] for row in found] for column in found[0]}}
-    shares = ("values_share", "mean_depth", "short_prefix", "easy_target", "either", "upper_third")
+    shares = ("values_share", "mean_depth", "short_prefix", "easy_target", "period", "either", "upper_third")
     title = "Two groups of extreme sub-updates"
     return exhibit("extreme_groups", title, cells, m.provenance, percent=shares, apart=(("mean_prefix",),))
 
