@@ -25,11 +25,14 @@ from unembed.reports import reopen
 from unembed.reports.elhage2021 import QUANTITIES, measurements, parts
 from unembed.reports.elhage2021.measurements import DRAWS, skip_trigrams_by_head
 from unembed.reports.elhage2021.options import Options
-from unembed.reports.elhage2021.parts import induction, paths, stream
+from unembed.reports.elhage2021.parts import induction, one_layer, paths, stream
 from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import STAGES, Work
 
 TEXTS = ["The first month of the year is the month that comes before the second month of the year . " * 40] * 2
+OF_ONE = ("copying", "skip-trigrams", "bugs", "primitive in-context learning")
+OF_TWO = ("virtual heads", "second layer", "K-composition", "Q-composition", "V-composition")
+"""Quantities that the paper states of models of one or two layers; deeper models have others in their place."""
 
 
 def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +56,12 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     losses = list(report["term_importance"].rows())
     assert [r["terms"] for r in losses] == [1, 16, 64]
     found = {f.claim: f for f in report.findings}
-    about_layers = [c.claim for c in QUANTITIES if c.name != "bigram table"]
-    assert list(found) == about_layers, "every claim has its row, in the order of the sections"
+    left_out = {"bigram table", *OF_ONE, *(f"{name} in deeper models" for name in ("path expansion", *OF_TWO))}
+    of_two_layers = [c.claim for c in QUANTITIES if c.name not in left_out]
+    assert list(found) == of_two_layers, "every claim has its row, in the order of the sections"
+    assert {f.claim for f in found.values() if f.extension} == {
+        c.claim for c in QUANTITIES if c.name.removesuffix(" in deeper models") in OF_ONE and c.name not in OF_ONE
+    }
     assert all(f.here and f.test and f.control for f in found.values())
     expansion = next(f for f in found.values() if "sum over paths" in f.claim)
     assert expansion.verdict == "agrees" and not expansion.informative, "an identity, which random weights pass"
@@ -215,8 +222,8 @@ def test_the_skip_trigrams_of_every_head_are_counted_in_the_corpus() -> None:
     lm = unembed.load("attn-1l")
     circuits = unembed.circuits(lm)
     among = torch.tensor(sorted(set(lm.encode(TEXTS[0])[0].tolist())))
-    found = skip_trigrams_by_head(circuits, 0, 6, "raw", unembed.open_corpus(TEXTS), among)
-    assert [r.head for r in found] == list(range(lm.n_heads))
+    found = skip_trigrams_by_head(circuits, [0], 6, "raw", unembed.open_corpus(TEXTS), among)
+    assert [(r.layer, r.head) for r in found] == [(0, h) for h in range(lm.n_heads)]
     for r in found:
         assert list(r.triples) == circuits.skip_trigrams(0, r.head, 6, among=among)
         own = [(t.source, t.destination, t.output) for t in r.triples]
@@ -233,8 +240,7 @@ def test_the_skip_trigrams_of_every_head_are_counted_in_the_corpus() -> None:
 def test_copying_is_judged_on_the_heads_that_have_an_ov_circuit(tmp_path: Path) -> None:
     lm = unembed.load(tiny_model("granitemoehybrid"))
     m = measurements.Measurements(lm, unembed.open_corpus(TEXTS), Work(tmp_path, {"seed": 0}), Options())
-    numbers = next(claim for claim in QUANTITIES if claim.name == "copying").measure(m)
-    assert numbers is not None
+    numbers = one_layer.copying(m)
     scores = torch.tensor(numbers.scores)
     assert len(scores) == lm.n_heads * len(lm.attention_layers) < lm.n_heads * lm.n_layers
     torch.testing.assert_close(scores, torch.cat([m.copying.score[n] for n in lm.attention_layers]).to(scores.dtype))
@@ -264,7 +270,9 @@ def test_the_report_is_whole_where_the_architecture_lacks_a_part(
     if model_type in ("qwen3_next", "nemotron_h"):
         mixer = {"qwen3_next": "gated DeltaNet", "nemotron_h": "Mamba-2"}[model_type]
         assert f"norm scales, mixer ({mixer}) outputs and FFN outputs fixed" in sections["Path expansion"].text[0]
-    claims = [c.claim for c in QUANTITIES if c.name not in ("bigram table", "bugs")]
+    other = {*OF_ONE, "bigram table", "path expansion", *(() if lm.n_layers == 2 else OF_TWO)}
+    other |= {"bugs in deeper models", *(f"{name} in deeper models" for name in OF_TWO if lm.n_layers == 2)}
+    claims = [c.claim for c in QUANTITIES if c.name not in other]
     made = {f.claim: f for f in report.findings}
     assert set(claims) <= made.keys(), "every claim has its row, or says why there is none"
     assert all(f.verdict == "inconclusive" for f in report.findings if f.here.startswith("Not available"))

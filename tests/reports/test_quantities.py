@@ -20,7 +20,7 @@ from tests.named_tests import missing, named_tests
 from tests.reports.sample import part_of, sample
 from tests.sweeps.recorder import lettered
 from unembed.document.intervals import Measured
-from unembed.document.model import Verdict
+from unembed.document.model import EXTENSION, Verdict, summary_line
 from unembed.reports import elhage2021, geva2021, geva2022, write
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.parts import aggregation, refinement, values
@@ -231,3 +231,16 @@ def test_each_unit_has_a_table_of_its_own() -> None:
     assert (row["quantity_text"], row["here"], row["here_published"]) == ("patterns per key", 2.5, pytest.approx(3.6))
     assert patterns.table.title.endswith(", patterns")
     assert "unit" not in shares.table.column_names
+
+
+def test_extensions_are_marked_and_counted_apart() -> None:
+    quantity = Quantity(
+        "share", "Half do.", where="Sec. 1", what="share", published="50 %", test="Above 0.",
+        measure=lambda _: Numbers(), judge=lambda _: judged("All do.", True), extends={30}.__contains__,
+    )  # fmt: skip
+    own, extension = quantity.finding(2), quantity.finding(30)
+    assert own is not None and (own.published, own.extension) == ("50 %", False)
+    assert extension is not None and (extension.published, extension.extension) == (EXTENSION, True)
+    assert summary_line([own]) == "1 of 1 published findings agree here, 0 differ, 0 inconclusive."
+    both = "1 of 1 extensions to models of this depth agree here, 0 differ, 0 inconclusive."
+    assert summary_line([own, extension]).endswith(both)

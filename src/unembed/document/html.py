@@ -153,7 +153,8 @@ def _tally(findings: list[Finding]) -> str:
     for verdict, (kind, label) in _VERDICTS.items():
         claims = [f for f in findings if f.verdict == verdict]
         items = "".join(
-            f"<li>{_words(f.claim)}{'' if f.informative else ' <small>random weights pass this too</small>'}</li>"
+            f"<li>{_words(f.claim)}{' <small>extension</small>' if f.extension else ''}"
+            f"{'' if f.informative else ' <small>random weights pass this too</small>'}</li>"
             for f in claims
         )
         if claims:

@@ -29,6 +29,8 @@ KINDS = ("line", "bar", "stacked", "box", "heat", "scatter", "text")
 
 Verdict = Literal["agrees", "differs", "inconclusive"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+EXTENSION = "not published: an extension of the claim to models of this depth"
+"""The published value of a finding that the paper states only of models with fewer layers."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Finding:
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise InvalidInput(f"verdict {self.verdict!r}", why=f"a verdict is one of {', '.join(VERDICTS)}")
+
+    @property
+    def extension(self) -> bool:
+        """True if the paper states the claim only of models with fewer layers."""
+        return self.published == EXTENSION
 
 
 @dataclass(frozen=True)
@@ -405,15 +412,19 @@ QUANTILES = ("q05", "q25", "q50", "q75", "q95")
 
 def summary_line(findings: Sequence[Finding]) -> str:
     """Return a sentence with the number of findings of each verdict, and of those that random weights pass too."""
-    counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICTS}
-    line = (
-        f"{counts['agrees']} of {len(findings)} published findings agree here, {counts['differs']} differ, "
-        f"{counts['inconclusive']} inconclusive."
-    )
+    published, extended = ([f for f in findings if f.extension is extension] for extension in (False, True))
+    line = f"{_counted(published, 'published findings')}."
+    if extended:
+        line += f" {_counted(extended, 'extensions to models of this depth')}."
     if not any(f.control for f in findings):
         return line
     empty = sum(not f.informative for f in findings)
     return f"{line} The same architecture with random weights passes {empty}; these are marked as not informative."
+
+
+def _counted(findings: Sequence[Finding], what: str) -> str:
+    agree, differ, open_ = (sum(f.verdict == verdict for f in findings) for verdict in VERDICTS)
+    return f"{agree} of {len(findings)} {what} agree here, {differ} differ, {open_} inconclusive"
 
 
 def _drawn(figure: Figure) -> Sequence[str]:

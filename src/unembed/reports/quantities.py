@@ -51,7 +51,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from unembed.document.intervals import Measured, columns
-from unembed.document.model import Exhibit, Finding, Reference, Section, Verdict
+from unembed.document.model import EXTENSION, Exhibit, Finding, Reference, Section, Verdict
 from unembed.errors import Unsupported
 from unembed.reports.published import Origin
 from unembed.results import Provenance, Table
@@ -117,6 +117,7 @@ class Quantity(Generic[M]):
         rows: lines of the section's table "here and published".
         references: published values drawn in figures, by the figure's name.
         origins: how the published values are known.
+        extends: whether the paper states it only of models with fewer layers; the finding is then marked so.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Quantity(Generic[M]):
     rows: Callable[[Numbers], Iterable[Row]] = lambda _: ()
     references: Mapping[str, Sequence[Reference]] = field(default_factory=dict)
     origins: tuple[Origin, ...] = ()
+    extends: Callable[[M], bool] = lambda _: False
 
     def judgement(self, m: M) -> Judgement | None:
         """Judge a study's measurements; return None if there is nothing to judge.
@@ -157,7 +159,7 @@ class Quantity(Generic[M]):
             self.claim,
             self.where,
             self.what,
-            self.published,
+            EXTENSION if self.extends(m) else self.published,
             found.here,
             self.test,
             found.verdict,
@@ -276,11 +278,6 @@ def least_of(layers: Sequence[Measured]) -> Measured:
 def most_of(layers: Sequence[Measured]) -> Measured:
     """Return the largest of several numbers."""
     return max(layers, key=lambda x: x.value)
-
-
-def at_depth(n_layers: int, depth: int, *conditions: bool | None) -> tuple[bool | None, ...]:
-    """Return the conditions, or an open one if the claim is about models of another depth."""
-    return conditions if n_layers == depth else (None,)
 
 
 def above(measured: Measured, line: int | float) -> bool | None:

@@ -34,19 +34,23 @@ def test_turning_the_stream_leaves_the_function(name: str) -> None:
     assert (turned - entered).norm() > 0.3 * entered.norm()
 
 
-def test_a_turned_copy_leaves_the_model_as_it_was() -> None:
-    lm = unembed.load(build("llama", torch.float64))
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma"])
+def test_a_turned_copy_leaves_the_model_as_it_was(name: str) -> None:
+    """Also where the unembedding is the embedding: the copy has one of each."""
+    lm = unembed.load(build(name, torch.float64))
+    assert lm.hf.config.tie_word_embeddings == (name != "llama")
     before = lm.weights.W_E.clone()
     turned = rotated(lm, seed=5)
     torch.testing.assert_close(lm.weights.W_E, before, rtol=0, atol=0)
     assert (turned.weights.W_E - before).norm() > 0.3 * before.norm()
     torch.testing.assert_close(turned.run(PROMPT).logits, lm.run(PROMPT).logits, rtol=1e-5, atol=1e-5)
+    assert lm.hf.config.tie_word_embeddings == (name != "llama")
 
 
-def test_a_tied_model_behind_a_gain_is_refused_by_name() -> None:
+def test_a_tied_model_behind_a_gain_is_not_rotated_in_place() -> None:
     lm = unembed.load(build("gpt2"))
     with pytest.raises(InvalidInput, match=f"{lm.name}.*unembedding is its embedding"):
-        rotated(lm)
+        rotate_stream(lm)
 
 
 @pytest.mark.parametrize(("name", "why"), [("gemma2", "branch"), ("bloom", "follow"), ("mixtral", "experts")])

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.analyses import Cost
@@ -43,6 +43,7 @@ class InContext(Displayed):
         by_window: loss in nats per token, at each position of each window.
         early, late: the two positions that are compared; each loss is a mean from ten positions before to ten after.
         ablated: heads whose output was set to zero.
+        repeated: where the next token occurred earlier in the window.
     """
 
     by_window: Float[Tensor, "window pos"]
@@ -50,6 +51,7 @@ class InContext(Displayed):
     late: int
     ablated: tuple[tuple[int, int], ...]
     provenance: Provenance
+    repeated: Bool[Tensor, "window pos"]
 
     def to_table(self) -> Table:
         """The mean loss over windows at each position, in nats."""
@@ -70,6 +72,10 @@ class InContext(Displayed):
     def differences(self) -> Float[Tensor, " window"]:
         """Return the late loss minus the early loss of each window."""
         return self._around(self.late) - self._around(self.early)
+
+    def losses_of(self, repeated: bool) -> Float[Tensor, " window"]:
+        """Return each window's mean loss of next tokens that occurred earlier in it, or of those that did not."""
+        return torch.where(self.repeated == repeated, self.by_window, torch.nan).nanmean(dim=1)
 
     @property
     def score(self) -> float:
@@ -110,6 +116,7 @@ def in_context(
     early = window // 10 if early is None else early
     edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
     read: list[Tensor] = []
+    repeated: list[Tensor] = []
     # No overlap: every window starts without context. Otherwise its early positions would have context too.
     text = windows_of(corpus, window, overlap=0)
     for batch in text.batches(lm, tokens_per_batch):
@@ -120,6 +127,7 @@ def in_context(
         target = rows[:, 1:].to(logits.device).long()
         losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2).float(), target, reduction="none")
         read.append(losses.double().cpu())
+        repeated.append(occurred_earlier(rows.long()))
         if sum(map(len, read)) >= max_windows:
             break
     if not read:
@@ -128,7 +136,12 @@ def in_context(
         )
     ablated = tuple((int(a), int(b)) for a, b in ablate)
     provenance = lm.provenance(corpus=text.fingerprint, notes={"ablated": [head_name(n, h) for n, h in ablated]})
-    return InContext(torch.cat(read), early, late, ablated, provenance)
+    return InContext(torch.cat(read), early, late, ablated, provenance, torch.cat(repeated))
+
+
+def occurred_earlier(tokens: Int[Tensor, "window pos"]) -> Bool[Tensor, "window next"]:
+    """Tell for each token after the first of a window whether it occurs earlier in the window."""
+    return torch.stack([(row[:, None] == row).tril(-1).any(dim=1)[1:] for row in tokens.cpu()])
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ def repeated_tokens(
         InvalidInput: the sequence is too short to repeat, or its repetition is longer than the context.
     """
     n_sequences, seed = positive_int("n_sequences", n_sequences), valid_seed(seed)
-    front = _front(lm)
+    front = special_front(lm)
     if length is None:
         length = 64 if lm.n_ctx is None else min(64, (lm.n_ctx - len(front)) // 2)
     length = as_int("length", length)
@@ -57,7 +57,7 @@ def repeated_tokens(
     return torch.cat([front.expand(n_sequences, -1), once, once], dim=1).to(lm.device), len(front)
 
 
-def _front(lm: Decoder) -> Int[Tensor, " special"]:
+def special_front(lm: Decoder) -> Int[Tensor, " special"]:
     """The special tokens that this tokenizer puts before every text."""
     if lm.tokenizer is None:
         return torch.empty(0, dtype=torch.long)

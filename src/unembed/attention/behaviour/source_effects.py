@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unembed.analyses import Cost
 from unembed.attention.paths.linearized import frozen_run
+from unembed.attention.weights.copying import Carried
 from unembed.attention.weights.paper import NO_NUMBERS, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.exhibits import drawing, exhibit
@@ -60,6 +61,8 @@ def source_effects(
     position: int,
     token: str | int,
     against: str | int | None = None,
+    *,
+    carried: Carried | None = None,
 ) -> SourceEffects:
     """Return the attention of one head at one position, and what each source adds to a token's logit.
 
@@ -67,6 +70,7 @@ def source_effects(
 
     Args:
         against: the token whose logit is subtracted; None for the mean over all tokens.
+        carried: carries what the head writes to the last stream; as it is written when None.
 
     Raises:
         OutOfRange: there is no such head or position.
@@ -81,6 +85,7 @@ def source_effects(
     entered = frozen.run.at("resid_pre", layer)
     entered = entered if one.entry_to_end is None else entered * one.entry_to_end.to(entered.dtype)
     written = one.sources_at(entered, position)[:, 0, head]  # (src, d_model)
+    written = written if carried is None else written @ carried(layer).to(written)
     norm = lm.structure.final_norm
     read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(written.dtype)
     W_U = lm.weights.W_U.to(written.dtype)

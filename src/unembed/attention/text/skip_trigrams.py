@@ -10,7 +10,7 @@ Source: Elhage et al. 2021, "One-layer models: skip-trigrams" and "skip-trigram 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.weights.by_layer import number_or_none
+from unembed.attention.weights.copying import Carried
+from unembed.attention.weights.folded_weights import at_least_float32, through_unembedding
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.paper import SAMPLE, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
@@ -60,6 +62,16 @@ class CentredCircuits:
     """(source, output): the logit above the source's mean over outputs."""
 
 
+@dataclass(frozen=True, eq=False)
+class TokenReading:
+    """What a layer's heads read of tokens, and how what they write is read."""
+
+    vectors: Mapping[int, Float[Tensor, "token d_model"]]
+    """By layer: the vector of each token in `among`; see `token_vectors`."""
+    carried: Carried | None = None
+    """None to read what heads write as it is written."""
+
+
 def centred_circuits(
     circuits: HeadMatrices,
     layer: int,
@@ -68,6 +80,7 @@ def centred_circuits(
     offset: int,
     hide_unlearned: bool,
     among: Int[Tensor, " token"] | None = None,
+    reading: TokenReading | None = None,
 ) -> CentredCircuits:
     """Return a head's full circuits minus row means, which a softmax ignores. Memory: four times d_vocab * d_head."""
     lm = circuits.lm
@@ -76,9 +89,20 @@ def centred_circuits(
     if not len(ids):
         raise InvalidInput("skip-trigrams among no tokens", why="the list of tokens is empty")
     ids = ids.to(lm.weights.W_E.device)
-    qk = circuits.qk_full(layer, head, offset, basis, destinations=ids, sources=ids)
-    ov = circuits.ov_full(layer, head, basis, sources=ids, outputs=ids)
-    scale = circuits.scales[lm.layer(layer)]
+    layer = lm.layer(layer)
+    if reading is None:
+        qk = circuits.qk_full(layer, head, offset, basis, destinations=ids, sources=ids)
+        ov = circuits.ov_full(layer, head, basis, sources=ids, outputs=ids)
+    else:
+        qk, ov = circuits.qk(layer, head, offset, basis), circuits.ov(layer, head, basis)
+        vectors, written = reading.vectors[layer], at_least_float32(ov.right)
+        if reading.carried is not None:
+            written = written @ reading.carried(layer).to(written)
+        qk = LowRank(vectors @ at_least_float32(qk.left), at_least_float32(qk.right) @ vectors.T, qk.notes)
+        ov = LowRank(
+            vectors @ at_least_float32(ov.left), through_unembedding(lm, written, basis, ids, centre=False), ov.notes
+        )
+    scale = circuits.scales[layer]
     qk = LowRank(qk.left * scale, qk.right - qk.right.mean(dim=1, keepdim=True), qk.notes)
     return CentredCircuits(ids, qk, LowRank(ov.left, ov.right - ov.right.mean(dim=1, keepdim=True), ov.notes))
 
@@ -95,6 +119,7 @@ def skip_trigrams(
     source: str | int | None = None,
     hide_unlearned: bool = True,
     among: Int[Tensor, " token"] | None = None,
+    reading: TokenReading | None = None,
 ) -> Records[SkipTrigram]:
     """Return the triples with the largest product of attention and effect, exactly, over all tokens.
 
@@ -103,13 +128,15 @@ def skip_trigrams(
         source: only this source token.
         hide_unlearned: leave out tokens that the model never learned, and bytes of a longer character.
         among: only these tokens, over which means are then taken; without it, rare tokens often come first.
+        reading: with `among`: what the layers below make of these tokens, instead of their embeddings.
 
     Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
     largest, and there from the `top` best destinations and outputs, so no other entry is read.
     """
     # The `top` best triples use at most `top` sources, those with the best products, so only these are searched.
     top = positive_int("top", top, most=10_000)
-    lm, both = circuits.lm, centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among)
+    lm = circuits.lm
+    both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among, reading)
     n = len(both.ids)
     if source is None:
         attention = torch.empty(n, dtype=both.qk.left.dtype, device=both.ids.device)
@@ -288,6 +315,7 @@ def skip_trigram_bugs(
     offset: int = 1,
     among: Int[Tensor, " token"] | None = None,
     bigrams: Bigrams | None = None,
+    reading: TokenReading | None = None,
 ) -> SkipTrigramBugs:
     """Find the crossed pairs of one source token, which a head raises although the corpus lacks them.
 
@@ -298,8 +326,9 @@ def skip_trigram_bugs(
         offset: number of tokens from source to destination, for rotary positions.
         among: only these tokens.
         bigrams: the bigrams of the corpus, if they have been counted already.
+        reading: as in `skip_trigrams`.
     """
-    both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned=True, among=among)
+    both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned=True, among=among, reading=reading)
     lm = circuits.lm
     token = lm.single_token(source)
     row = int(_row_of(both, lm, token)[0])

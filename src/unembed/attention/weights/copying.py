@@ -28,6 +28,9 @@ from unembed.names import HeadBasis, head_name
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import positive_int, valid_seed
 
+Carried = Callable[[int], Float[Tensor, "d_model d_model"]]
+"""Gives, for a layer, a matrix that carries what its heads write to the last stream, such as a lens's Jacobian."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spectra(Displayed):
@@ -68,8 +71,13 @@ class Spectra(Displayed):
 
 
 @torch.no_grad()
-def copying(circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = True) -> Spectra:
+def copying(
+    circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = True, carried: Carried | None = None
+) -> Spectra:
     """Return the eigenvalues of every head's full OV circuit W_E W_V W_O W_U, which are those of W_O (W_U W_E) W_V.
+
+    Args:
+        carried: gives the matrix that carries what a layer's heads write to the last stream, which stands before W_U.
 
     Returns:
         Eigenvalues (layer, head, d_head), complex128, with their scores and positive fractions; NaN in layers whose
@@ -84,8 +92,9 @@ def copying(circuits: HeadMatrices, basis: HeadBasis = "raw", *, centre: bool = 
         require_ov(lm, layer, basis)
         W_V, W_O = reading_weights(lm, layer, "v", basis, grouped=True), writing_weights(lm, layer, basis)
         kv, d_model, d_head = W_V.shape
+        end = product if carried is None else carried(layer).to(product) @ product
         # One matrix product serves all heads of the layer, because the heads of a group share their values.
-        read = product @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
+        read = end @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
         read = read.view(d_model, kv, d_head).transpose(0, 1)  # (kv, d_model, d_head)
         return W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0)
 

@@ -45,13 +45,20 @@ def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> 
 def rotated(lm: D, seed: int = 0) -> D:
     """Return a copy of the model with a randomly rotated stream; it computes the same outputs.
 
+    Where the unembedding is the embedding, the copy has one of each, so that the final norm's gain can be folded.
+
     Raises:
         InvalidInput: the stream cannot be rotated, as for `rotate_stream`.
 
-    Memory: a second model of the same size.
+    Memory: a second model of the same size, and an unembedding.
     """
-    _check_rotatable(lm)
-    copied = type(lm)(Opened(copy.deepcopy(lm.hf), lm.tokenizer, f"{lm.name}, stream turned"))
+    _check_rotatable(lm, copied=True)
+    hf = copy.deepcopy(lm.hf)
+    head = hf.get_output_embeddings()
+    if _is_tied(lm) and head is not None:
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        hf.config.tie_word_embeddings = False
+    copied = type(lm)(Opened(hf, lm.tokenizer, f"{lm.name}, stream turned"))
     rotate_stream(copied, seed)
     return copied
 
@@ -97,7 +104,7 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
     def flat(matrix: Tensor) -> Tensor:
         return matrix.transpose(0, 1).reshape(matrix.shape[1], -1)
 
-    tied = weights.W_U.data_ptr() == weights.W_E.data_ptr()
+    tied = _is_tied(lm)
     for n, block in enumerate(structure.blocks):
         site, ffn = block.attention, block.feed_forward
         for per_layer in (weights.W_Q, weights.W_K, weights.W_V):
@@ -124,9 +131,14 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
     return turned
 
 
-def _check_rotatable(lm: Decoder) -> None:
-    structure, weights = lm.structure, lm.weights
-    tied = weights.W_U.data_ptr() == weights.W_E.data_ptr()
+def _is_tied(lm: Decoder) -> bool:
+    return lm.weights.W_U.data_ptr() == lm.weights.W_E.data_ptr()
+
+
+def _check_rotatable(lm: Decoder, copied: bool = False) -> None:
+    """Refuse a model that cannot be rotated in place or, with `copied`, in a copy with an unembedding of its own."""
+    structure = lm.structure
+    tied = _is_tied(lm) and not (copied and lm.hf.get_output_embeddings() is not None)
     other = next((b for b in structure.blocks if b.mixer is None or not b.mixer.is_attention), None)
     added = next((w.label for b in structure.blocks for w in (*b.early_writers, *b.late_writers)), None)
     sites = [b.mixer for b in structure.blocks if b.mixer is not None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.attention.weights.paper import SOURCE
-from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.elhage2021.measurements import Measurements, by_lens
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.parts import PARTS
 from unembed.reports.published import SUMMARY, Origin
@@ -30,6 +30,11 @@ def _facts(m: Measurements) -> dict[str, Any]:
     }
 
 
+_OF_OUTPUTS = {
+    *("copying", "skip-trigrams", "bugs", "induction by weights", "one position"),
+    *("copying in deeper models", "skip-trigrams in deeper models", "bugs in deeper models"),
+}
+"""Quantities that read what heads write by the unembedding; a lens carries it through the layers that follow."""
 STUDY = Study[Measurements](
     "elhage2021",
     "Transformer circuits of {model}",
@@ -48,5 +53,7 @@ STUDY = Study[Measurements](
         Origin("loss by order, in nats", "not in the text at hand", SUMMARY, "Two-layer models: term importance"),
         Origin("in-context learning and ablation", "Olsson et al. 2022, in words", SUMMARY, "not this paper"),
     ),
+    by_lens=by_lens,
+    of_values=tuple(q for part in PARTS for q in part.quantities if q.name in _OF_OUTPUTS),
 )
 QUANTITIES, run, report_of = STUDY.quantities, STUDY.run, STUDY.report

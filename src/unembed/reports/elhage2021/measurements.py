@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,25 +18,31 @@ from unembed.attention.circuits import Circuits, circuits
 from unembed.attention.paths.erasure import MemoryManagement, memory_management
 from unembed.attention.paths.expansion import Expansion
 from unembed.attention.paths.term_importance import TermImportance
+from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.text.direct_path import DirectPath, direct_path
 from unembed.attention.text.skip_trigrams import (
     CorpusCounts,
     SkipTrigram,
+    TokenReading,
     count_in_corpus,
     frequent_tokens,
     shuffled_sources,
 )
-from unembed.attention.weights.copying import Spectra
+from unembed.attention.text.token_vectors import token_vectors
+from unembed.attention.weights.by_layer import number_or_none
+from unembed.attention.weights.copying import Carried, Spectra
 from unembed.attention.weights.folded_weights import default_basis, require_heads
 from unembed.corpus import Corpus, CorpusSource, open_corpus
 from unembed.corpus.windows import windows_of
 from unembed.document.intervals import Measured
 from unembed.errors import InvalidInput, Unsupported
+from unembed.jacobian.basis import lens_of
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
+from unembed.stream.capture_points import has_point
 
 HALF = 24
 """Tokens of text that the example of one position repeats."""
@@ -48,12 +55,13 @@ class HeadSkipTrigrams:
     """The triples that one head raises most, and how often each occurs in a corpus.
 
     Attributes:
-        head: a head of the layer.
+        layer, head: the head.
         triples: highest score first.
         counts: the counts of each triple in the corpus.
         shuffled: the same with the sources of the head's other triples, `DRAWS` shuffles after one another.
     """
 
+    layer: int
     head: int
     triples: tuple[SkipTrigram, ...]
     counts: tuple[CorpusCounts, ...]
@@ -76,20 +84,32 @@ class HeadSkipTrigrams:
 
 
 def skip_trigrams_by_head(
-    heads: Circuits, layer: int, top: int, basis: HeadBasis, corpus: Corpus, among: Int[Tensor, " token"], seed: int = 0
+    heads: Circuits,
+    layers: Sequence[int],
+    top: int,
+    basis: HeadBasis,
+    corpus: Corpus,
+    among: Int[Tensor, " token"],
+    seed: int = 0,
+    reading: TokenReading | None = None,
 ) -> list[HeadSkipTrigrams]:
-    """Find the top triples of every head of a layer, and count them and their shuffles in one pass over a corpus."""
-    n_heads = heads.lm.structure.blocks[layer].attention.n_heads
-    by_head = [heads.skip_trigrams(layer, h, top, basis=basis, among=among) for h in range(n_heads)]
+    """Find the top triples of every head of some layers, and count them and their shuffles in one pass over a corpus.
+
+    Args:
+        among: only these tokens.
+        reading: what the layers below make of them; their embeddings when None.
+    """
+    places = [(n, h) for n in layers for h in range(heads.lm.structure.blocks[n].attention.n_heads)]
+    by_head = [heads.skip_trigrams(*place, top, basis=basis, among=among, reading=reading) for place in places]
     own = [[(t.source, t.destination, t.output) for t in triples] for triples in by_head]
-    shuffled = [shuffled_sources(triples, DRAWS, seed + h) for h, triples in enumerate(own)]
+    shuffled = [shuffled_sources(triples, DRAWS, seed + i) for i, triples in enumerate(own)]
     every = [*(t for triples in own for t in triples), *(t for triples in shuffled for t in triples)]
     counts = iter(count_in_corpus(heads.lm, every, corpus))
     firsts = [tuple(next(counts) for _ in triples) for triples in own]
     seconds = [tuple(next(counts) for _ in triples) for triples in shuffled]
     return [
-        HeadSkipTrigrams(h, tuple(triples), *found)
-        for h, (triples, *found) in enumerate(zip(by_head, firsts, seconds, strict=True))
+        HeadSkipTrigrams(*place, tuple(triples), *found)
+        for place, triples, *found in zip(places, by_head, firsts, seconds, strict=True)
     ]
 
 
@@ -101,6 +121,7 @@ class Measurements:
         self.circuits = circuits(lm)
         self.basis: HeadBasis = options.basis or default_basis(lm)
         self.seed = work.seed
+        self.carried: Carried | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -176,10 +197,26 @@ class Measurements:
         return self.lm.attention_layers[0]
 
     @cached_property
+    def bigrams(self) -> Bigrams:
+        """The bigrams of the corpus."""
+        return Bigrams.of_corpus(self.lm, self.corpus)
+
+    @cached_property
+    def token_reading(self) -> TokenReading | None:
+        """What each layer reads of the frequent tokens; None where only the first layer's embeddings can be read."""
+        try:
+            vectors = token_vectors(self.lm, self.frequent, self.lm.attention_layers, self.basis)
+        except Unsupported:
+            return None
+        return TokenReading(vectors)
+
+    @cached_property
     def skip_trigrams(self) -> list[HeadSkipTrigrams]:
-        """The skip-trigrams of every head of the first layer with attention."""
+        """The skip-trigrams of every head of every layer, or of the first where layers change the stream itself."""
+        reading = self.token_reading
+        layers = [self.first_layer] if reading is None else list(self.lm.attention_layers)
         return skip_trigrams_by_head(
-            self.circuits, self.first_layer, 25, self.basis, self.corpus, self.frequent, self.seed
+            self.circuits, layers, 25, self.basis, self.corpus, self.frequent, self.seed, reading
         )
 
     @cached_property
@@ -236,3 +273,44 @@ class Measurements:
                 once = tokens[:half].long()
                 return torch.cat([once, once])[None, :-1].to(self.lm.device)
         raise InvalidInput("the corpus", why=f"no document of it has {half} tokens")
+
+
+class ByLens(Measurements):
+    """The measurements of what heads write, carried to the end of the model by a fitted lens; the others are shared."""
+
+    def __init__(self, own: Measurements, carried: Carried) -> None:
+        super().__init__(own.lm, own.corpus, own.work, own.options)
+        self.own, self.carried = own, carried
+        vars(self)["scores"], vars(self)["frequent"], vars(self)["bigrams"] = own.scores, own.frequent, own.bigrams
+
+    @cached_property
+    def copying(self) -> Spectra:
+        """The eigenvalues of every head's OV circuit to the carried output."""
+        return self.circuits.copying(self.basis, carried=self.carried)
+
+    @cached_property
+    def token_reading(self) -> TokenReading | None:
+        """What each layer reads of the frequent tokens, and the carried output."""
+        own = self.own.token_reading
+        return None if own is None else replace(own, carried=self.carried)
+
+    @cached_property
+    def evidence(self) -> list[InductionEvidence]:
+        """The evidence of induction, with the copying scores of the carried output."""
+        scores = self.copying.score
+        return [
+            e if e.copying is None else replace(e, copying=number_or_none(scores[e.layer, e.head]))
+            for e in self.own.evidence
+        ]
+
+
+def by_lens(m: Measurements) -> Measurements | None:
+    """Return the measurements by the lens that the model has now; None where blocks change the stream itself."""
+    lens = lens_of(m.lm)
+    if lens is None or m.token_reading is None:
+        return None
+
+    def carried(layer: int) -> Float[Tensor, "d_model d_model"]:
+        return lens.jacobian(layer, "resid_mid" if has_point(m.lm, "resid_mid", layer) else "resid_post")
+
+    return ByLens(m, carried)

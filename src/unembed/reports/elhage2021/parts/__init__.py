@@ -1,7 +1,8 @@
 """The parts of the report on Elhage et al. 2021: what is published, measured and shown.
 
-Claims about the paper's one-layer and two-layer models are judged on models of that depth; elsewhere the numbers are
-shown and the verdict is open. All heads are measured, so shares of heads have no interval.
+Claims about the paper's one-layer and two-layer models are judged on models of that depth; deeper models have a
+question of their own for each (`deeper`), marked as an extension. All heads are measured, so shares of heads have no
+interval.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from unembed.attention.behaviour.head_scores import heads_section
 from unembed.attention.weights.by_offset import positions_section
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.parts import induction, one_layer, paths, stream, zero_layers
+from unembed.reports.elhage2021.parts.deeper import with_extensions
 from unembed.reports.quantities import Part
 
 _WITH_LAYERS: tuple[Part[Measurements], ...] = (
     Part(lambda m: heads_section(m.circuits, m.scores, m.basis, m.provenance), name="heads"),
     Part(lambda m: positions_section(m.circuits, m.basis, m.provenance), name="positions"),
-    *one_layer.PARTS,
-    *paths.PARTS,
+    *(with_extensions(part) for part in (*one_layer.PARTS, *paths.PARTS)),
     *induction.PARTS,
     *stream.PARTS,
 )

@@ -99,7 +99,9 @@ def one_position(m: Measurements) -> Numbers | None:
     tokens = m.example[0]
     position = len(tokens) - 1
     expected = position - (len(tokens) + 1) // 2 + 1
-    effects = source_effects(m.circuits, m.example, best.layer, best.head, position, int(tokens[expected]))
+    effects = source_effects(
+        m.circuits, m.example, best.layer, best.head, position, int(tokens[expected]), carried=m.carried
+    )
     names = [visible(name) for name in m.lm.token_strings(tokens)]
     at = int(effects.attention.argmax())
     return Numbers(
@@ -176,11 +178,14 @@ def judge_ablation(n: Numbers) -> Judgement | None:
     if n.without is None:
         return None
     gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
-    share = mean_of(((n.without.differences - n.whole.differences) / max(gain.value, 1e-9)).tolist(), seed=n.seed)
     here = (
         f"Late tokens gain {gain.value:.2f} nats on early ones; without {_ablated(n.without)} they gain "
-        f"{-n.without.score:.2f}, a loss of {share.value:.0%} [{share.low:.0%}, {share.high:.0%}]."
+        f"{-n.without.score:.2f}"
     )
+    if gain.value <= 0:
+        return judged(f"{here}. There is no gain to lose a share of.", None)
+    share = mean_of(((n.without.differences - n.whole.differences) / gain.value).tolist(), seed=n.seed)
+    here += f", a loss of {share.value:.0%} [{share.low:.0%}, {share.high:.0%}]."
     beyond = None
     if n.others is not None:
         beside = mean_of((n.without.differences - n.others.differences).tolist(), seed=n.seed)
@@ -216,6 +221,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 "1 %.",
                 measure=induction_heads,
                 judge=judge_induction_heads,
+                extends=lambda m: m.lm.n_layers > 2,
             ),
             Quantity(
                 "induction by weights",
@@ -230,6 +236,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 "is one of them.",
                 measure=by_weights,
                 judge=judge_by_weights,
+                extends=lambda m: m.lm.n_layers > 2,
             ),
         ),
         name="induction",
@@ -249,6 +256,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 f"its logit. A head below {ROLE:.0%} on repeated random tokens is no induction head and is not judged.",
                 measure=one_position,
                 judge=judge_one_position,
+                extends=lambda m: m.lm.n_layers > 2,
             ),
         ),
         name="one position",

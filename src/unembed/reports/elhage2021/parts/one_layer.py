@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from unembed.attention.text.bigrams import Bigrams
 from unembed.attention.text.skip_trigrams import (
     CorpusCounts,
     crossed_pairs,
@@ -16,16 +15,16 @@ from unembed.attention.text.skip_trigrams import (
     skip_trigram_section,
 )
 from unembed.attention.weights.copying import eigenvalue_section
-from unembed.attention.weights.paper import COPYING_HEADS
-from unembed.document.exhibits import exhibit
+from unembed.attention.weights.paper import COPYING_HEADS, NO_NUMBERS
+from unembed.document.exhibits import drawing, exhibit
 from unembed.document.intervals import mean_of, paired_difference
-from unembed.document.model import Section
+from unembed.document.model import Figure, Section
 from unembed.document.numbers import signed
 from unembed.errors import Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.published import RECALLED, Origin
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, at_depth, judged, once
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 
 REPEATED = 0.05
 """Nats by which heads must help repeated tokens more than new ones."""
@@ -36,7 +35,7 @@ COPIES = 0.5
 def copying(m: Measurements) -> Numbers:
     """Return the copying scores of the heads that have an OV circuit."""
     score = m.copying.score
-    return Numbers(n_layers=m.lm.n_layers, scores=score[~score.isnan()].tolist())
+    return Numbers(scores=score[~score.isnan()].tolist())
 
 
 def judge_copying(n: Numbers) -> Judgement:
@@ -45,7 +44,7 @@ def judge_copying(n: Numbers) -> Judgement:
     return judged(
         f"{copies} of {len(n.scores)} heads have a copying score of at least {COPIES:g}; the median is "
         f"{float(np.median(n.scores)):+.2f}.",
-        *at_depth(n.n_layers, 1, copies > len(n.scores) / 2),
+        copies > len(n.scores) / 2,
     )
 
 
@@ -61,7 +60,7 @@ def copying_section(m: Measurements) -> Section:
     return eigenvalue_section(m.circuits, shown, m.basis, m.provenance, "Copying")
 
 
-def _likelier(counts: Sequence[CorpusCounts]) -> list[bool]:
+def likelier(counts: Sequence[CorpusCounts]) -> list[bool]:
     """Tell for each triple whether its output is likelier with the source; triples without both cases are left out."""
     return [c.rate_with > c.rate_without for c in counts if c.with_source and c.without_source]
 
@@ -73,12 +72,11 @@ def skip_trigrams(m: Measurements) -> Numbers:
     for found in m.skip_trigrams:
         k = len(found.triples)
         for i, counts in enumerate(found.counts):
-            likelier, controls = _likelier([counts]), _likelier(found.shuffled[i::k])
-            if likelier and controls:
-                own.append(float(likelier[0]))
+            gained, controls = likelier([counts]), likelier(found.shuffled[i::k])
+            if gained and controls:
+                own.append(float(gained[0]))
                 shuffled.append(float(np.mean(controls)))
     return Numbers(
-        n_layers=m.lm.n_layers,
         gain=mean_of([a - b for a, b in zip(own, shuffled, strict=True)], seed=m.seed),
         likelier=sum(own) / max(len(own), 1),
         shuffled=sum(shuffled) / max(len(own), 1),
@@ -93,20 +91,20 @@ def judge_skip_trigrams(n: Numbers) -> Judgement:
         f"Of the {n.n} largest triples of the first layer's heads, {n.occurring} occur in the corpus. In "
         f"{n.likelier:.0%} of the {n.gain.n} whose destination occurs both with and without the source, the output is "
         f"likelier with it; with the sources shuffled among the triples, in {n.shuffled:.0%}.",
-        *at_depth(n.n_layers, 1, above(n.gain, 0.0)),
+        above(n.gain, 0.0),
     )
 
 
 def skip_trigram_sections(m: Measurements) -> list[Section]:
     """Show how many triples of each head occur in the corpus, and the two heads that the corpus confirms most."""
-    found, layer = m.skip_trigrams, m.first_layer
+    found = m.skip_trigrams
 
     def share(counts: Sequence[CorpusCounts]) -> float | None:
-        likelier = _likelier(counts)
-        return sum(likelier) / len(likelier) if likelier else None
+        known = likelier(counts)
+        return sum(known) / len(known) if known else None
 
     cells = {
-        "head": [head_name(layer, r.head) for r in found],
+        "head": [head_name(r.layer, r.head) for r in found],
         "triples": [len(r.triples) for r in found],
         "copy_the_source": [len(r.copies) for r in found],
         "in_the_corpus": [r.occurring for r in found],
@@ -116,19 +114,46 @@ def skip_trigram_sections(m: Measurements) -> list[Section]:
         "times": [sum(c.output_with_source for c in r.counts) for r in found],
         "times_expected": [sum(c.with_source * c.rate_without for c in r.counts if c.without_source) for r in found],
     }
-    text = (
+    layers = list(dict.fromkeys(r.layer for r in found))
+    text = [
         "A triple is a source, a destination that attends to it, and an output that the head then raises: `source ... "
         "destination` and then `output`. For every head its largest triples, and how often they occur in the corpus: "
         "for how many the output does follow, and for how many of those more often than after the same destination "
         "without the source. Likelier share: of all triples whose destination occurs both with and without the source; "
         "shuffled: of the same triples with the sources of one another, the control. Times: how often in all; "
-        "expected: how often if the source made no difference.",
-    )
-    title = f"Skip-trigrams of the heads of layer {layer}"
+        "expected: how often if the source made no difference."
+    ]
+    if len(layers) > 1:
+        text.append(
+            "A head above the first layer reads a token through what the layers below make of it alone, after the "
+            "token that begins a text; what it writes is read by the unembedding."
+        )
     shares = ("likelier_share", "likelier_share_shuffled")
-    every = Section("Skip-trigrams", text, (exhibit("skip_trigrams", title, cells, m.provenance, percent=shares),))
-    shown = [r for r in sorted(found, key=lambda r: -r.likelier) if r.triples][:2]
-    return [every, *(skip_trigram_section(m.circuits, layer, r.head, r.triples, m.provenance, r.counts) for r in shown)]
+    of_heads = "Skip-trigrams of the heads" + (f" of layer {layers[0]}" if len(layers) == 1 else "")
+    exhibits = [
+        exhibit("skip_trigrams", of_heads, cells, m.provenance, percent=shares, folded=len(layers) > 1, listed=25)
+    ]
+    figures: tuple[Figure, ...] = ()
+    if len(layers) > 1:
+        by_layer = {n: [c for r in found if r.layer == n for c in r.counts] for n in layers}
+        shuffled = {n: [c for r in found if r.layer == n for c in r.shuffled] for n in layers}
+        columns = {
+            "layer": layers,
+            "triples": [len(counts) for counts in by_layer.values()],
+            "likelier_share": [share(counts) for counts in by_layer.values()],
+            "likelier_share_shuffled": [share(counts) for counts in shuffled.values()],
+        }
+        title = "Triples whose output is likelier after the source"
+        exhibits.insert(0, exhibit("skip_trigrams_by_layer", title, columns, m.provenance, percent=shares))
+        drawn = {"likelier_share": "triples of the heads", "likelier_share_shuffled": "with shuffled sources"}
+        shown = {"percent": True, "published": NO_NUMBERS}
+        figures = (drawing("line", "skip_trigrams_by_layer", title, "layer", drawn, **shown),)
+    every = Section("Skip-trigrams", tuple(text), tuple(exhibits), figures)
+    best = [r for r in sorted(found, key=lambda r: -r.likelier) if r.triples][:2]
+    return [
+        every,
+        *(skip_trigram_section(m.circuits, r.layer, r.head, r.triples, m.provenance, r.counts) for r in best),
+    ]
 
 
 @once
@@ -141,12 +166,13 @@ def bugs(m: Measurements) -> Numbers | None:
     if not raised:
         return None
     best = max(raised, key=lambda found: found.likelier)
-    bigrams = Bigrams.of_corpus(m.lm, m.corpus)
+    bigrams = m.bigrams
     tables, occurring, crossed = [], [], []
     for source in list(dict.fromkeys(t.source for t in best.triples))[:10]:
         table = skip_trigram_bugs(
-            m.circuits, m.first_layer, best.head, source, basis=m.basis, among=m.frequent, bigrams=bigrams
-        )
+            m.circuits, best.layer, best.head, source, basis=m.basis, among=m.frequent, bigrams=bigrams,
+            reading=m.token_reading,
+        )  # fmt: skip
         random = random_tables(bigrams, table.destinations, table.outputs, m.frequent, seed=m.seed)
         tables.append(table)
         by_head = table.score > 0
@@ -154,11 +180,10 @@ def bugs(m: Measurements) -> Numbers | None:
         crossed.append(float(np.mean([int((crossed_pairs(counts) & by_head).sum()) for counts in random])))
     own = [t.occurring for t in tables]
     return Numbers(
-        head=head_name(m.first_layer, best.head),
+        head=head_name(best.layer, best.head),
         tables=tables,
         occurring_by_chance=occurring,
         crossed_by_chance=crossed,
-        n_layers=m.lm.n_layers,
         gain=mean_of(np.array(own) - np.array(occurring), seed=m.seed),
         occurring=float(np.mean(own)),
         chance_occurring=float(np.mean(occurring)),
@@ -173,7 +198,8 @@ def judge_bugs(n: Numbers) -> Judgement:
         f"After a source the head raises {n.occurring:.1f} pairs that occur ({n.chance_occurring:.1f} in tables of "
         f"random tokens of the same frequencies) and, with them, {n.crossed:.1f} crossed pairs that never do "
         f"({n.chance_crossed:.1f}).",
-        *at_depth(n.n_layers, 1, above(n.gain, 0.0), n.crossed > 0),
+        above(n.gain, 0.0),
+        n.crossed > 0,
     )
 
 
@@ -225,7 +251,6 @@ def primitive(m: Measurements) -> Numbers:
     found = m.term_importance
     repeated, new = found.repeated_gain.numpy(), found.new_gain.numpy()
     return Numbers(
-        n_layers=m.lm.n_layers,
         layer=m.first_layer,
         repeated=mean_of(repeated, seed=m.seed),
         new=mean_of(new, seed=m.seed),
@@ -238,7 +263,8 @@ def judge_primitive(n: Numbers) -> Judgement:
     return judged(
         f"The single heads of layer {n.layer} take {signed(n.repeated)} nats off the loss of next tokens that occurred "
         f"earlier in the window and {signed(n.new)} off that of new ones, a difference of {signed(n.lead)}.",
-        *at_depth(n.n_layers, 1, above(n.repeated, 0.0), above(n.lead, REPEATED)),
+        above(n.repeated, 0.0),
+        above(n.lead, REPEATED),
     )
 
 
@@ -249,12 +275,13 @@ def primitive_section(m: Measurements) -> Section:
         "next_token_text": ["occurred earlier in the window", "is new in the window"],
         "gain": [n.repeated, n.new],
     }
+    first = [r for r in m.skip_trigrams if r.layer == n.layer]
     heads = {
-        "head": [head_name(n.layer, r.head) for r in m.skip_trigrams],
-        "triples": [len(r.triples) for r in m.skip_trigrams],
-        "copy_the_source": [len(r.copies) for r in m.skip_trigrams],
+        "head": [head_name(n.layer, r.head) for r in first],
+        "triples": [len(r.triples) for r in first],
+        "copy_the_source": [len(r.copies) for r in first],
         "where_it_follows_in_the_corpus": [
-            sum(c.output_with_source + c.output_without_source > 0 for c in r.copies) for r in m.skip_trigrams
+            sum(c.output_with_source + c.output_without_source > 0 for c in r.copies) for r in first
         ],
     }
     text = (

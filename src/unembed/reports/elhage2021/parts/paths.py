@@ -15,7 +15,7 @@ from unembed.document.numbers import percent
 from unembed.errors import Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, at_depth, judged, once
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 
 MATTERS = 0.05
 """Nats that the heads must take off the loss before their orders are compared."""
@@ -26,8 +26,10 @@ STANDS_OUT = 5.0
 _TERMS = "Two-layer models: term importance analysis"
 
 
-def expansion(m: Measurements) -> Numbers:
-    """Return the error of the sum over paths."""
+def expansion(m: Measurements) -> Numbers | None:
+    """Return the error of the sum over paths; None where it is exact only with norms or FFNs fixed."""
+    if not m.expansion.exact:
+        return None
     return Numbers(exact=m.expansion.exact, error=m.expansion.error, n_terms=len(m.expansion))
 
 
@@ -46,10 +48,10 @@ def term_importance(m: Measurements) -> Numbers | None:
     found = m.term_importance
     return Numbers(
         reductions=found.reductions.tolist(),
+        above_one=float(found.losses[1]) - found.loss,
         per_term=found.reductions_per_term.tolist(),
         by_layer=_known(found.layer_reductions),
         given_others=_known(found.layer_reductions_given_others),
-        n_layers=m.lm.n_layers,
     )
 
 
@@ -60,7 +62,7 @@ def _known(by_layer: Float[Tensor, " layer"]) -> dict[int, float]:
 
 def judge_virtual_heads(n: Numbers) -> Judgement:
     """Judge how much all orders above 1 contribute, compared with order 1."""
-    single, virtual = n.reductions[0], sum(n.reductions[1:])
+    single, virtual = n.reductions[0], n.above_one
     return judged(
         f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; on "
         f"average a single head takes {n.per_term[0]:.4f} off, a pair {n.per_term[1]:.4f}.",
@@ -76,7 +78,7 @@ def judge_second_layer(n: Numbers) -> Judgement:
     return judged(
         f"Nats that the single heads of a layer take off the loss, given those of the other layers: {parts}; added to "
         f"the direct path alone: {alone}.",
-        *at_depth(n.n_layers, 2, condition),
+        condition,
     )
 
 
@@ -95,7 +97,6 @@ def composition(m: Measurements) -> Numbers | None:
     chance, deviation = random_baseline(m.lm, m.seed)
     half = (strongest - chance) / 2
     return Numbers(
-        n_layers=m.lm.n_layers,
         peaks={mode: (value - chance, a, b) for mode, (value, a, b) in peaks.items()},
         z=(strongest - chance) / deviation,
         previous=m.score_of("previous_token", writer),
@@ -131,7 +132,7 @@ def judge_small(n: Numbers, mode: str) -> Judgement:
         f"The strongest {mode.upper()}-composition, {writer} with {reader}, is {value:+.3f} above random circuits, "
         f"{f'{value / most:.0%} of' if 0 <= value < most else 'not below'} the strongest K-composition; "
         f"{pairs} {'pair reaches' if pairs == 1 else 'pairs reach'} half of that.",
-        *at_depth(n.n_layers, 2, pairs == 0 if n.z >= STANDS_OUT else None),
+        pairs == 0 if n.z >= STANDS_OUT else None,
     )
 
 
