@@ -127,7 +127,9 @@ def _made(
         return of(models[0], out)
     prepared(out)
     folders = {one.model: out / one.model.strip("/.").replace("/", "--") for one in models}
-    made = compared({one.model: of(one, folders[one.model], resume=True) for one in models})
+    by_option = {one.model: of(one, folders[one.model], resume=True) for one in models}
+    by_name = {report.provenance.model: report for report in by_option.values()}
+    made = compared(by_name if len(by_name) == len(models) else by_option)
     write(made, out)
     return made
 
