@@ -67,6 +67,7 @@ def added(stored: Mapping[str, Any], reports: Sequence[Report], sample: str = ""
             "findings": {f.claim: {name: getattr(f, name) for name in _OWN} for f in report.findings},
         }
         current = {claim for model in study["models"].values() for claim in model["findings"]}
+        study["models"] = dict(sorted(study["models"].items(), key=lambda item: -item[1]["facts"].get("layers", 0)))
         study["claims"] = [row for row in known.values() if row["claim"] in current]
     ordered = {name: studies[name] for name in STUDIES if name in studies}
     return {"schema": "unembed.replication/1", "studies": ordered}
@@ -120,8 +121,11 @@ def _study(study: Mapping[str, Any]) -> str:
 
 def _stated(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the paper states and how it is tested, a paragraph."""
-    published = "" if row["published"] in ("", "in words", row["claim"]) else f" Published: {row['published']}."
-    yield _text(f"{row['source']}. Measured: {row['quantity']}{published} Test: {row['test']}")
+    quantity = row["quantity"].rstrip(".")
+    published = (
+        "" if row["published"] in ("", "in words", row["claim"]) else f" Published: {row['published'].rstrip('.')}."
+    )
+    yield _text(f"{row['source']}. Measured: {quantity}.{published} Test: {row['test']}")
 
 
 def _outcome_of(model: str, finding: Finding | None) -> Iterator[str]:
