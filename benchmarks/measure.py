@@ -18,7 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import summary
+try:
+    from benchmarks import summary
+except ImportError:  # run as a script
+    import summary
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
 
 from unembed import early_exit
 from unembed.early_exit.baselines import Confidence
+from unembed.early_exit.benchmark import body_clock
 from unembed.early_exit.rule import ExitRule
 from unembed.errors import InvalidInput
 from unembed.lens import logits_of
@@ -49,3 +53,15 @@ def test_reading_a_given_text_reports_layers_saved_and_agreement(wren):
     assert never["perplexity_early"] == pytest.approx(always["perplexity_full"], rel=1e-5)
     with pytest.raises(InvalidInput, match="two tokens"):
         early_exit.compare_reading(rule, ["a"])
+
+
+def test_passes_of_other_threads_are_not_timed(wren):
+    one = wren.encode("Once")[:, :1]
+    with body_clock(wren, time.perf_counter) as spent:
+        other = threading.Thread(target=wren.run, args=(one,))
+        other.start()
+        other.join(1)
+        assert other.is_alive() and spent == []
+        wren.run(one)
+    other.join()
+    assert len(spent) == 1

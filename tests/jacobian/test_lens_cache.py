@@ -83,6 +83,20 @@ def test_weights_in_half_precision_are_read_by_the_lens_of_their_float32(dtype: 
     assert cached_lens(lm) is None  # other weights
 
 
+def test_a_lens_without_fingerprints_of_other_dtypes_is_refused_there_by_name() -> None:
+    whole, half = unembed.load("wren"), unembed.load("wren", dtype="bfloat16")
+    path = shipped_lens(sampled_fingerprint(whole))
+    assert path is not None
+    older = unembed.open_lens(path)
+    older.converted = {}
+    lens_path("old").parent.mkdir()
+    older.save(lens_path("old"))
+    assert whole.use_lens(unembed.open_lens(lens_path("old"))) is whole.lens
+    with pytest.raises(InvalidInput, match=r"fitted on float32 weights.*bfloat16 copy.*fit the lens again"):
+        half.use_lens(unembed.open_lens(lens_path("old")))
+    assert half.lens is None
+
+
 def test_a_model_reads_by_the_logit_lens_until_a_lens_is_set() -> None:
     lm = unembed.load("wren")
     assert lm.lens is None and lm.values.readings(1).provenance.basis == "raw"

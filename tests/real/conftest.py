@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import USER_CACHE
+from unembed.jacobian import JacobianLens, cached_lens, lens_path
 from unembed.language_model import LanguageModel, load
 from unembed.models.published_models import published_folder
 
@@ -24,12 +27,19 @@ def fetched() -> Path:
     """The folder of SmolLM2: `$UNEMBED_SMOLLM2`, else what was fetched into the user's cache."""
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen)
+    with users_cache():
+        return published_folder("smollm2")
+
+
+@contextmanager
+def users_cache() -> Iterator[None]:
+    """A context in which the cache folder is the user's, not that of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         if USER_CACHE is None:
-            patch.delenv("UNEMBED_CACHE")
+            patch.delenv("UNEMBED_CACHE", raising=False)
         else:
             patch.setenv("UNEMBED_CACHE", USER_CACHE)
-        return published_folder("smollm2")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +59,21 @@ def smollm2(smollm2_folder: Path) -> LanguageModel:
 
 @pytest.fixture
 def named(smollm2_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache folder of the test's own in which `--model smollm2` is that model."""
+    """A cache folder of the test's own in which `--model smollm2` is that model, with the lens that the user fitted."""
+    with users_cache():
+        lenses = lens_path("x").parent
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     published_folder("smollm2").parent.mkdir(parents=True)
     published_folder("smollm2").symlink_to(smollm2_folder)
+    if lenses.is_dir():
+        lens_path("x").parent.symlink_to(lenses)
+
+
+@pytest.fixture(scope="session")
+def smollm2_lens(smollm2: LanguageModel) -> JacobianLens:
+    """The lens by which commands read the model, from the user's cache folder."""
+    with users_cache():
+        lens = cached_lens(smollm2)
+    if lens is None:
+        pytest.skip("SmolLM2's lens is not here: unembed fit-lens --model smollm2")
+    return lens

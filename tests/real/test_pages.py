@@ -11,7 +11,7 @@ from tests.package.shown import PAGES, blocks, drift, fresh, is_real
 SHOWN = [page for page in PAGES if any(is_real(what) for what, _ in blocks(page.read_text(encoding="utf-8")))]
 
 
-@pytest.mark.usefixtures("named")
+@pytest.mark.usefixtures("named", "smollm2_lens")
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
 def test_a_page_shows_what_the_real_model_prints(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

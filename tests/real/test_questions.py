@@ -11,6 +11,7 @@ CAPITAL = "The capital of France is"
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.usefixtures("named")
 def test_the_tools_answer_the_questions_about_smollm2(tmp_path: Path, smollm2: LanguageModel) -> None:
     assert float(BY_ID["capital-probability"].answer) == pytest.approx(per_cent(smollm2, CAPITAL, " Paris"), abs=0.1)
     whole = difference(smollm2, CAPITAL, " Paris", " London")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,8 +178,9 @@ def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]
 
 def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) -> _Read:
     """Run a text's tokens one by one with a KV cache; the first token's pass is not timed."""
-    cache = lm.hf(ids[:, :1], use_cache=True).past_key_values
     logits = []
+    with lm.lock:  # the hooks of another thread would take these passes for theirs
+        cache = lm.hf(ids[:, :1], use_cache=True).past_key_values
     with body_clock(lm, clock) as body:
         began = clock()
         for n in range(1, ids.shape[1]):
@@ -189,7 +190,10 @@ def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) ->
 
 @contextmanager
 def body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]:
-    """A context manager that times every single-token forward pass, from its first block to the end of its last."""
+    """A context manager that times every single-token forward pass, from its first block to the end of its last.
+
+    Passes of other threads wait.
+    """
     spent: list[float] = []
     began = 0.0
 
@@ -202,15 +206,10 @@ def body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]
             spent.append(clock() - began)
 
     blocks = lm.structure.blocks
-    handles = [
-        blocks[0].module.register_forward_pre_hook(begin),
-        blocks[-1].module.register_forward_hook(end),
-    ]
-    try:
+    with lm.lock, ExitStack() as hooks:
+        hooks.callback(blocks[0].module.register_forward_pre_hook(begin).remove)
+        hooks.callback(blocks[-1].module.register_forward_hook(end).remove)
         yield spent
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _perplexity(nats: float, n: int) -> float:

@@ -152,6 +152,13 @@ class JacobianLens(Displayed):
 
             require_same_sizes(self, lm)
         elif sampled_fingerprint(lm) not in {self.fingerprint, *self.converted.values()}:
+            if not self.converted and self.provenance.dtype != lm.dtype_name:  # a file of an earlier checkout
+                raise InvalidInput(
+                    f"the lens of {self.provenance.model}",
+                    why=f"it was fitted on {self.provenance.dtype} weights, and its file lacks the fingerprint of "
+                    f"their {lm.dtype_name} copy",
+                    instead=f"Open the model in {self.provenance.dtype}, or fit the lens again: `unembed fit-lens`",
+                )
             raise InvalidInput(
                 f"the lens of {self.provenance.model}",
                 why=f"it was fitted on other weights than those of {lm.name}",

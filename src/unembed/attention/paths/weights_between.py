@@ -86,7 +86,8 @@ class VirtualWeight:
     """How strongly one head or memory (the reader) reads what an earlier one (the writer) adds to the stream.
 
     Attributes:
-        input: the reader's input: "Q", "K" or "V" of a head; "key" or, in a gated layer, "up" of a memory.
+        input: the reader's input: "Q", "K" or "V" of a head; "key" of a memory (in a gated layer, its column of W_gate)
+            or, in a gated layer, "up" (its column of W_in).
         ratio: ||W_out W_in||_F / (||W_out|| ||W_in||).
         cosine: the cosine of value and key vector between two memories; None if one of the two is a head.
     """
@@ -383,6 +384,9 @@ def virtual_weights_answer(
     top: Top = 20,
 ) -> Answer:
     """List the heads and memories (FFN neurons) that read most of what one writes, and those from which it reads most.
+
+    The inputs Q, K and V are a head's. The input key is a memory's key: in a gated layer, its column of W_gate; up is
+    its column of W_in there.
 
     Caution: Weights that fit do not prove use: a memory that is never active fits as well. `paths` and `circuit`
     measure on a prompt.
