@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import unembed
+from tests.browser.axe_rules import assert_no_violation
 from tests.browser.conftest import Served, address
 from tests.sweeps.recorder import lettered
 
@@ -219,3 +220,10 @@ def test_a_figure_by_source_has_its_own_heading(page):
         page.get_by_role("menuitem", name="Save figure as SVG").click()
     text = saved.value.path().read_text(encoding="utf-8")
     assert ">Source<" in text and ">Component<" not in text
+
+
+@pytest.mark.parametrize("screen", ["label", "memory?memory=L29M39", f"heads?prompt={TEXT.replace(' ', '+')}"])
+def test_screens_without_an_index_have_one_heading_and_no_violation(opened, deep, screen):
+    page = opened(f"#/{screen}", at=deep.address)
+    expect(page.get_by_role("heading", level=1)).to_have_count(1)
+    assert_no_violation(page)

@@ -28,7 +28,7 @@ def test_all_results_of_a_search_are_counted_and_reached(opened, served, lm):
 def _total(state, lm, query: str) -> int:
     from unembed.index.memory_search import search
 
-    return search(lm, state.index, query).total
+    return search(lm, state.index, query, described=state.descriptions).total
 
 
 def test_a_filter_counts_all_results_and_can_be_cleared(opened, served, lm):

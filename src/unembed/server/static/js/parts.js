@@ -171,7 +171,8 @@ export function bareTable(selector, head, rows, ...captions) {
       : /^T[DH]$/.test(x?.tagName)
         ? x
         : h("td", x);
-  const th = (t, i) => (t?.tagName === "TH" ? t : h("th", { scope: "col", class: numeric(rows[0]?.[i]) && "n" }, t));
+  const th = (t, i) =>
+    t === "" ? h("td") : t?.tagName === "TH" ? t : h("th", { scope: "col", class: numeric(rows[0]?.[i]) && "n" }, t);
   return h(selector, [
     captions,
     head && h("thead", h("tr", head.map(th))),

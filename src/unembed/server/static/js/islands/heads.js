@@ -23,7 +23,7 @@ export function matrix(el, data, options = {}) {
   const [layer0, head0] = chosen || [0, 0];
   const shade = (score) => {
     const q = Math.round((16 * Math.max(0, size(score))) / most);
-    return score < 0 && signed ? `w${Math.ceil((6 * q) / 16)}` : `q${q}`;
+    return q > 0 && score < 0 && signed ? `w${Math.ceil((6 * q) / 16)}` : `q${q}`;
   };
   const cell = (score, layer, head) => {
     const here = layer0 === layer && head0 === head;

@@ -10,7 +10,9 @@ export function render(root, page) {
   const { api, model } = page;
   if (!model.can.memories) return noMemories(root);
   if (!model.can.index) {
-    noIndex(root, "Labels are stored in an index.");
+    const box = h("div");
+    fill(root, [h("h1", "Label"), box]);
+    noIndex(box, "Labels are stored in an index.");
     return { update() {} };
   }
   const again = () => restart(t);

@@ -18,7 +18,8 @@ export function render(root, page) {
     oninput: debounced(submit, 90),
     onkeydown: entering(submit),
   });
-  const [title, pieces, facets, results] = boxes("h1", "p.faint", "div.row", "div.stack.found");
+  const [pieces, facets, results] = boxes("div.faint", "div.row", "div.stack.found");
+  const title = h("h1", "Search");
   const panes = { input, title, pieces, facets, results };
   const begun = { found: null, filters: { ...NO_FILTERS }, chosen: new Map() };
   const lookUp = (text) => ((input.value = text), submit());
