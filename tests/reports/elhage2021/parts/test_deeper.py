@@ -1,5 +1,6 @@
-"""The questions for deeper models, recomputed by hand in float64 on a model of three layers, and on made-up heads."""
+"""The questions for deeper models, recomputed by hand in float64 on small models, and on made-up heads."""
 
+import itertools
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,11 @@ from tests.sweeps.recorder import lettered, texts
 from unembed.attention.behaviour.head_scores import KINDS
 from unembed.attention.paths.term_importance import term_importance
 from unembed.corpus.windows import windows_of
+from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.reports.elhage2021 import QUANTITIES, STUDY
 from unembed.reports.elhage2021.measurements import ByLens, Measurements
 from unembed.reports.elhage2021.options import Options
-from unembed.reports.elhage2021.parts import deeper, paths
+from unembed.reports.elhage2021.parts import deeper, one_layer, paths
 from unembed.reports.stages import Work
 from unembed.stream.interventions import scale_head
 from unembed.stream.run import run
@@ -149,3 +151,32 @@ def test_a_lens_carries_what_heads_write_before_it_is_read(m: Measurements) -> N
     for effects, v in ((mine.effects, written), (theirs.effects, written @ J)):
         logits = v / scale * final.gain @ (W_U[:, target] - W_U.mean(dim=1))
         torch.testing.assert_close(effects.effect, logits, rtol=1e-4, atol=1e-6)
+
+
+def test_layers_compose_as_their_strongest_pair_and_copying_has_three_summaries(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tokenizer, d_vocab = lettered("gpt2").tokenizer, lettered("gpt2").d_vocab
+    config = AttentionOnlyConfig(vocab_size=d_vocab, hidden_size=16, num_hidden_layers=3, num_attention_heads=2)
+    lm = unembed.load(AttentionOnlyForCausalLM(config).double().eval(), tokenizer=tokenizer)
+    m = Measurements(lm, unembed.open_corpus(texts(6)), Work(tmp_path, {}), Options(None, 2, 200, 2))
+    section = paths.composition_sections(m)
+    assert [f.name for f in section.figures] == [f"{mode}_composition_of_layers" for mode in "qkv"]
+    table = next(e.table for e in section.exhibits if e.name == "composition_of_layers")
+    chance = unembed.circuits(lm).composition("k", baseline=True).max() - unembed.circuits(lm).composition("k").max()
+    for row in table.rows():
+        ratios = []
+        for h, k in itertools.product(range(2), range(2)):
+            ov, qk = m.circuits.ov(row["writer"], h).dense(), m.circuits.qk(row["reader"], k).dense()
+            ratios.append(float((ov @ qk.T).norm() / ov.norm() / qk.norm()))
+        assert row["k_composition"] == pytest.approx(max(ratios) + float(chance), abs=1e-9)
+    copying = one_layer.copying_section(m)
+    summaries = next(e.table for e in copying.exhibits if e.name == "copying_summaries")
+    for row in summaries.rows():
+        layer, head = (int(n) for n in row["head"][1:].split("H"))
+        full = m.circuits.ov_full(layer, head).dense()
+        z = (full.diagonal() - full.mean(dim=1)) / full.std(dim=1, correction=0)
+        in_top = (full > full.diagonal()[:, None]).sum(dim=1) < 10
+        assert row["diagonal_z"] == pytest.approx(float(z.mean()), abs=1e-9)
+        assert row["own_in_top_10"] == pytest.approx(float(in_top.double().mean()))
+        assert row["copying_score"] == pytest.approx(float(m.copying.score[layer, head]))
+        assert row["effect_in_runs"] == pytest.approx(float(m.scores.copying[layer, head]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from unembed.attention.text.skip_trigrams import (
     skip_trigram_bugs,
     skip_trigram_section,
 )
+from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.copying import eigenvalue_section
 from unembed.attention.weights.paper import COPYING_HEADS, NO_NUMBERS
 from unembed.document.exhibits import drawing, exhibit
@@ -57,7 +59,26 @@ def copying_section(m: Measurements) -> Section:
     known = (~score.isnan()).sum()
     order = score.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:known].tolist()
     shown = [divmod(i, score.shape[1]) for i in dict.fromkeys([*order[:3], *order[-1:]])]
-    return eigenvalue_section(m.circuits, shown, m.basis, m.provenance, "Copying")
+    made = eigenvalue_section(m.circuits, shown, m.basis, m.provenance, "Copying")
+    own = [m.circuits.own_token(*place, m.basis, seed=m.seed) for place in shown]
+    cells = {
+        "head": [head_name(*place) for place in shown],
+        "copying_score": [float(score[place]) for place in shown],
+        "diagonal_z": [found.mean_z for found in own],
+        "own_in_top_10": [found.top_share for found in own],
+        "effect_in_runs": [number_or_none(m.scores.copying[place]) for place in shown],
+    }
+    text = (
+        "Three summaries of copying, which need not agree. Copying score: from the eigenvalues. Diagonal: how far a "
+        "token's own logit lies above the mean of its row of the OV circuit, in standard deviations of the row, and "
+        "the share of tokens whose own logit is among the ten largest. Effect in runs: what the head adds to the logit "
+        "of the token that it attends to most, on repeated random tokens, above the mean of all tokens.",
+    )
+    summaries = exhibit(
+        "copying_summaries", "Three summaries of copying, of the heads shown", cells, m.provenance,
+        percent=("own_in_top_10",),
+    )  # fmt: skip
+    return replace(made, text=(*made.text, *text), exhibits=(summaries, *made.exhibits))
 
 
 def likelier(counts: Sequence[CorpusCounts]) -> list[bool]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -11,6 +14,9 @@ from unembed.attention.paths.expansion import expansion_section
 from unembed.attention.paths.term_importance import importance_section
 from unembed.attention.weights.composition import MODES, composition_section, random_baseline
 from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.attention.weights.paper import NO_NUMBERS
+from unembed.document.exhibits import drawing, exhibit
+from unembed.document.model import Section
 from unembed.document.numbers import percent
 from unembed.errors import Unsupported
 from unembed.names import head_name
@@ -165,6 +171,30 @@ def small(mode: str, reads: str) -> Quantity[Measurements]:
     )
 
 
+def composition_sections(m: Measurements) -> Section:
+    """Show the pairs that compose most and, in a deep model, the strongest pair of each two layers as heat maps."""
+    made = composition_section(m.circuits, MODES, 10, m.basis, m.seed, m.provenance)
+    if len(m.lm.attention_layers) < 3:
+        return made
+    layers, chance = m.lm.attention_layers, random_baseline(m.lm, m.seed)[0]
+    pairs = [(a, b) for a in layers for b in layers if b > a]
+    cells: dict[str, list[Any]] = {"writer": [a for a, _ in pairs], "reader": [b for _, b in pairs]}
+    for mode in MODES:
+        strongest = m.compositions[mode].nan_to_num(0.0).amax(dim=(1, 3))
+        cells[f"{mode}_composition"] = [float(strongest[pair]) - chance for pair in pairs]
+    most = max(abs(value) for mode in MODES for value in cells[f"{mode}_composition"])
+    table = "composition_of_layers"
+    axes = {"rows": "writer", "x_label": "layer that reads", "y_label": "layer that writes"}
+    shown = {"y_range": (-most, most), "published": NO_NUMBERS, **axes}
+    figures = tuple(
+        drawing("heat", f"{column}_of_layers", f"{what} of the strongest pair", "reader", column, table, **shown)
+        for column, what in ((f"{mode}_composition", f"{mode.upper()}-composition") for mode in MODES)
+    )
+    title = "The strongest pair of heads of each two layers, above random circuits"
+    every = exhibit(table, title, cells, m.provenance, folded=True)
+    return replace(made, exhibits=(*made.exhibits, every), figures=(*made.figures, *figures))
+
+
 PARTS: tuple[Part[Measurements], ...] = (
     Part(
         lambda m: expansion_section(m.circuits, m.expansion, m.predicted, 20, m.provenance),
@@ -215,7 +245,7 @@ PARTS: tuple[Part[Measurements], ...] = (
         when=lambda m: m.lm.n_layers > 1,
     ),
     Part(
-        lambda m: composition_section(m.circuits, MODES, 10, m.basis, m.seed, m.provenance),
+        composition_sections,
         (
             Quantity(
                 "K-composition",
