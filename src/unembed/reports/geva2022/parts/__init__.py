@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from unembed.reports.geva2022.measurements import Measurements
-from unembed.reports.geva2022.parts import appendix, applications, concepts, events, layers, scaling
+from unembed.reports.geva2022.parts import appendix, applications, concepts, events, layers, score_effects
 from unembed.reports.quantities import Part
 
 PARTS: tuple[Part[Measurements], ...] = (
-    *scaling.PARTS,
+    *score_effects.PARTS,
     *concepts.PARTS,
     *events.PARTS,
     *layers.PARTS,

@@ -13,7 +13,7 @@ from tests.sweeps.recorder import lettered
 from unembed.corpus import open_corpus
 from unembed.reports.geva2022.measurements import measure
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.parts.scaling import agreeing, by_chance, rank_correlations, scaling, section
+from unembed.reports.geva2022.parts.score_effects import agreeing, by_chance, rank_correlations, scaling, section
 from unembed.reports.stages import Work
 
 
