@@ -31,7 +31,7 @@ OUTCOMES = {
     "holds, no control": "the test passes here; it was not made on random weights",
     "does not hold": "the test fails; why, as far as something measured here tells",
     "open": "the sample is too small to tell, or the claim is about another kind of model",
-    "cannot be asked": "the model lacks what the claim is about, or a needed package was not installed",
+    "cannot be tested": "the model lacks what the claim is about, or a needed package was not installed",
 }
 _INTRODUCTION = """# Do the published findings hold?
 
@@ -74,9 +74,9 @@ def added(stored: Mapping[str, Any], reports: Sequence[Report], sample: str = ""
 
 
 def outcome(finding: Finding | None) -> str:
-    """Return which of `OUTCOMES` a finding is; without one, nothing could be asked."""
+    """Return which of `OUTCOMES` a finding is; without one, nothing could be tested."""
     if finding is None or finding.here.startswith(ABSENT):
-        return "cannot be asked"
+        return "cannot be tested"
     if finding.verdict == "agrees":
         if not finding.control:
             return "holds, no control"
@@ -130,7 +130,7 @@ def _stated(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _outcome_of(model: str, finding: Finding | None) -> Iterator[str]:
     if finding is None:
-        yield f"* **{model}** cannot be asked: its report has no such measurement."
+        yield f"* **{model}** cannot be tested: its report has no such measurement."
         return
     yield f"* **{model}**, {outcome(finding)}: {_text(finding.here)}"
     if finding.control:

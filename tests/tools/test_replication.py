@@ -48,7 +48,7 @@ def test_an_outcome_follows_from_the_verdict_and_the_control() -> None:
     assert outcome(finding("c", control="")) == "holds, no control"
     assert outcome(finding("c", "differs")) == "does not hold"
     assert outcome(finding("c", "inconclusive")) == "open"
-    assert outcome(finding("c", "inconclusive", here="Not available: no heads")) == outcome(None) == "cannot be asked"
+    assert outcome(finding("c", "inconclusive", here="Not available: no heads")) == outcome(None) == "cannot be tested"
 
 
 def test_a_model_is_replaced_and_claims_that_no_model_has_any_more_are_dropped() -> None:
@@ -58,7 +58,7 @@ def test_a_model_is_replaced_and_claims_that_no_model_has_any_more_are_dropped()
     assert [row["claim"] for row in study["claims"]] == ["both", "new"] and set(study["models"]) == {"a", "b"}
     assert set(findings_of(study, "b")) == {"both"} and first["studies"]["geva2021"]["claims"][0]["claim"] == "old"
     text = page(again)
-    assert "**b** cannot be asked" in text and "sample examples=60" in text
+    assert "**b** cannot be tested" in text and "sample examples=60" in text
 
 
 def test_text_of_a_report_is_no_markup() -> None:
