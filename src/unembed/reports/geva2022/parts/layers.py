@@ -228,7 +228,7 @@ def judge_few_values(n: Numbers) -> Judgement:
 
 
 UNUSABLE = 0.5
-"""Share of tokens that do not occur in the text, from which on no token can be said to be in the rarer half."""
+"""Share of tokens that do not occur in the text, from which on its counts cannot tell the rarer half of the tokens."""
 
 
 @once
