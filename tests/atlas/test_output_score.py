@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from unembed.atlas.output_score import (
-    NamedTokens,
-    OutputTest,
-    TokenShares,
-    frequency_groups,
-    named_by_effect,
-    named_tokens,
-)
-from unembed.concepts.token_classes import Classes
+from unembed.atlas.coherence import NamedTokens
+from unembed.atlas.output_score import OutputTest, TokenShares, frequency_groups
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -76,26 +69,3 @@ def test_without_other_descriptions_nothing_passes() -> None:
     shares = TokenShares(np.ones(9, dtype=np.int64))
     (found,) = OutputTest(shares, named, []).scores(torch.rand(1, 9), [(0, 0)], [None])
     assert not found.passes
-
-
-def test_a_description_names_frequent_tokens_that_the_reading_lists_and_that_rise_most() -> None:
-    counts = np.repeat([9, 1], [120, 120])
-    words = [f" x{chr(97 + i // 26)}{chr(97 + i % 26)}q" for i in range(240)]
-    scores = torch.zeros(1, 240)
-    scores[0, 200:] = 9.0  # rare
-    scores[0, 50:80] = 5.0 + torch.arange(30) / 100
-    effects = torch.zeros(1, 240)
-    effects[0, 100:] = 8.0  # not read
-    effects[0, 60:68] = 1.0 + torch.arange(8) / 10
-    (found,) = named_by_effect(Classes.build(words), TokenShares(counts), scores, effects)
-    assert sorted(found.tokens) == list(range(60, 68))
-
-
-def test_a_class_is_named_only_where_most_named_tokens_are_in_it() -> None:
-    words = [f" {year}" for year in range(1900, 1910)] + [f" {n}" for n in range(300)]
-    years = np.arange(10)[None]
-    words += [f" x{chr(97 + i)}q" for i in range(300)]
-    mixed = np.array([[0, 1, *range(400, 408)]])
-    classes = Classes.build(words)
-    assert named_tokens(classes, years)[0] == NamedTokens(tuple(range(8)), "years")
-    assert named_tokens(classes, mixed)[0] == NamedTokens(tuple(mixed[0, :8].tolist()), None)

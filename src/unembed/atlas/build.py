@@ -22,12 +22,20 @@ from torch import Tensor
 from unembed.atlas.card import Card
 from unembed.atlas.controls import CONTROLS, FALSE, QUANTILE
 from unembed.atlas.heads import head_columns
-from unembed.atlas.layer import LEAST, LEAST_RISE, AtlasSource, LayerDescriber
+from unembed.atlas.layer import (
+    LEAST,
+    LEAST_HITS,
+    LEAST_RATIO,
+    LEAST_RISE,
+    PRINTED_HITS,
+    PRINTED_RATIO,
+    AtlasSource,
+    LayerDescriber,
+)
 from unembed.atlas.lines import Line, read_lines, write_lines, write_table
 from unembed.atlas.page import markdown, page_of
 from unembed.document.intervals import Measured
 from unembed.errors import InvalidInput
-from unembed.jacobian.basis import basis_or_default, lens_identity
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, make_folder, write_whole
 
@@ -73,14 +81,16 @@ def build_atlas(
         "per_layer": per_layer,
         "passages": len(passages),
         "least_accuracy": LEAST,
+        "least_hits": LEAST_HITS,
+        "least_ratio": LEAST_RATIO,
+        "printed_hits": PRINTED_HITS,
+        "printed_ratio": PRINTED_RATIO,
         "least_rise": LEAST_RISE,
         "controls": CONTROLS,
         "false_share": FALSE,
         "control_quantile": QUANTILE,
-        "lens": lens_identity(lm),
     }
-    basis = basis_or_default(lm, None, "raw")
-    about = lm.provenance(corpus=provenance.corpus, basis=basis, seed=seed, notes={**provenance.notes, **notes})
+    about = lm.provenance(corpus=provenance.corpus, seed=seed, notes={**provenance.notes, **notes})
     parts = folder / _PARTS
     _continue(folder, {"model": about.model, "corpus": about.corpus, "seed": seed, **notes})
     describer = None

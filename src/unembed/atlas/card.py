@@ -23,6 +23,12 @@ DRAWN = 1000
 """Described lines that are drawn for the scores."""
 EXAMPLES = 30
 """Lines that the card lists, drawn at random of the described ones."""
+_RULE_ALONE = ("tokens share nothing", "tokens below their control", "rule misses too many firings")
+_EARLY = (
+    "rule share: memories with a tested rule. In the first layers memories have rules and few or no descriptions: what "
+    "a value vector does there differs from passage to passage, so that the words that it raises at some passages "
+    "do not rise at others."
+)
 
 
 @dataclass(frozen=True)
@@ -103,15 +109,18 @@ class Card:
         text = (
             f"{self.described:,} of {self.memories:,} memories (FFN neurons) have a description "
             f"({share.value:.1%}) at one sign of the coefficient or both. A description says where the memory fires "
-            "and which tokens rise when its value vector is added. Each side exceeded its control on text that had not "
-            "suggested it; what did not is not printed.",
+            "and which whole words rise when its value vector is added, more than when other value vectors of the "
+            "layer are added. These words are similar, of one class, or begin alike. Each side exceeded its control on "
+            "text that had not suggested it; what did not is not printed.",
             f"Of the described lines {self.drawn:,} were drawn at random and tested once more, on documents and "
             f"passages that had chosen nothing: {_percent(self.passes['input'])} pass the input test, "
             f"{_percent(self.passes['output'])} the output test, {_percent(self.passes['both'])} both. With the "
             f"description of another memory of the layer, drawn at random, {_percent(self.random['input'])} and "
             f"{_percent(self.random['output'])} pass.",
-            "A line passes where it exceeds 95 % of its controls: up to 400 other described memories of the layer. For "
-            "the input side the same rule is scored on them; for the output side the tokens that they name.",
+            "A line passes where it exceeds 95 % of its controls: up to 400 other memories of the layer. For the "
+            "input side the same rule is scored on those with a rule; for the output side the tokens that described "
+            "ones name.",
+            f"{self._rules_alone():,} more lines of the file have a rule, tested in the same way, and no tokens.",
         )
         sections = (
             Section("What is described, and how far to trust it", text, (Exhibit("scores", self._scores()),)),
@@ -119,13 +128,14 @@ class Card:
                 "What is not described, and why",
                 (
                     "One row for each memory and sign of its coefficient. A memory fires at the positions that the "
-                    "index stores: those where its coefficient is largest. Smaller coefficients are not described.",
+                    "index stores: those where its coefficient is largest. Smaller coefficients are not described. "
+                    "Pieces of words and tokens that the text has fewer than four times are not named.",
                 ),
                 (Exhibit("verdicts", self._verdicts(), percent=("share",)),),
             ),
             Section(
-                "By layer", (), (Exhibit("layers", self._table("Described memories by layer", self.by_layer),
-                                         percent=("described_share", "input_passes", "output_passes")),)
+                "By layer", (_EARLY,), (Exhibit("layers", self._table("Described memories by layer", self.by_layer),
+                                         percent=("described_share", "rule_share", "input_passes", "output_passes")),)
             ),
             Section(
                 "Descriptions drawn at random",
@@ -134,6 +144,10 @@ class Card:
             ),
         )  # fmt: skip
         return Answer(f"Atlas of {self.provenance.model}", sections, self.provenance, data=self.to_dict())
+
+    def _rules_alone(self) -> int:
+        """The lines that have a tested rule and no description."""
+        return sum(n for verdict, n in self.of_verdict.items() if verdict in _RULE_ALONE)
 
     def _table(self, title: str, columns: dict[str, list[Any]]) -> Table:
         return Table(title, columns, self.provenance)
@@ -204,6 +218,9 @@ def _by_layer(lines: Sequence[Line]) -> dict[str, list[Any]]:
         "memories": [len({line.index for line in rows[n]}) for n in layers],
         "described": [len({line.index for line in found[n]}) for n in layers],
         "described_share": [len({x.index for x in found[n]}) / len({x.index for x in rows[n]}) for n in layers],
+        "rule_share": [
+            len({x.index for x in rows[n] if x.rule is not None}) / len({x.index for x in rows[n]}) for n in layers
+        ],
         "input_passes": [share([line.input_passes for line in found[n]]) for n in layers],
         "output_passes": [share([line.output_passes for line in found[n]]) for n in layers],
     }

@@ -2,7 +2,7 @@
 
 The documents of the index's text are in three parts, drawn at random: half of them find the rules, a quarter chooses
 the lines that exceed their control, and a quarter tests those that were chosen. The passages at whose ends values are
-added are in four parts: one names tokens, two choose, each by itself, and one tests.
+added are in four parts: one names tokens, two choose, and one tests.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.atlas.coherence import NamedTokens, SharedTokens
 from unembed.atlas.controls import CONTROLS, chosen
+from unembed.atlas.effects import Effects, ValueEffects
 from unembed.atlas.input_score import Firings, InputScore, InputTest
 from unembed.atlas.lines import Line, Verdict, rule_json
-from unembed.atlas.output_score import NamedTokens, OutputScore, OutputTest, TokenShares, named_by_effect
-from unembed.atlas.rules import Rule, quoted, to_dict
+from unembed.atlas.output_score import OutputScore, OutputTest, TokenShares
+from unembed.atlas.rules import Rule, examples, quoted, to_dict
 from unembed.atlas.search import RuleSearch
 from unembed.atlas.text import RuleText
 from unembed.errors import InvalidInput
-from unembed.jacobian.basis import basis_or_default, in_basis
-from unembed.jacobian.passes import cache_of
-from unembed.lens import logits_of
-from unembed.memories.truth_of_values import value_effects
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 from unembed.names import Pole
 
-LEAST = 0.7
+LEAST = 0.75
 """The least balanced accuracy of a rule that is a line, where it is found and where lines are chosen."""
+LEAST_HITS, LEAST_RATIO = 0.55, 5.0
+"""The least share of firings at which such a rule is true where lines are chosen, and its ratio to other positions'."""
+PRINTED_HITS, PRINTED_RATIO = 0.65, 6.0
+"""The same for a line that is printed. A reader rejects a rule that misses more; it still serves as a control."""
 LEAST_RISE = 0.75
 """The least output score of a line where lines are chosen: named tokens rise more than three of four like them."""
 PARTS = 4
 """Of four documents two find rules, one chooses lines, and one tests them."""
 PASSAGE_PARTS = 4
-"""Of four passages one names tokens, two choose lines, each by itself, and one tests them."""
-_CHOOSE = ("choose first", "choose second")
+"""Of four passages one names tokens, two choose lines, and one tests them."""
 FEWEST_TESTED = 5
 """The fewest firings on which a rule is tested."""
 _AT_ONCE = 192
@@ -74,6 +75,11 @@ class _Candidate:
     named: NamedTokens | None = None
     test: InputScore | None = None
     output: OutputScore | None = None
+    hits: float = 0.0
+    base: float = 0.0
+    """The shares of firings and of other positions at which the rule is true where lines are chosen."""
+    change: float = 0.0
+    """The mean change of its tokens' logits in the test, in standard deviations over the vocabulary."""
 
 
 class LayerDescriber:
@@ -107,13 +113,14 @@ class LayerDescriber:
             )
         drawn = np.random.default_rng(seed).permutation(n) % PARTS
         part = drawn[source.document]
-        self._finding, self._choosing, self._testing = part < 2, part == 2, part == 3
+        self._finding, self._choosing, self.testing = part < 2, part == 2, part == 3
         self._search = RuleSearch(source.text, self._finding)
         counts = np.bincount(source.text.token, minlength=lm.d_vocab)
         self._shares = TokenShares(counts[: lm.d_vocab], seed)
-        parts = ("name", *_CHOOSE, "test")
-        self._passages = {part: passages[i :: len(parts)] for i, part in enumerate(parts)}
-        self._caches = {part: [cache_of(lm, one[:-1]) for one in some] for part, some in self._passages.items()}
+        name, first, second, test = (passages[i::PASSAGE_PARTS] for i in range(PASSAGE_PARTS))
+        parts = {"name": name, "choose": [*first, *second], "test": test}
+        self.measured = ValueEffects(lm, parts, seed)
+        self.shared = SharedTokens(source.text.classes, counts[: lm.d_vocab], lm.weights.W_U.T, seed)
 
     def lines(self, layer: int, progress: Callable[[int, int], None] = lambda _done, _total: None) -> list[Line]:
         """Describe the memories of a layer.
@@ -132,9 +139,13 @@ class LayerDescriber:
             found.append(self._with_rule(layer, index, pole))
             steps.several(1)
         ruled = self._choose_rules([one for one in found if one.rule is not None], rng)
-        self._name_tokens(layer, ruled, steps)
-        self._choose_tokens(layer, ruled, rng, steps)
-        self._test([one for one in ruled if one.verdict == "described"], layer, rng, steps)
+        named = self._name_tokens(layer, ruled, steps)
+        self._choose_tokens(layer, named, rng, steps)
+        self._test_rules(ruled, rng)
+        self._test_tokens([one for one in named if one.verdict == "described"], layer, rng, steps)
+        for one in named:
+            if one.verdict == "described" and one.hits < max(PRINTED_HITS, PRINTED_RATIO * one.base):
+                one.verdict, one.output = "rule misses too many firings", None
         return [self._line(layer, one) for one in sorted(found, key=lambda one: (one.index, one.pole != "positive"))]
 
     def _firings(self, layer: int, index: int, pole: Pole) -> Firings:
@@ -149,7 +160,7 @@ class LayerDescriber:
         found = self._search.find(firings.inside(self._finding).at)
         if (
             found is None
-            or min(len(firings.inside(part).at) for part in (self._choosing, self._testing)) < FEWEST_TESTED
+            or min(len(firings.inside(part).at) for part in (self._choosing, self.testing)) < FEWEST_TESTED
         ):
             return _Candidate(index, pole, firings, "fires too rarely")
         if found.accuracy < LEAST:
@@ -162,78 +173,81 @@ class LayerDescriber:
         scores = [test.score(_rule(one).holds(self._source.text), one.firings) for one in ruled]
         found = []
         for i in chosen(np.array([1.0 if score is None else score.chance for score in scores])):
-            if (score := scores[i]) is not None and score.accuracy >= LEAST:
-                ruled[i].verdict = "tokens below their control"
-                found.append(ruled[i])
+            score = scores[i]
+            if score is None or score.accuracy < LEAST or score.hits < max(LEAST_HITS, LEAST_RATIO * score.base):
+                continue
+            ruled[i].verdict, ruled[i].hits, ruled[i].base = "tokens share nothing", score.hits, score.base
+            found.append(ruled[i])
         return found
 
-    def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> None:
-        """Name for each memory the tokens that its value's reading lists first and that rise most when it is added."""
-        basis = basis_or_default(self._lm, None, "raw")
-        for start, vectors, effects in self._effects(layer, ruled, "name"):
-            readable, plain = in_basis(self._lm, vectors, layer, basis)
-            scores = logits_of(self._lm, readable, plain)[:, : self._lm.d_vocab].float()
-            named = named_by_effect(self._search.text.classes, self._shares, scores, effects)
-            for one, tokens in zip(ruled[start : start + len(named)], named, strict=True):
-                one.named = tokens
-            steps.several(len(named))
+    def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> list[_Candidate]:
+        """Return the memories whose values raise whole words that share something, and name these words."""
+        found = []
+        for start, effects in self._effects(layer, ruled, "name"):
+            some = ruled[start : start + len(effects.rises)]
+            for one, tokens in zip(some, self.shared.named(effects.rises), strict=True):
+                if tokens is not None:
+                    one.named, one.verdict = tokens, "tokens below their control"
+                    found.append(one)
+            steps.several(len(some))
+        return found
 
     def _choose_tokens(self, layer: int, ruled: Sequence[_Candidate], rng: np.random.Generator, steps: _Steps) -> None:
-        """Mark as described the memories whose tokens are better than their controls at both sets of passages.
-
-        In early layers the effect of a value depends on the passage: one set alone chooses tokens that fall elsewhere.
-        """
+        """Mark as described the memories whose tokens rise more than their controls."""
         test = self._output_test(ruled, rng)
-        chance, rise = np.zeros(len(ruled)), np.ones(len(ruled))
-        for part in _CHOOSE:
-            for start, _, effects in self._effects(layer, ruled, part):
-                some = range(start, start + len(effects))
-                scores = test.scores(effects, [(i, ruled[i].index) for i in some])
-                for i, score in zip(some, scores, strict=True):
-                    chance[i], rise[i] = max(chance[i], score.chance), min(rise[i], score.score)
-                steps.several(len(some))
+        chance, rise = np.ones(len(ruled)), np.zeros(len(ruled))
+        for start, effects in self._effects(layer, ruled, "choose"):
+            some = range(start, start + len(effects.rises))
+            scores = test.scores(effects.rises, [(i, ruled[i].index) for i in some])
+            for i, score, changes in zip(some, scores, effects.changes, strict=True):
+                if _mean_change(changes, ruled[i]) > 0:
+                    chance[i], rise[i] = score.chance, score.score
+            steps.several(len(some))
         for i in chosen(chance):
             if rise[i] >= LEAST_RISE:
                 ruled[i].verdict = "described"
 
-    def _test(self, described: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps) -> None:
-        """Test descriptions on the text and the passages that chose nothing, and a random one in place of each."""
-        others = _another(described, rng)
-        rules = InputTest(self._testing, [one.firings for one in _some(described, rng)])
-        for i, one in enumerate(described):
+    def _test_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> None:
+        """Test chosen rules on the text that chose nothing, and a random one in place of each."""
+        others = _another(ruled, rng)
+        test = InputTest(self.testing, [one.firings for one in _some(ruled, rng)])
+        for i, one in enumerate(ruled):
             # The rule of this memory is a random description of the memory that follows in the drawn order.
-            other = others.get(i)
-            firings = None if other is None else described[other].firings
-            one.test = rules.score(_rule(one).holds(self._source.text), one.firings, firings)
-        tokens = self._output_test(described, rng)
-        for start, _, effects in self._effects(layer, described, "test"):
-            some = range(start, start + len(effects))
+            random = None if (j := others.get(i)) is None else ruled[j].firings
+            one.test = test.score(_rule(one).holds(self._source.text), one.firings, random)
+
+    def _test_tokens(
+        self, described: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps
+    ) -> None:
+        """Test named tokens at the passages that chose nothing, and those of a random description in place of each."""
+        others = _another(described, rng)
+        test = self._output_test(described, rng)
+        for start, effects in self._effects(layer, described, "test"):
+            some = range(start, start + len(effects.rises))
             random = [None if (j := others.get(i)) is None else (j, described[j].index) for i in some]
-            scores = tokens.scores(effects, [(i, described[i].index) for i in some], random)
-            for i, score in zip(some, scores, strict=True):
-                described[i].output = score
+            scores = test.scores(effects.rises, [(i, described[i].index) for i in some], random)
+            for i, score, changes in zip(some, scores, effects.changes, strict=True):
+                described[i].output, described[i].change = score, _mean_change(changes, described[i])
             steps.several(len(some))
 
     def _output_test(self, memories: Sequence[_Candidate], rng: np.random.Generator) -> OutputTest:
         controls = [(one.index, _named(one)) for one in _some(memories, rng)]
         return OutputTest(self._shares, {i: _named(one) for i, one in enumerate(memories)}, controls)
 
-    def _effects(
-        self, layer: int, memories: Sequence[_Candidate], part: str
-    ) -> Iterator[tuple[int, Float[Tensor, "memory d_model"], Float[Tensor, "memory vocab"]]]:
-        """Yield, for some memories at a time, the number of the first, the values, and their effects on the logits."""
+    def _effects(self, layer: int, memories: Sequence[_Candidate], part: str) -> Iterator[tuple[int, Effects]]:
+        """Yield, for some memories at a time, the number of the first, and what adding their values does."""
         for start in range(0, len(memories), _AT_ONCE):
             some = memories[start : start + _AT_ONCE]
             rows = torch.tensor([one.index for one in some], device=self._lm.device)
             signs = torch.tensor([-1.0 if one.pole == "negative" else 1.0 for one in some], device=self._lm.device)
             vectors = written_values(self._lm, layer, rows)
-            vectors = vectors * signs[:, None].to(vectors)
-            effects = torch.zeros(len(some), self._lm.d_vocab, device=self._lm.device)
-            for passage, cache in zip(self._passages[part], self._caches[part], strict=True):
-                change = value_effects(self._lm, vectors, layer, [passage], [cache])[:, : self._lm.d_vocab]
-                # A few passages change all logits several times as much as others; each has to count alike.
-                effects += change / change.std(dim=1, keepdim=True).clamp_min(1e-30)
-            yield start, vectors, effects / len(self._passages[part])
+            yield start, self.measured.of(layer, vectors * signs[:, None].to(vectors), part)
+
+    def _input_words(self, one: _Candidate) -> str:
+        text, at = self._source.text, one.firings.inside(self._finding).at
+        words = _rule(one).words(text.strings)
+        seen = examples(_rule(one), text, at)
+        return f"{words}, such as {quoted(seen, text.strings)}" if seen else words
 
     def _output_words(self, one: _Candidate) -> str:
         named = _named(one)
@@ -243,17 +257,13 @@ class LayerDescriber:
     def _line(self, layer: int, one: _Candidate) -> Line:
         name = self._lm.memory_name(layer, one.index, one.pole)
         line = Line(name, layer, one.index, one.pole, one.verdict)
-        if one.test is None or one.output is None:
+        if (test := one.test) is None:
             return line
-        named, test, output, strings = _named(one), one.test, one.output, self._source.text.strings
-        return replace(
+        strings = self._source.text.strings
+        line = replace(
             line,
-            input=_rule(one).words(strings),
-            output=self._output_words(one),
+            input=self._input_words(one),
             rule=rule_json(to_dict(_rule(one))),
-            token_ids=named.tokens,
-            tokens=tuple(strings[token] for token in named.tokens),
-            concept=named.name,
             firings=test.firings,
             test_accuracy=test.accuracy,
             test_area=test.area,
@@ -261,10 +271,20 @@ class LayerDescriber:
             test_hits=test.hits,
             test_base=test.base,
             input_passes=test.passes,
+            random_input_passes=test.random_passes,
+        )
+        if (output := one.output) is None:
+            return line
+        named = _named(one)
+        return replace(
+            line,
+            output=self._output_words(one),
+            token_ids=named.tokens,
+            tokens=tuple(strings[token] for token in named.tokens),
+            concept=named.name,
             test_output=output.score,
             test_output_control=_finite(output.control),
-            output_passes=output.passes,
-            random_input_passes=test.random_passes,
+            output_passes=output.passes and one.change > 0,
             random_output_passes=output.random_passes,
         )
 
@@ -298,6 +318,10 @@ def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[i
         if j is not None:
             found[i] = j
     return found
+
+
+def _mean_change(changes: Float[Tensor, " vocab"], one: _Candidate) -> float:
+    return float(changes[list(_named(one).tokens)].mean())
 
 
 def _finite(bound: float) -> float | None:

@@ -19,7 +19,13 @@ from unembed.names import Pole
 
 VERSION = "unembed.atlas.lines/1"
 Verdict = Literal[
-    "described", "fires too rarely", "no rule found", "rule below its control", "tokens below their control"
+    "described",
+    "fires too rarely",
+    "no rule found",
+    "rule below its control",
+    "tokens share nothing",
+    "tokens below their control",
+    "rule misses too many firings",
 ]
 """Why a memory has a description, or the first reason why it has none."""
 
@@ -74,7 +80,10 @@ SCHEMA: dict[str, tuple[pa.DataType, str]] = {
     "pole": (_TEXT, "positive, or negative: the sign of the coefficient that the line is about"),
     "verdict": (_TEXT, "described, or the first reason why there is no description"),
     "input": (_TEXT, "Where it fires, in words; null where the rule did not exceed its control on the choosing part"),
-    "output": (_TEXT, "Tokens that adding the value raises, in words; null as above"),
+    "output": (
+        _TEXT,
+        "Tokens that adding the value raises, in words; null where they share nothing or did not exceed their control",
+    ),
     "rule": (_TEXT, "The input side as JSON, which unembed.atlas.read_rule opens and runs"),
     "token_ids": (pa.list_(pa.int32()), "The tokens of the output side"),
     "tokens": (pa.list_(_TEXT), "Their texts"),
@@ -84,7 +93,7 @@ SCHEMA: dict[str, tuple[pa.DataType, str]] = {
     "test_area": (_DOUBLE, "Area under the ROC curve of the coefficient as a sign that the rule is true, test part"),
     "test_accuracy_control": (
         _DOUBLE,
-        "95 % quantile of it on other described memories of the layer; null if too few",
+        "95 % quantile of it on other memories of the layer with a chosen rule; null if too few",
     ),
     "test_hits": (_DOUBLE, "Share of the firings of the test part at which the rule is true"),
     "test_base": (_DOUBLE, "Share of the other positions of the test part at which it is true"),

@@ -1,10 +1,8 @@
 """Score the output side of a description: whether adding the value raises the tokens that it names.
 
-The value, with the sign of the coefficient, is added to the stream after its layer at the end of a few passages, at a
-tenth of the stream's length there, and the layers that follow are run (`memories.value_effects`). The changes of the
-logits at a passage are divided by their standard deviation over the vocabulary, so that passages count alike, and
-averaged. They are compared with those of tokens that are as frequent in the index's text, at most 512 drawn at random:
-the score is the mean share of them that rise less than a named token does. Chance gives 0.5.
+How far tokens rise when a value is added, `effects` says. A token's rise is compared with those of tokens that are as
+frequent in the index's text, at most 512 drawn at random: the score is the mean share of them that rise less than a
+named token does. Chance gives 0.5.
 The control is the same share for the tokens that other descriptions of the layer name (`controls`).
 """
 
@@ -18,33 +16,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.atlas.coherence import NamedTokens
 from unembed.atlas.controls import bounds, chances
-from unembed.concepts.detection import find_concepts
-from unembed.concepts.token_classes import Classes
 
-NAMED = 8
-"""The most tokens that a description names."""
-READ = 30
-"""Top tokens of a value, of those that the text has often enough, among which a description finds what it names."""
-OFTEN = 4
-"""How often the index's text has a token that a description names: pieces of rare words say little to a reader."""
 COMPARED = 512
 """The most tokens of like frequency with which a token is compared."""
-_CONCEPT = 6
-"""Fewest tokens of a class that a description names."""
 _DIGITS = 9
 """Of scores: rounding does not separate equal ones."""
 _FEWEST = 64
 """Fewest tokens in a group of equal frequency."""
-
-
-@dataclass(frozen=True)
-class NamedTokens:
-    """The tokens that a description says a value raises."""
-
-    tokens: tuple[int, ...]
-    name: str | None
-    """The class that they are in; None if nothing is claimed about them."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +44,6 @@ class OutputScore:
     def passes(self) -> bool:
         """Tell whether the score exceeds the control."""
         return self.score > self.control
-
-
-def named_tokens(classes: Classes, ids: Int[np.ndarray, "memory k"]) -> list[NamedTokens]:
-    """Choose from each list of top tokens what a description names: a class with `_CONCEPT` of them, or the first ones.
-
-    Args:
-        ids: the tokens that each value promotes most, the most promoted first.
-    """
-    concepts = (next((c for c in row if c.counted), None) for row in find_concepts(classes, ids))
-    return [
-        NamedTokens(tuple(row[:NAMED].tolist()), None)
-        if concept is None or len(concept.members) < _CONCEPT
-        else NamedTokens(tuple(concept.members[:NAMED]), concept.name)
-        for concept, row in zip(concepts, ids, strict=True)
-    ]
 
 
 def frequency_groups(counts: Int[np.ndarray, " vocab"]) -> list[Int[Tensor, "_"]]:
@@ -104,18 +69,12 @@ class TokenShares:
         """Group the vocabulary by how often a text has each token, and draw what each group is compared with."""
         rng = np.random.default_rng(seed)
         groups = frequency_groups(counts)
-        self._often = torch.from_numpy(np.flatnonzero(counts >= min(OFTEN, counts.max(initial=0))))
         self._group = torch.zeros(len(counts), dtype=torch.long)
         for number, group in enumerate(groups):
             self._group[group] = number
         self.compared = [group[torch.from_numpy(rng.permutation(len(group))[:COMPARED])] for group in groups]
         self._is_compared = torch.zeros(len(counts), dtype=torch.bool)
         self._is_compared[torch.cat(self.compared)] = True
-
-    def top(self, scores: Float[Tensor, "memory vocab"], k: int = READ) -> Int[Tensor, "memory k"]:
-        """Return the tokens that score highest, of those that the text has at least `OFTEN` times."""
-        often = self._often
-        return often[scores[:, often].topk(min(k, len(often)), dim=1).indices.cpu()]
 
     def below(
         self, effects: Float[Tensor, "memory vocab"], tokens: Int[Tensor, " token"]
@@ -134,25 +93,6 @@ class TokenShares:
             itself = self._is_compared[tokens[at]].long()
             found[:, at] = (below - itself).float() / (2 * (ordered.shape[1] - itself).clamp_min(1))
         return found
-
-
-def named_by_effect(
-    classes: Classes,
-    shares: TokenShares,
-    scores: Float[Tensor, "memory vocab"],
-    effects: Float[Tensor, "memory vocab"],
-) -> list[NamedTokens]:
-    """Choose what a description names: of the tokens that a value's reading lists first, those that rise most.
-
-    Args:
-        scores: the readings of the values.
-        effects: what adding the values does to the logits.
-    """
-    ids = shares.top(scores)
-    tokens = ids.unique()
-    rises = shares.below(effects, tokens).gather(1, torch.searchsorted(tokens, ids))
-    order = rises.argsort(dim=1, descending=True, stable=True)
-    return named_tokens(classes, ids.gather(1, order).numpy())
 
 
 class OutputTest:
@@ -190,7 +130,7 @@ class OutputTest:
         """Score descriptions by the effects of the values that they are about.
 
         Args:
-            effects: of each value on the logits.
+            effects: how far each value raises every token.
             tested: for each value, the number of its description and of its memory in the layer.
             random: the same of another description, which is tested on this value; None tests none.
         """

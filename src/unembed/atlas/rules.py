@@ -21,13 +21,14 @@ from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from unembed.atlas.text import PLACES, RuleText
 from unembed.concepts.token_classes import Classes
 from unembed.errors import InvalidInput
 
-_SHOWN = 4
+_SHOWN = 8
+_UNSEEN = {" ": "a space", "\n": "a line break", "\n\n": "an empty line", "\t": "a tab"}
 _ANY = "any token"
 _FORMS = {"capitalised": "a capitalised word", "all capitals": "a word in capitals", "punctuation": "punctuation"}
 
@@ -48,8 +49,12 @@ class Rule(Protocol):
 def quoted(tokens: Sequence[int], strings: Sequence[str], shown: int = _SHOWN) -> str:
     """Quote up to `shown` of the tokens, without surrounding spaces and without duplicates."""
     texts = list(dict.fromkeys(strings[token].strip(" ") or strings[token] for token in tokens))
-    named = ", ".join("'" + text.replace("\n", "\\n").replace("\t", "\\t") + "'" for text in texts[:shown])
+    named = ", ".join(_UNSEEN.get(text) or f"'{_escaped(text)}'" for text in texts[:shown])
     return f"{named} ..." if len(texts) > shown else named
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\t", "\\t")
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,20 @@ class AllOf:
 def _after(tokens: Mapping[int, str]) -> str:
     """Write which tokens the prefix ends with, in the order of the text, by their offsets."""
     return "after " + " + ".join(tokens.get(offset, _ANY) for offset in range(max(tokens), -1, -1))
+
+
+def examples(rule: Rule, text: RuleText, at: Int[np.ndarray, " firing"], shown: int = 4) -> tuple[int, ...]:
+    """Return the most frequent tokens that a rule's class or ending stands for, of the positions `at` where it is true.
+
+    Empty for a rule with neither.
+    """
+    parts = rule.rules if isinstance(rule, AllOf) else (rule,)
+    if (part := next((one for one in parts if isinstance(one, ClassAt | EndingAt)), None)) is None:
+        return ()
+    seen = text.back[part.offset][at[rule.holds(text)[at]]]
+    found, counts = np.unique(seen, return_counts=True)
+    texts = {text.strings[t].strip(): int(t) for t in found[np.argsort(counts, kind="stable")]}
+    return tuple(reversed(list(texts.values())[-shown:]))
 
 
 KINDS = {

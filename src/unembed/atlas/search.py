@@ -22,10 +22,10 @@ from unembed.concepts.word_lists import STOP_WORDS
 FEWEST = 8
 """The fewest firings from which a rule is searched."""
 MOST_TOKENS = 8
-COST = 0.004
+COST = 0.005
 """What each further token of a list, or each further part of a rule, must add to the balanced accuracy."""
 ENDINGS = (2, 3, 4)
-_SHARE, _SEEN_TWICE = 0.03, 2
+_SHARE, _SEEN_TWICE = 0.04, 2
 _COMMON = 0.04
 """A rule that holds at more than this share of the text is combined with others."""
 _BEST = 6
@@ -101,7 +101,7 @@ class RuleSearch:
         seen, counts = np.unique(tokens[inside], return_counts=True)
         gain = counts / len(firings) - share[seen]
         order = np.argsort(-gain, kind="stable")[:MOST_TOKENS]
-        enough = (counts[order] >= max(_SEEN_TWICE, _SHARE * len(firings))) & (gain[order] > 2 * COST)
+        enough = (counts[order] >= max(_SEEN_TWICE, _SHARE * len(firings))) & (gain[order] > 4 * COST)
         found = []
         if len(chosen := seen[order[enough]]):
             at = np.isin(tokens, chosen)

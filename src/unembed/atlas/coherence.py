@@ -1,0 +1,181 @@
+"""Find what the tokens that a value vector raises have in common, so that a description names only such tokens.
+
+Of the whole words that rise most, `LISTED` are read. They share something if
+
+- at least `_FEWEST` of them have similar rows of the unembedding: one word and its nearest in the list, whose mean
+  cosine exceeds that of three in four lists that random directions of the stream give; or
+- at least `_IN_CLASS` of them are in one class of `concepts`, which is less probable by chance than the best class of
+  17 in 20 lists that random directions give; or
+- at least `_SAME_LETTER` of them begin with the same letter.
+
+Rows are compared after the mean row of their kind is taken off: words with a capital and without, numbers and
+punctuation, each by frequency. Otherwise all rare names would be alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.concepts.detection import log10_tail
+from unembed.concepts.token_classes import COUNTED, Classes
+
+NAMED = 8
+"""The most tokens that a description names."""
+LISTED = 20
+"""Whole words that rise most, among which a description finds what it names."""
+OFTEN = 4
+"""How often the index's text has a token that a description names."""
+_FEWEST, _NEAREST = 4, 5
+_IN_CLASS, _SAME_LETTER = 10, 12
+_RANDOM, _PAIRS = 1000, 100_000
+_ALIKE, _UNUSUAL, _LINKED = 0.75, 0.85, 0.995
+"""Quantiles: of the lists' mean cosines, of their classes' probabilities, and of the cosines of random pairs."""
+
+
+@dataclass(frozen=True)
+class NamedTokens:
+    """The tokens that a description says a value vector raises."""
+
+    tokens: tuple[int, ...]
+    name: str | None
+    """The class that they are in; None if they are only similar."""
+
+
+class _Star(NamedTuple):
+    cosine: float
+    members: list[int]
+
+
+class SharedTokens:
+    """Finds what top tokens share, in one vocabulary and with one unembedding."""
+
+    def __init__(
+        self,
+        classes: Classes,
+        counts: Int[np.ndarray, " vocab"],
+        W_U: Float[Tensor, "vocab d_model"],
+        seed: int = 0,
+    ) -> None:
+        """Choose the words that may be named, and draw what chance gives.
+
+        Args:
+            counts: how often the index's text has each token.
+
+        Memory: twice the rows of the words that may be named.
+        """
+        self._classes = classes
+        often = min(OFTEN, int(counts.max(initial=0)))
+        self.words = torch.from_numpy(
+            np.array([t for t in range(len(counts)) if counts[t] >= often and _is_whole(classes, t)], dtype=np.int64)
+        )
+        rows = W_U[self.words.to(W_U.device)].detach().float().cpu()
+        self._rows = _unit(_centred(rows, self._groups(counts)))
+        self._sizes = np.zeros(len(classes.names), dtype=np.int64)
+        for token in self.words.tolist():
+            self._sizes[classes.of(token)] += 1
+        generator = torch.Generator().manual_seed(seed)
+        self._link, self._least_cosine, self._least_class = 0.0, 0.0, 0.0
+        if len(self.words) > LISTED:
+            pairs = torch.randint(len(rows), (2, _PAIRS), generator=generator)
+            self._link = float((self._rows[pairs[0]] * self._rows[pairs[1]]).sum(dim=1).quantile(_LINKED))
+            lists = self._top(_unit(torch.randn(_RANDOM, rows.shape[1], generator=generator)) @ _unit(
+                rows - rows.mean(dim=0)
+            ).T)  # fmt: skip
+            self._least_cosine = float(np.quantile([self._star(one).cosine for one in lists], _ALIKE))
+            self._least_class = float(np.quantile([self._class(one)[1] for one in lists], _UNUSUAL))
+
+    def _groups(self, counts: Int[np.ndarray, " vocab"]) -> Int[np.ndarray, " word"]:
+        tokens = [self._classes.tokens[t] for t in self.words.tolist()]
+        keys = [
+            (one.kind, one.capitalised, min(int(np.log2(counts[t] + 1)), 6))
+            for one, t in zip(tokens, self.words.tolist(), strict=True)
+        ]
+        numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        return np.array([numbers[key] for key in keys], dtype=np.int64)
+
+    def _top(self, scores: Float[Tensor, "memory word"]) -> Int[np.ndarray, "memory listed"]:
+        """Return the places among `words` of those that score highest."""
+        return scores.topk(min(LISTED, scores.shape[1]), dim=1).indices.cpu().numpy()
+
+    def named(self, rises: Float[Tensor, "memory vocab"]) -> list[NamedTokens | None]:
+        """Return for each value vector what a description names, the most raised first; None if nothing is shared."""
+        return [self._named(row) for row in self._top(rises[:, self.words.to(rises.device)])]
+
+    def _named(self, places: Int[np.ndarray, " listed"]) -> NamedTokens | None:
+        if len(self.words) <= LISTED:
+            return None
+        star, (number, unusual) = self._star(places), self._class(places)
+        in_class = self._members(places, number)
+        classed = len(in_class) >= _IN_CLASS and unusual > self._least_class
+        if len(star.members) >= _FEWEST and star.cosine > self._least_cosine:
+            both = [place for place in star.members if place in in_class]
+            if classed and 3 * len(both) >= 2 * len(star.members):
+                return self._tokens(in_class, self._classes.names[number])
+            return self._tokens(star.members, None)
+        if classed:
+            return self._tokens(in_class, self._classes.names[number])
+        letter, count = self._letter(places)
+        if count >= _SAME_LETTER:
+            return self._tokens([p for p in places if self._first(p) == letter], f"words that begin with '{letter}'")
+        return None
+
+    def _tokens(self, places: list[int], name: str | None) -> NamedTokens:
+        return NamedTokens(tuple(self.words[places[:NAMED]].tolist()), name)
+
+    def _star(self, places: Int[np.ndarray, " listed"]) -> _Star:
+        """Return the word whose nearest ones in the list are nearest, with those linked to it, in the list's order."""
+        rows = self._rows[torch.from_numpy(places)]
+        cosines = rows @ rows.T
+        cosines.fill_diagonal_(-1)
+        means = cosines.topk(min(_NEAREST, len(places) - 1), dim=1).values.mean(dim=1)
+        centre = int(means.argmax())
+        near = (cosines[centre] >= self._link).tolist()
+        return _Star(float(means[centre]), [int(p) for i, p in enumerate(places) if near[i] or i == centre])
+
+    def _class(self, places: Int[np.ndarray, " listed"]) -> tuple[int, float]:
+        """Return the class that most exceeds chance in the list, and -log10 of the probability of so many members."""
+        of_token = [self._classes.of(int(self.words[p])) for p in places]
+        numbers, counts = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *of_token]), return_counts=True)
+        best, most = -1, 0.0
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            if count >= _FEWEST and self._classes.kinds[number] in COUNTED:
+                unusual = -log10_tail(len(self.words), int(self._sizes[number]), len(places), count)
+                if unusual > most:
+                    best, most = number, unusual
+        return best, most
+
+    def _members(self, places: Int[np.ndarray, " listed"], number: int) -> list[int]:
+        return [int(p) for p in places if number in self._classes.of(int(self.words[p]))]
+
+    def _first(self, place: int) -> str:
+        return self._classes.tokens[int(self.words[place])].text[:1].lower()
+
+    def _letter(self, places: Int[np.ndarray, " listed"]) -> tuple[str, int]:
+        letters = Counter(letter for p in places if (letter := self._first(p)).isalpha())
+        return letters.most_common(1)[0] if letters else ("", 0)
+
+
+def _is_whole(classes: Classes, token: int) -> bool:
+    """Tell whether a token is a word that a dictionary or a list has, a number or punctuation; not a piece."""
+    if classes.tokens[token].kind not in ("word", "number", "punctuation"):
+        return False
+    return any(classes.kinds[number] not in ("form", "embedding") for number in classes.of(token))
+
+
+def _centred(rows: Float[Tensor, "word d_model"], groups: Int[np.ndarray, " word"]) -> Float[Tensor, "word d_model"]:
+    found = rows.clone()
+    for group in np.unique(groups):
+        at = torch.from_numpy(np.flatnonzero(groups == group))
+        found[at] -= rows[at].mean(dim=0)
+    return found
+
+
+def _unit(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
+    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-9)
