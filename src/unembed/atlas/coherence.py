@@ -123,7 +123,9 @@ class SharedTokens:
             return self._tokens(in_class, self._classes.names[number])
         letter, count = self._letter(places)
         if count >= _SAME_LETTER:
-            return self._tokens([p for p in places if self._first(p) == letter], f"words that begin with '{letter}'")
+            return self._tokens(
+                [p for p in places.tolist() if self._first(p) == letter], f"words that begin with '{letter}'"
+            )
         return None
 
     def _tokens(self, places: list[int], name: str | None) -> NamedTokens:
@@ -158,7 +160,7 @@ class SharedTokens:
         return self._classes.tokens[int(self.words[place])].text[:1].lower()
 
     def _letter(self, places: Int[np.ndarray, " listed"]) -> tuple[str, int]:
-        letters = Counter(letter for p in places if (letter := self._first(p)).isalpha())
+        letters = Counter(letter for p in places.tolist() if (letter := self._first(p)).isalpha())
         return letters.most_common(1)[0] if letters else ("", 0)
 
 
