@@ -8,8 +8,9 @@ from tests.conftest import tiny
 
 from unembed.circuit_graph.cases import Case
 from unembed.circuit_graph.node_scores import Node
-from unembed.circuit_graph.removal_of_each import LIKELY, MOVED, removal_of_each
+from unembed.circuit_graph.removal_of_each import removal_of_each
 from unembed.models.decoder import Decoder
+from unembed.models.named_tokens import LIKELY, MOVED
 from unembed.stream.interventions import Edit
 
 PROMPT, OTHER = (5, 17, 23, 42, 11, 8), (5, 17, 61, 42, 11, 8)
@@ -66,9 +67,9 @@ def test_raised_and_lowered_tokens_are_those_whose_probability_changes_most(dtyp
     after = edited(lm, NODES[0], 0.0).softmax(-1)
     likely = sorted({*before.topk(LIKELY).indices.tolist(), *after.topk(LIKELY).indices.tolist()})
     ranked = sorted(likely, key=lambda token: float((before[token] / after[token]).log()))
-    assert found.raises == tuple(lm.token_strings(ranked[::-1][:MOVED]))
-    assert found.lowers == tuple(lm.token_strings(ranked[:MOVED]))
-    assert not whole.raises and not whole.lowers
+    assert found.tokens.raised == tuple(lm.token_strings(ranked[::-1][:MOVED]))
+    assert found.tokens.lowered == tuple(lm.token_strings(ranked[:MOVED]))
+    assert whole.tokens is None
 
 
 def test_several_prompts_give_the_mean_and_a_prompt_that_is_too_short_stays_unchanged() -> None:

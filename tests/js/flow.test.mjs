@@ -209,9 +209,9 @@ test("a group as one box: what comes from outside flows into it, and all other s
 
 test("a node's tokens are those of the measurement, and of the reading only where there is none", () => {
   const promotes = ["bin", "ric"];
-  const removed = { raises: [" Paris", " Mont", " Lyon"], lowers: [" London"] };
-  assert.equal(moves({ promotes, removed }), "raises  Paris  Mont  Lyon, lowers  London");
-  assert.equal(moves({ promotes, removed }, 2), "raises  Paris  Mont");
+  const removed = { tokens: { raised: [" Paris", " Mont", " Lyon"], lowered: [" London"] } };
+  assert.equal(moves({ promotes, removed }), "raises ·Paris ·Mont ·Lyon, lowers ·London");
+  assert.equal(moves({ promotes, removed }, 2), "raises ·Paris ·Mont");
   assert.equal(moves({ promotes, removed: null }), "promotes bin ric");
-  assert.equal(moves({ promotes: [], removed: { raises: [], lowers: [] } }), "");
+  assert.equal(moves({ promotes: [], removed: { tokens: { raised: [], lowered: [] } } }), "");
 });

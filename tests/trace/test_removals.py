@@ -7,6 +7,8 @@ import torch
 
 from tests.conftest import tiny
 from unembed import scale_coefficient, scale_head
+from unembed.models.decoder import Decoder
+from unembed.models.named_tokens import LIKELY, MOVED, MovedTokens
 from unembed.names import SUM_TOLERANCE
 from unembed.stream.run import run
 from unembed.trace.decisive_parts import decisive_parts
@@ -48,8 +50,19 @@ def test_without_a_head_or_memory_is_the_run_in_which_it_is_silent(
             gain[question.token] = -1
             assert one.gained_to - one.gained_from == pytest.approx(float(gain.max()), abs=1e-6)
             assert one.first == int(logits.argmax())
+            assert one.tokens == _by_factor(lm, trace.logits(position), logits)
             if float(gain.max()) > 1e-5:
                 assert one.gained == int(gain.argmax())
+
+
+def _by_factor(lm: Decoder, own: torch.Tensor, without: torch.Tensor) -> MovedTokens:
+    """The likeliest tokens, listed ones only, sorted by the factor between their two probabilities."""
+    before, after = own.double().softmax(-1), without.double().softmax(-1)
+    likely = {*before.topk(LIKELY).indices.tolist(), *after.topk(LIKELY).indices.tolist()}
+    factor = {i: float(before[i] / after[i]) for i in likely if not lm.unlisted[i]}
+    up = sorted((i for i in factor if factor[i] > 1), key=lambda i: -factor[i])[:MOVED]
+    down = sorted((i for i in factor if factor[i] < 1), key=lambda i: factor[i])[:MOVED]
+    return MovedTokens(tuple(lm.token_strings(up)), tuple(lm.token_strings(down)))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
@@ -184,4 +197,4 @@ def test_listed_heads_and_the_rest_add_up_to_all_heads(tokens: torch.Tensor) -> 
     total = sum(row.effect for row in parts.heads.rows) + parts.heads.others_effect
     rows = trace.attribution(question.token, -1, question.against, by="head").rows
     assert total == pytest.approx(sum(r.contribution for r in rows if r.label.startswith("head")), abs=1e-4)
-    assert all(row.without == parts.without("head", row.layer, row.head) for row in parts.heads.rows)
+    assert all(row.without == parts.measured("head", row.layer, row.head)["without"] for row in parts.heads.rows)

@@ -111,6 +111,10 @@ class CircuitWords:
         """Say what a node adds to the metric without passing through other nodes."""
         return dict(self.out_of.get(name, [])).get(METRIC, 0.0)
 
+    @staticmethod
+    def _tokens(texts: Sequence[str]) -> str:
+        return " ".join(visible(text) for text in texts[:_TOKENS])
+
     def promotes(self, label: str) -> str:
         """The first tokens that a node promotes."""
         return " ".join(label.split("promotes ")[1].split(" ")[:_TOKENS])
@@ -134,8 +138,8 @@ class CircuitWords:
         if removals:
             found = [removals[row["name"]] for row in chosen]
             if self.has_one_question:
-                columns["raises"] = [" ".join(one.raises[:_TOKENS]) for one in found]
-                columns["lowers"] = [" ".join(one.lowers[:_TOKENS]) for one in found]
+                columns["raises"] = [self._tokens(one.tokens.raised if one.tokens else ()) for one in found]
+                columns["lowers"] = [self._tokens(one.tokens.lowered if one.tokens else ()) for one in found]
             columns["effect"] = [self.graph.metric - one.metric for one in found]
             columns["without_it"] = [one.metric for one in found]
         return Table(self.subject, columns, self.graph.provenance)
@@ -172,8 +176,8 @@ class CircuitWords:
         short, layer = name.split("@")[0], row["layer"]
         place = self.place(row["position"])
         at = f"the last token, {place}," if is_last and self.is_one else place if self.is_one else f"the {place} token"
-        raises = removal.raises if removal and self.has_one_question else ()
-        does = [f"raises {_listed(raises)}"] if raises else []
+        raises = removal.tokens.raised if removal and removal.tokens and self.has_one_question else ()
+        does = [f"raises {_listed([visible(text) for text in raises])}"] if raises else []
         if row["kind"] == "head":
             reads = self.place(self.read_position(name))
             reads = reads if self.is_one else f"the {reads} token"

@@ -19,13 +19,8 @@ from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.node_values import Place, run_changed
 from unembed.dictionaries import AttachedDictionary
 from unembed.models.decoder import Decoder
+from unembed.models.named_tokens import MovedTokens, moved_tokens
 from unembed.names import SetTo
-from unembed.results import visible
-
-LIKELY = 20
-"""Number of likeliest tokens, with the node as it is and without it, among which a node's tokens are chosen."""
-MOVED = 3
-"""Tokens that a node raises, and tokens that it lowers."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +30,12 @@ class Removal:
     Attributes:
         metric: the logit of the token, or its difference to the other.
         probabilities: of the token, and of the other if there is one.
-        raises: tokens that the node makes likelier: of the `LIKELY` likeliest with it or without it, those whose
-            probability it multiplies by the largest factors.
-        lowers: tokens that the node makes less likely, chosen alike.
+        tokens: those that the node raises and lowers most; None where that was not measured.
     """
 
     metric: float
     probabilities: tuple[float, ...]
-    raises: tuple[str, ...] = ()
-    lowers: tuple[str, ...] = ()
+    tokens: MovedTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,8 @@ def removal_of_each(
         answers = answers + _probabilities(case, logits) / len(cases)
         logs = logs + logits.log_softmax(-1) / len(cases)
     found = [Removal(float(m), tuple(p.tolist())) for m, p in zip(metrics, answers, strict=True)]
-    return [found[0], *(_with_tokens(lm, one, logs[0], log) for one, log in zip(found[1:], logs[1:], strict=True))]
+    tokens = [moved_tokens(lm, logs[0], log) for log in logs[1:]]
+    return [found[0], *(replace(one, tokens=moved) for one, moved in zip(found[1:], tokens, strict=True))]
 
 
 def with_each(
@@ -132,24 +125,3 @@ def _metric(case: Case, logits: Float[Tensor, "change d_vocab"]) -> Float[Tensor
 
 def _probabilities(case: Case, logits: Float[Tensor, "change d_vocab"]) -> Float[Tensor, "change answer"]:
     return logits.softmax(-1)[:, [token for token in (case.token, case.against) if token is not None]]
-
-
-def _with_tokens(
-    lm: Decoder, removal: Removal, whole: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"]
-) -> Removal:
-    """Add the tokens that a node raises and lowers to the prediction without it.
-
-    Args:
-        removal: the prediction without the node.
-        whole: log probabilities with the node.
-        without: log probabilities without it.
-    """
-    log_factors = (whole - without).masked_fill(lm.unlisted.cpu(), 0.0)
-    size = min(LIKELY, len(whole))
-    likely = torch.cat([whole.topk(size).indices, without.topk(size).indices]).unique()
-
-    def most(sign: int) -> tuple[str, ...]:
-        factors, at = (sign * log_factors[likely]).topk(min(MOVED, len(likely)))
-        return tuple(visible(text) for text in lm.token_strings(likely[at[factors > 0]].tolist()))
-
-    return replace(removal, raises=most(1), lowers=most(-1))

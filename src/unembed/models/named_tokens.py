@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
 
 
+LIKELY = 20
+"""Number of likeliest tokens, with a component and without it, among which the tokens that it changes are chosen."""
+MOVED = 3
+"""Number of tokens that a component raises, and that it lowers, by default."""
+
+
 @dataclass(frozen=True)
 class Token:
     """One token of the prompt."""
@@ -62,3 +68,37 @@ def most_likely(lm: Decoder, logits: Float[Tensor, " d_vocab"], top: int) -> lis
 def scored(lm: Decoder, ids: Int[Tensor, " k"], scores: Float[Tensor, " k"]) -> list[Scored]:
     """Return tokens with their scores."""
     return [Scored(*row) for row in zip(numbers(ids), lm.token_strings(ids), numbers(scores), strict=True)]
+
+
+@dataclass(frozen=True)
+class MovedTokens:
+    """The tokens whose probability a component changes by the largest factors, measured.
+
+    Attributes:
+        raised: tokens that are likelier with the component, the largest factor first; text as it is printed.
+        lowered: tokens that are less likely with it.
+    """
+
+    raised: tuple[str, ...] = ()
+    lowered: tuple[str, ...] = ()
+
+
+def moved_tokens(
+    lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"], most: int = MOVED
+) -> MovedTokens:
+    """Return the tokens that a component raises and lowers most, of the `LIKELY` likeliest with it or without it.
+
+    Args:
+        own: log probabilities of the unchanged run.
+        without: log probabilities without the component.
+    """
+    size = min(LIKELY, lm.d_vocab)
+    likely = list(dict.fromkeys(numbers(own.topk(size).indices) + numbers(without.topk(size).indices)))
+    listed = [token for token in likely if not lm.unlisted[token]]
+    factors = (own - without)[listed].tolist()
+
+    def ranked(sign: int) -> tuple[str, ...]:
+        order = sorted((i for i, factor in enumerate(factors) if sign * factor > 0), key=lambda i: -sign * factors[i])
+        return tuple(lm.token_strings([listed[i] for i in order[:most]]))
+
+    return MovedTokens(ranked(1), ranked(-1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unembed.errors import UnembedError
 from unembed.trace.prompt_heads import HeadEffects, head_effects
@@ -41,10 +41,10 @@ class DecisiveParts:
     reading_themselves: frozenset[tuple[int, int]] = frozenset()
     """Heads most of whose effect comes from attention to their own position."""
 
-    def without(self, kind: str, layer: int, index: int) -> float | None:
-        """Return the target's probability without a component (head, memory ...); None if it was not removed."""
-        found = {one.part.key: one.probability for one in self.removals}
-        return found.get((kind, layer, index))
+    def measured(self, kind: str, layer: int, index: int) -> dict[str, Any]:
+        """Return the fields of a view that removing a component (head, memory ...) gives; empty if it was not."""
+        found = next((one for one in self.removals if one.part.key == (kind, layer, index)), None)
+        return {} if found is None else {"without": found.probability, "moved": found.tokens}
 
 
 def decisive_parts(
@@ -79,7 +79,7 @@ def decisive_parts(
     themselves = frozenset(() if effects is None else (effects.places[n] for n in listed if effects.reads_itself(n)))
     done = DecisiveParts(heads, found, sources, themselves)
     if heads is not None:
-        rows = [replace(row, without=done.without("head", row.layer, row.head)) for row in heads.rows]
+        rows = [replace(row, **done.measured("head", row.layer, row.head)) for row in heads.rows]
         done = replace(done, heads=replace(heads, rows=rows))
     return done
 

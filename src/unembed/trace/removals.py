@@ -18,6 +18,7 @@ from torch import Tensor
 from unembed.causality.last_position import LastPosition
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun
+from unembed.models.named_tokens import MovedTokens, moved_tokens
 
 if TYPE_CHECKING:
     from unembed.stream.interventions import Edit
@@ -63,6 +64,8 @@ class Removal:
     """The token whose probability rises most."""
     gained_from: float
     gained_to: float
+    tokens: MovedTokens
+    """The tokens that the component raises and lowers most."""
 
 
 def affordable(parts: Sequence[Part], n_layers: int, n_tokens: int) -> list[Part]:
@@ -177,6 +180,7 @@ class Removals:
             gained.tolist(),
             before[gained].tolist(),
             after.gather(1, gained[:, None])[:, 0].tolist(),
+            [moved_tokens(self._rerun.lm, before.log(), row) for row in after.log()],
         )
         return [Removal(part, *row) for part, *row in zip(parts, *columns, strict=True)]
 

@@ -12,7 +12,7 @@ from typing import Any
 from unembed.attention.behaviour.head_outputs import HeadUpdate
 from unembed.logit_attribution import Row
 from unembed.memories.top_sub_updates import SubUpdate
-from unembed.models.named_tokens import Candidate, Token
+from unembed.models.named_tokens import Candidate, MovedTokens, Token
 from unembed.names import head_name
 from unembed.trace.described_memories import DescribedMemory
 
@@ -79,6 +79,8 @@ class SubUpdateView(SubUpdate):
     """The corpus position with its largest coefficient of the same sign as here; None without an index."""
     without: float | None = None
     """The target's probability when this memory is silent; None where that was not measured."""
+    moved: MovedTokens | None = None
+    """The tokens that the memory raises and lowers most, measured likewise."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ class HeadEffectView:
     """Where the effect comes from, the largest part first; empty where heads cannot be split by source."""
     without: float | None = None
     """The target's probability when this head writes nothing; None where that was not measured."""
+    moved: MovedTokens | None = None
+    """The tokens that the head raises and lowers most, measured likewise."""
 
     @property
     def name(self) -> str:

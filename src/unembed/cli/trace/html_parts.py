@@ -87,17 +87,20 @@ def memories_section(view: TraceView) -> str:
         f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{_over(view)}</h2>"
         f"<p class='note'>Memories (FFN neurons) by what they add to {_what(view)}: m is the coefficient, next to it "
         "how many times the memory's usual one; the probability of the token when the memory alone is silent; and the "
-        "tokens that it pushes up, or where its effect is negative, down.</p>"
+        "tokens among the likeliest that it raises most, or lowers where its effect is negative: measured, or read "
+        "from its value (promotes, suppresses).</p>"
         "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
-        f"<th></th><th class='n'>without</th><th>promotes</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<th></th><th class='n'>without</th><th>tokens</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p class='note'>{apart}{memories.others:,} other active memories together "
         f"{signed(memories.others_effect)}.</p></section>"
     )
 
 
 def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_effect: int) -> str:
-    tokens = " ".join(visible_html(token) for token in (row.suppressed if row.lowers else row.promoted))
-    tokens = f"<small>suppresses</small> {tokens}" if row.lowers else tokens
+    texts, verb = (row.suppressed, "suppresses") if row.lowers else (row.promoted, "promotes")
+    if row.moved is not None:
+        texts, verb = (row.moved.lowered, "lowers") if row.lowers else (row.moved.raised, "raises")
+    tokens = f"<small>{verb}</small> {' '.join(map(visible_html, texts))}"
     usual = "" if row.times_usual is None else f"{row.times_usual:.1f}"
     return (
         f"<tr><td class='id'>{row.name}</td><td class='n'>{signed(row.coefficient, of_m)}</td>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,6 +12,7 @@ from rich.text import Text
 from unembed.cli.bars import Scale, decimals, percent, signed
 from unembed.cli.passages import passage
 from unembed.cli.trace.tokens import ACCENT, bar, question, signed_text, token_text
+from unembed.models.named_tokens import MovedTokens
 from unembed.results import visible_rich
 from unembed.trace import AttributionView, HeadEffectsView, HeadEffectView, MemoriesView, SubUpdateView, TraceView
 
@@ -18,6 +21,8 @@ _WRITERS = 12
 """Number of components that an attribution by component shows; the others are summed in one row."""
 _ROOM_FOR_WORDS = 24
 """Minimum width of a memory's list of tokens for the word "suppresses"; a narrower list has an arrow instead."""
+_MOVES = "raises or lowers"
+"""Header of the tokens that a component moves most, measured."""
 _READ = 0.2
 """A source token is shown if its contribution to a head's effect is at least this share of the largest one."""
 
@@ -35,13 +40,16 @@ def draw_heads(view: TraceView, heads: HeadEffectsView, width: int, *, plain: bo
     measured = any(row.without is not None for row in rows)
     if measured:
         table.add_column("without", justify="right", no_wrap=True)
-    table.add_column("reads", no_wrap=True, overflow="ellipsis")
+    table.add_column("reads", no_wrap=True, overflow="ellipsis", max_width=max(16, width // 4))
+    if measured:
+        table.add_column(_MOVES, no_wrap=True, overflow="ellipsis")
     places = decimals(row.effect for row in rows)
     for row in rows:
         cells: list[RenderableType] = [row.name, signed_text(row.effect, places)]
         cells += [bar(row.effect, scale)] if cells_of_bar else []
         cells += [_without(row.without)] if measured else []
-        table.add_row(*cells, _reads(row))
+        moved = [] if row.moved is None else [_moved(row.moved, row.effect < 0, width // 4)]
+        table.add_row(*cells, _reads(row), *moved)
     title = Text.assemble(("Heads behind ", "bold"), question(view))
     rest = Text(f"{heads.others:,} other heads together {signed(heads.others_effect)}", style="dim")
     return Group(title.append(f"   {_note(view, measured)}", style="dim"), table, rest)
@@ -97,7 +105,8 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
         table.add_column(scale.left(0.0) + "│", no_wrap=True)
     if measured:
         table.add_column("without", justify="right", no_wrap=True)
-    table.add_column("promotes", no_wrap=True, overflow="ellipsis", max_width=max(10, room))
+    header = _MOVES if all(row.moved for row in rows) else "promotes"
+    table.add_column(header, no_wrap=True, overflow="ellipsis", max_width=max(10, room))
     if has_triggers:
         table.add_column("fires most on", no_wrap=True, justify="right", max_width=max(12, of_trigger))
     of_m, of_effect = decimals(row.coefficient for row in rows), decimals(row.score or 0.0 for row in rows)
@@ -110,7 +119,8 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
             cells.append(bar(row.score or 0.0, scale))
         if measured:
             cells.append(_without(row.without))
-        cells.append(_promoted(row, max(10, room)))
+        tokens = _promoted(row, max(10, room)) if row.moved is None else _moved(row.moved, row.lowers, max(10, room))
+        cells.append(tokens)
         if has_triggers:
             cells.append(
                 ""
@@ -137,10 +147,20 @@ def _apart(memories: MemoriesView) -> list[Text]:
     return [*lines, Text(rest, style="dim")]
 
 
+def _moved(moved: MovedTokens, lowers: bool, room: int) -> Text:
+    """List as many as fit of the tokens that a component raises, or lowers if its effect is negative."""
+    return _listed(Text("↓" if lowers else "↑", style="dim"), moved.lowered if lowers else moved.raised, room)
+
+
 def _promoted(row: SubUpdateView, room: int) -> Text:
     """List as many of a memory's tokens as fit: those that it promotes, or suppresses if its effect is negative."""
     shown = Text("suppresses" if room >= _ROOM_FOR_WORDS else "↓", style="dim") if row.lowers else Text()
-    for token in row.suppressed if row.lowers else row.promoted:
+    return _listed(shown, row.suppressed if row.lowers else row.promoted, room)
+
+
+def _listed(shown: Text, tokens: Sequence[str], room: int) -> Text:
+    """Append as many tokens as fit."""
+    for token in tokens:
         next_token = token_text(token)
         if shown and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:
             break

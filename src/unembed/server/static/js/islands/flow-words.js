@@ -27,9 +27,10 @@ const does = (node, data) => (node.kind === "head" ? `reads ${at(data, node.read
 
 /** What a node does to the next token: measured where it was, else by reading. */
 export const moves = ({ removed, promotes }, most = 3) => {
-  const listed = (tokens) => tokens.slice(0, most).join(" ");
-  if (!removed?.raises.length) return promotes.length ? `promotes ${listed(promotes)}` : "";
-  return `raises ${listed(removed.raises)}${most > 2 && removed.lowers.length ? `, lowers ${listed(removed.lowers)}` : ""}`;
+  const listed = (tokens) => tokens.slice(0, most).map(visible).join(" ");
+  const { raised = [], lowered = [] } = removed?.tokens ?? {};
+  if (!raised.length) return promotes.length ? `promotes ${promotes.slice(0, most).join(" ")}` : "";
+  return `raises ${listed(raised)}${most > 2 && lowered.length ? `, lowers ${listed(lowered)}` : ""}`;
 };
 
 /** A position in words: its token in one prompt, else how far from the end. */
