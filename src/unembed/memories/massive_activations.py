@@ -29,7 +29,8 @@ def massive_positions(lengths: Float[np.ndarray, "layer position"]) -> Bool[np.n
     Args:
         lengths: the length of the stream after each layer, at positions drawn at random.
     """
-    return (lengths > MASSIVE * np.median(lengths, axis=1, keepdims=True)).any(axis=0)
+    medians = np.median(lengths, axis=1, keepdims=True)
+    return np.any(lengths > MASSIVE * medians, axis=0)
 
 
 def stream_lengths(lm: Decoder, prefixes: Iterable[np.ndarray]) -> Float[np.ndarray, "layer prefix"]:

@@ -131,7 +131,7 @@ def arms_of(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> list[A
     arms: list[Arm] = [plain()]
     if options.values is not None:
         named = [read_signed_memory(name.strip()) for name in options.values.split(",")]
-        picked = [manual(lm, [one.address], ON * one.sign).edits[0] for one in named]
+        picked = [manual(lm, [lm.memory(*one.address)], ON * one.sign).edits[0] for one in named]
         arms.append(with_values("values picked by hand", edits_of(lm, picked, options)))
     elif (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # the ten values of Table 8 are rows of gpt2-medium
         arms.append(with_values("values picked by hand", edits_of(lm, paper_values(lm).edits, options)))

@@ -38,7 +38,7 @@ Measure = Callable[[Measurements], Numbers | None]
 
 
 def only(measure: Measure, layers: int) -> Measure:
-    """Return a measuring function that measures models of so many layers alone."""
+    """Return a measuring function that measures only models with this number of layers."""
     return lambda m: measure(m) if m.lm.n_layers == layers else None
 
 
@@ -306,7 +306,7 @@ def extension(
     test: str,
     layers: int,
 ) -> Quantity[Measurements]:
-    """Build the question that models of more layers can answer from what the paper states of so many layers.
+    """Build the question that models of more layers can answer from what the paper states of shallower ones.
 
     Args:
         of: the published statement.

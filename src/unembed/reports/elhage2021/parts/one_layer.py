@@ -60,7 +60,7 @@ def copying_section(m: Measurements) -> Section:
     order = score.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:known].tolist()
     shown = [divmod(i, score.shape[1]) for i in dict.fromkeys([*order[:3], *order[-1:]])]
     made = eigenvalue_section(m.circuits, shown, m.basis, m.provenance, "Copying")
-    own = [m.circuits.own_token(*place, m.basis, seed=m.seed) for place in shown]
+    own = [m.circuits.own_token(layer, head, m.basis, seed=m.seed) for layer, head in shown]
     cells = {
         "head": [head_name(*place) for place in shown],
         "copying_score": [float(score[place]) for place in shown],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 
@@ -36,10 +38,16 @@ def rank_correlations(score: Pairs, change: Pairs) -> Float[np.ndarray, "layer t
     """Return Spearman's rank correlation over the sub-updates of each layer; NaN where either is constant."""
     from scipy.stats import spearmanr  # a slow import
 
+    def correlation(x: np.ndarray, y: np.ndarray) -> float:
+        if np.ptp(x) == 0 or np.ptp(y) == 0:
+            return float("nan")
+        found: Any = spearmanr(x.ravel(), y.ravel())
+        return float(found.statistic)
+
     return np.array(
         [
             [
-                float(spearmanr(x.ravel(), y.ravel()).statistic) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan
+                correlation(x, y)
                 for x, y in zip(np.moveaxis(of_score, -1, 0), np.moveaxis(of_change, -1, 0), strict=True)
             ]
             for of_score, of_change in zip(score, change, strict=True)
