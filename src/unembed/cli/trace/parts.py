@@ -12,7 +12,6 @@ from rich.text import Text
 from unembed.cli.bars import Scale, decimals, percent, signed
 from unembed.cli.passages import passage
 from unembed.cli.trace.tokens import ACCENT, bar, question, signed_text, token_text
-from unembed.models.named_tokens import MovedTokens
 from unembed.results import visible_rich
 from unembed.trace import AttributionView, HeadEffectsView, HeadEffectView, MemoriesView, SubUpdateView, TraceView
 
@@ -48,7 +47,7 @@ def draw_heads(view: TraceView, heads: HeadEffectsView, width: int, *, plain: bo
         cells: list[RenderableType] = [row.name, signed_text(row.effect, places)]
         cells += [bar(row.effect, scale)] if cells_of_bar else []
         cells += [_without(row.without)] if measured else []
-        moved = [] if row.moved is None else [_moved(row.moved, row.effect < 0, width // 4)]
+        moved = [_moved(row, row.effect < 0, width // 4)] if measured else []
         table.add_row(*cells, _reads(row), *moved)
     title = Text.assemble(("Heads behind ", "bold"), question(view))
     rest = Text(f"{heads.others:,} other heads together {signed(heads.others_effect)}", style="dim")
@@ -119,7 +118,7 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
             cells.append(bar(row.score or 0.0, scale))
         if measured:
             cells.append(_without(row.without))
-        tokens = _promoted(row, max(10, room)) if row.moved is None else _moved(row.moved, row.lowers, max(10, room))
+        tokens = _promoted(row, max(10, room)) if row.moved is None else _moved(row, row.lowers, max(10, room))
         cells.append(tokens)
         if has_triggers:
             cells.append(
@@ -147,9 +146,11 @@ def _apart(memories: MemoriesView) -> list[Text]:
     return [*lines, Text(rest, style="dim")]
 
 
-def _moved(moved: MovedTokens, lowers: bool, room: int) -> Text:
+def _moved(row: HeadEffectView | SubUpdateView, lowers: bool, room: int) -> Text:
     """List as many as fit of the tokens that a component raises, or lowers if its effect is negative."""
-    return _listed(Text("↓" if lowers else "↑", style="dim"), moved.lowered if lowers else moved.raised, room)
+    if row.moved is None:
+        return Text()
+    return _listed(Text("↓" if lowers else "↑", style="dim"), row.moved.lowered if lowers else row.moved.raised, room)
 
 
 def _promoted(row: SubUpdateView, room: int) -> Text:
