@@ -211,7 +211,10 @@ test("a node's tokens are those of the measurement, and of the reading only wher
   const promotes = ["bin", "ric"];
   const removed = { tokens: { raised: [" Paris", " Mont", " Lyon"], lowered: [" London"] } };
   assert.equal(moves({ promotes, removed }), "raises ·Paris ·Mont ·Lyon, lowers ·London");
-  assert.equal(moves({ promotes, removed }, 2), "raises ·Paris ·Mont");
+  const memory = { name: "L2M5@1", kind: "memory", layer: 2, index: 5, promotes, removed };
+  assert.equal(boxLines({ ...memory, relevance: 1 }, {})[2], "raises ·Paris ·Mont");
+  assert.equal(boxLines({ ...memory, relevance: -1 }, {})[2], "lowers ·London");
+  assert.equal(boxLines({ ...memory, relevance: 1, removed: null }, {})[2], "promotes bin ric");
   assert.equal(moves({ promotes, removed: null }), "promotes bin ric");
   assert.equal(moves({ promotes: [], removed: { tokens: { raised: [], lowered: [] } } }), "");
 });

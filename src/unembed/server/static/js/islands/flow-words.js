@@ -23,15 +23,23 @@ export function boxLines(node, data, /** @type {(node: any) => string} */ named 
   return [short(node), logits(relevance), named(node) || does(node, data)];
 }
 
-const does = (node, data) => (node.kind === "head" ? `reads ${at(data, node.reads)}` : moves(node, 2));
+const does = (node, data) => (node.kind === "head" ? `reads ${at(data, node.reads)}` : moved(node));
 
 /** What a node does to the next token: measured where it was, else by reading. */
-export const moves = ({ removed, promotes }, most = 3) => {
-  const listed = (tokens) => tokens.slice(0, most).map(visible).join(" ");
+export const moves = ({ removed, promotes }) => {
   const { raised = [], lowered = [] } = removed?.tokens ?? {};
-  if (!raised.length) return promotes.length ? `promotes ${promotes.slice(0, most).join(" ")}` : "";
-  return `raises ${listed(raised)}${most > 2 && lowered.length ? `, lowers ${listed(lowered)}` : ""}`;
+  const found = [raised.length && `raises ${listed(raised)}`, lowered.length && `lowers ${listed(lowered)}`];
+  return found.filter(Boolean).join(", ") || (promotes.length ? `promotes ${promotes.join(" ")}` : "");
 };
+
+/** The same in a box: what the node lowers where it works against the answer. */
+const moved = ({ removed, promotes, relevance }) => {
+  const { raised = [], lowered = [] } = removed?.tokens ?? {};
+  const [verb, tokens] = relevance < 0 && lowered.length ? ["lowers", lowered] : ["raises", raised];
+  return tokens.length ? `${verb} ${listed(tokens.slice(0, 2))}` : `promotes ${promotes.slice(0, 2).join(" ")}`;
+};
+
+const listed = (tokens) => tokens.map(visible).join(" ");
 
 /** A position in words: its token in one prompt, else how far from the end. */
 export const at = ({ tokens, n_prompts: many }, position) =>
