@@ -1,10 +1,10 @@
-"""Run the published experiments again on any model, with each number next to the one in the paper.
+"""Run the published experiments again on any model, and show each measured number next to the published one.
 
-This package holds one subpackage for each paper, the parts of a report, and the code that writes it (one page, tables,
-figures). It computes nothing that another package computes.
+Each paper has a subpackage, which measures what the paper measures and judges the paper's claims. The other modules
+are shared by all papers. The analyses themselves are in other packages.
 
-Public names: `report` (which is `unembed.report`), `reopen`, `write`; and the parts of a report: `Report`, `Section`,
-`Exhibit`, `Figure`, `Finding`, `Measured`.
+Public names: `report` (which is `unembed.report`), `reopen`, `write`; and the classes that make up a report: `Report`,
+`Section`, `Exhibit`, `Figure`, `Finding`, `Measured`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verdicts of a study that another reading of values and streams changes, as a section of its report."""
+"""A report section on verdicts that change if a fitted lens decodes value vectors and the residual stream."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def changed_verdicts(
     by_lens: Sequence[Judgement | None],
     provenance: Provenance,
 ) -> Section:
-    """State how many verdicts depend on how values are read, and list those with both judgements.
+    """State how many verdicts change if vectors are decoded by the fitted lens, and list these with both judgements.
 
     Args:
-        quantities: those that depend on how values or streams are read.
-        by_paper: their judgements, read as the paper does.
-        by_lens: the same, read by the fitted lens.
-        provenance: of the readings by the lens.
+        quantities: the quantities that depend on how value vectors or the residual stream are decoded to tokens.
+        by_paper: the judgement of each quantity if vectors are decoded as in the paper; None where nothing is judged.
+        by_lens: the judgement of each quantity if the fitted lens decodes the vectors.
+        provenance: the provenance of the judgements by the lens.
     """
     both = [
         (quantity.name, own, other)

@@ -1,4 +1,4 @@
-"""Put the reports of one study on several models into one report, with a column for each model."""
+"""Combine the reports of one study on several models into one report, with a column for each model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PARTS = ("", "_low", "_high", "_n")
 
 
 def compared(reports: Mapping[str, Report]) -> Report:
-    """Return one report with the findings and the tables "here and published" of several models.
+    """Return one report with the findings of several models, and their tables of measured and published numbers.
 
     Args:
-        reports: the reports of one study by the model's name.
+        reports: the report on each model, by the name of the model.
 
     Raises:
         InvalidInput: there are fewer than two reports, or they are of different studies.
@@ -48,7 +48,7 @@ def compared(reports: Mapping[str, Report]) -> Report:
 
 
 def claims(reports: Mapping[str, Report]) -> dict[str, dict[str, Finding]]:
-    """Return the findings by claim, in reading order, and then by the model's name."""
+    """Return a dict from each claim, in the order of the reports, to its finding on each model, by the model's name."""
     found: dict[str, dict[str, Finding]] = {}
     for name, report in reports.items():
         for finding in report.findings:
@@ -57,7 +57,7 @@ def claims(reports: Mapping[str, Report]) -> dict[str, dict[str, Finding]]:
 
 
 def verdict_in_words(finding: Finding | None) -> str:
-    """Return the verdict, and whether random weights pass the test too; "not available" without a finding."""
+    """Return the verdict, with a note where a model with random weights passes too; "not available" for None."""
     if finding is None:
         return "not available"
     return finding.verdict if finding.informative else f"{finding.verdict}, as do random weights"
@@ -82,7 +82,7 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 def _provenance(reports: Mapping[str, Report]) -> Provenance:
-    """The provenance of the comparison: what the models share, and the weights of each in the notes."""
+    """Return the provenance of the comparison: settings that all reports share, and each model's revision as a note."""
     each = [report.provenance for report in reports.values()]
     shared: dict[str, Any] = {
         name: values.pop() if len(values := {getattr(one, name) for one in each}) == 1 else None
@@ -94,7 +94,7 @@ def _provenance(reports: Mapping[str, Report]) -> Provenance:
 
 
 def _section(title: str, reports: Mapping[str, Report], provenance: Provenance) -> Section | None:
-    """Return a section with its findings and numbers by model; None if it has neither."""
+    """Return the section with this title, with a column for each model; None if it has no findings and no numbers."""
     own = {name: next((s for s in report.sections if s.title == title), None) for name, report in reports.items()}
     number = _titles(reports).index(title)
     exhibits = [*_findings(own, f"findings_{number}", provenance), *_numbers(own, provenance)]
@@ -121,7 +121,7 @@ def _findings(own: Mapping[str, Section | None], name: str, provenance: Provenan
 
 
 def _numbers(own: Mapping[str, Section | None], provenance: Provenance) -> list[Exhibit]:
-    """Return the tables "here and published" of a section, with a column of numbers for each model."""
+    """Return a section's tables of measured and published numbers, with a column for each model."""
     found: dict[str, dict[str, Exhibit]] = {}
     for model, section in own.items():
         for exhibit in () if section is None else section.exhibits:

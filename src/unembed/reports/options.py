@@ -1,4 +1,4 @@
-"""Read the options of a study by name and type."""
+"""Check the options of a study, and the model that it runs on."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _KINDS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), 
 
 
 def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
-    """Return the options given by name as the study's dataclass.
+    """Return the given options as an instance of the study's dataclass; the others have their defaults.
 
     Raises:
-        InvalidInput: there is no such option, or a value of another kind.
+        InvalidInput: there is no such option, or its value has the wrong type.
     """
     known = {f.name: str(f.type) for f in fields(cls)}  # pyright: ignore[reportArgumentType]
     for name, value in given.items():
@@ -32,7 +32,7 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
                 require_judge(value)
             continue
         kind, optional = known[name].removesuffix(" | None"), known[name].endswith(" | None")
-        kind = kind if kind in _KINDS else "str"  # the others are words: a `Literal`, whose values their users check
+        kind = kind if kind in _KINDS else "str"  # a `Literal` of words, checked where it is used
         fits = isinstance(value, _KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
         if not fits and not (optional and value is None):
             raise InvalidInput(f"option {name}={value!r}", why=f"it must be of type {kind}")
@@ -40,26 +40,26 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
 
 
 def require_memories(lm: Decoder, study: str) -> None:
-    """Refuse a model to which the study of memories does not apply.
+    """Raise an error for a model without memories (FFN neurons), or without a tokenizer.
 
     Raises:
-        Unsupported: a layer has no FFN, or one without memories.
+        Unsupported: the model has no layers, or a layer has no FFN, or one without memories.
         InvalidInput: the model has no tokenizer.
     """
     if not lm.n_layers:
         raise Unsupported(f"{study} on {lm.name}", why="it has no layers")
     for layer in range(lm.n_layers):
         lm.feed_forward(layer)
-    _ = lm.vocabulary  # a missing tokenizer is refused before any work
+    _ = lm.vocabulary  # raises InvalidInput if there is no tokenizer
 
 
 def hidden_tokens(lm: Decoder, include_unlearned: bool) -> Bool[Tensor, " d_vocab"] | None:
-    """Return the tokens left out of every reading: those that the model never learned, unless they are included."""
+    """Return a mask of the tokens to leave out of rankings: tokens that the model never learned; None for no tokens."""
     return None if include_unlearned or not lm.unlearned.any() else lm.unlearned
 
 
 def facts_of_memories(lm: Decoder) -> dict[str, Any]:
-    """Return the first facts of a report on memories; for models of experts, they say how memories are counted."""
+    """Return the first facts at the top of a report on memories, with a note for mixture-of-experts models."""
     facts = {"model": lm.name, "layers": lm.n_layers, "memories (FFN neurons) a layer": lm.memories_a_layer}
     routed = sum(lm.experts_of(layer) is not None for layer in range(lm.n_layers))
     if not routed:

@@ -1,4 +1,4 @@
-"""List the published values with their place in a paper and their source: the last section of every report."""
+"""The last section of every report: each published value, where the paper prints it, and how it is known here."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Origin(NamedTuple):
     """One published value.
 
     Attributes:
-        quantity: the quantity.
-        value: as published, in words.
-        origin: how it is known here; one of the constants of this module.
-        where: section, table or figure; that of the row which states it when empty.
+        quantity: what the value measures.
+        value: the value as published, in words.
+        origin: how the value is known here, such as read from a figure; one of the constants of this module.
+        where: section, table or figure of the paper; when empty, that of the `Quantity` that lists this value.
     """
 
     quantity: str
@@ -31,7 +31,11 @@ class Origin(NamedTuple):
 
 
 def published_section(origins: Sequence[Origin], provenance: Provenance, *notes: str) -> Section:
-    """Where the published values of a report come from, and `notes` on those that contradict one another."""
+    """Return a section that lists where each published value comes from.
+
+    Args:
+        notes: paragraphs on published values that contradict one another.
+    """
     what, value, origin, where = zip(*origins, strict=True)
     columns = {
         "quantity": list(what),

@@ -1,18 +1,19 @@
-"""A published quantity as one row: what the paper states, what is measured for it here, and the test that judges it.
+"""A `Quantity` joins a published statement, the measurement made for it here, and the test that judges it.
 
 How to write a study. Its measurements are one object `m` (of any class; `lm`, `seed` and `provenance` are read).
 
-1. A measuring function takes `m` to a few `Numbers`. It is marked `@once`, so that the test, the table, the figure and
-   the explanation read the same numbers, resampled once:
+1. A measuring function takes `m` and returns a few `Numbers`. The decorator `@once` stores its result, so that the
+   test, the table, the figure and the explanation use the same numbers:
 
        @once
        def patterns(m: Measurements) -> Numbers:
            covered, keys = 1 - m.patterns["none"], m.patterns["layer"] >= 0
            return Numbers(covered=mean_of(covered[keys], seed=m.seed), random=mean_of(covered[~keys], seed=m.seed))
 
-2. A `Quantity` is the row. `judge` states the numbers in a sentence and gives the conditions of the test, all of which
-   must hold; None is a condition that is open. `rows` are its lines in the table "here and published". `references`
-   are what is drawn of it in a figure, by the figure's name. `origins` state how the published value is known:
+2. A `Quantity` names that function. `judge` states the numbers in a sentence and gives the conditions of the test,
+   which must all hold; a condition is None if it is inconclusive. `rows` are its lines in the table of measured and
+   published numbers. `references` are published values to draw in figures, by the name of the figure. `origins` state
+   how the published value is known:
 
        Quantity(
            "prefixes in patterns",
@@ -33,12 +34,13 @@ How to write a study. Its measurements are one object `m` (of any class; `lm`, `
        )
 
 3. A `Part` is a section of the report: its quantities, and a function that makes the section from `m` (text, further
-   tables, figures). Findings, the table "here and published" and the published lines of figures are added to it.
+   tables, figures). `Part.made` adds the findings, the table of measured and published numbers, and the published lines
+   in figures.
 
-4. A `Study` has its parts in reading order, and what goes to the top of the page. Its `run` measures the model and the
-   control with random weights, and makes the report; the section of published values is added to it.
+4. A `Study` lists its parts in the order of the report, and the text at the top of the page. Its method `run` measures
+   the model and a control with random weights, and makes the report, which ends with a section of published values.
 
-A test hands `judge` made-up numbers: `quantity.judge(Numbers(covered=Measured(0.7, 0.6, 0.8, 40), ...))`.
+A unit test can call `judge` with made-up numbers: `quantity.judge(Numbers(covered=Measured(0.7, 0.6, 0.8, 40), ...))`.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ from unembed.results import Provenance, Table
 M = TypeVar("M")
 R = TypeVar("R")
 UNEXPLAINED = "Unexplained: nothing measured here accounts for it."
-"""The text of a finding that differs where its row has no explanation."""
+"""The explanation of a finding that differs from the paper, where its quantity gives none."""
 
 
 class Numbers(SimpleNamespace):
@@ -67,7 +69,7 @@ class Numbers(SimpleNamespace):
 
 
 def once(measure: Callable[[M], R]) -> Callable[[M], R]:
-    """Make a measuring function run only once for each study's measurements, and then return the same numbers."""
+    """Decorate a measuring function, so that it runs once for each `m` and then returns the stored result."""
     found: WeakKeyDictionary[Any, R] = WeakKeyDictionary()
 
     @wraps(measure)
@@ -81,16 +83,17 @@ def once(measure: Callable[[M], R]) -> Callable[[M], R]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a claim, and the measurement as a sentence."""
+    """The verdict on a claim, and the measured numbers as a sentence (`here`)."""
 
     here: str
     verdict: Verdict
 
 
 class Row(NamedTuple):
-    """A line of the table "here and published"; with the unit "%", it is a share with a published value in percent.
+    """A line of the table of measured and published numbers.
 
-    Without its own `source`, a published number has that of the quantity.
+    With the unit "%", `measured` is a share (0 to 1) and `published` is in percent. When `source` is empty, a published
+    number has the source of its `Quantity` (`where`).
     """
 
     quantity: str
@@ -105,19 +108,20 @@ class Quantity(Generic[M]):
     """A published statement about a quantity, with its measurement and its test.
 
     Attributes:
-        name: unique in the study.
-        claim: the statement in the paper's words.
-        where: the paper makes it.
-        what: is measured.
-        published: the paper's value of that quantity, in words.
-        test: the threshold in words, and why it is this one.
-        measure: the numbers that `judge` takes; None where the model or the options give none.
-        judge: takes the numbers to a judgement; None where there are too few of what is judged.
-        explain: of a finding that differs: a sentence of measured facts; None where they explain nothing.
-        rows: lines of the section's table "here and published".
-        references: published values drawn in figures, by the figure's name.
+        name: the name of the quantity, unique in the study.
+        claim: the statement, in the paper's words.
+        where: section, table or figure in which the paper makes the statement.
+        what: what is measured, in words.
+        published: the paper's value of the quantity, in words.
+        test: the threshold in words, and the reason for it.
+        measure: measures the numbers that `judge` takes; returns None where the model or the options give no numbers.
+        judge: returns the judgement of the numbers; None where there is too little data to judge.
+        explain: returns measured facts that explain why a finding differs from the paper; None if there are none.
+        rows: returns lines for the section's table of measured and published numbers.
+        references: published values to draw in figures, by the name of the figure.
         origins: how the published values are known.
-        extends: whether the paper states it only of models with fewer layers; the finding is then marked so.
+        extends: returns whether the paper makes the statement only for models with fewer layers than this one; the
+            finding is then marked as an extension.
     """
 
     name: str
@@ -136,9 +140,9 @@ class Quantity(Generic[M]):
     extends: Callable[[M], bool] = lambda _: False
 
     def judgement(self, m: M) -> Judgement | None:
-        """Judge a study's measurements; return None if there is nothing to judge.
+        """Return the judgement of the quantity for the measurements `m`; None if there is nothing to judge.
 
-        If the architecture lacks what is measured, the judgement states the reason.
+        If the model's architecture does not allow the measurement, the judgement gives the reason.
         """
         try:
             numbers = self.measure(m)
@@ -147,10 +151,10 @@ class Quantity(Generic[M]):
         return None if numbers is None else self.judge(numbers)
 
     def finding(self, m: M, control: Judgement | None = None) -> Finding | None:
-        """Return the row of the report; None if there is nothing to judge.
+        """Return the finding for the report; None if there is nothing to judge.
 
         Args:
-            control: the judgement on the model with random weights.
+            control: the judgement of the same quantity on a model with random weights.
         """
         found = self.judgement(m)
         if found is None:
@@ -171,19 +175,20 @@ class Quantity(Generic[M]):
 
 @dataclass(frozen=True)
 class Part(Generic[M]):
-    """A section of a study, or several of which the first states the findings.
+    """A section of a report, or several sections, the first of which states the findings.
 
     Attributes:
-        section: makes it from the measurements, without what is derived; None where the model gives none.
-        quantities: the quantities whose findings and published values belong into it.
-        compared: name of the table of `rows`; empty where there are none.
-        title: the title of that table.
-        note: below that title.
-        name: the name of the stage that holds its sections, so that a stopped run does not make them again; empty for
-            none.
-        absent: the heading of the section that gives the reason where the architecture lacks what is shown; the name
-            when empty. The whole study is refused where the part has neither.
-        when: whether the study of this model has the part.
+        section: makes the section from the measurements; `made` then adds findings and published values. Returns None
+            where the model has nothing to show.
+        quantities: the quantities whose findings and published values belong in the section.
+        compared: name of the table of measured and published numbers; there is no such table when empty.
+        title: title of that table.
+        note: note below that title.
+        name: name under which the finished sections are stored, so that a run that was stopped need not make them
+            again; they are not stored when empty.
+        absent: heading of the section that replaces this one, with the reason, where the model's architecture does
+            not allow it; `name` when empty. If both are empty, the whole study raises `Unsupported` instead.
+        when: returns whether the report on this model has the section.
     """
 
     section: Callable[[M], Section | Sequence[Section] | None]
@@ -196,12 +201,10 @@ class Part(Generic[M]):
     when: Callable[[M], bool] = lambda _: True
 
     def made(self, m: M, control: Mapping[str, Judgement], provenance: Provenance) -> list[Section]:
-        """Return the sections.
-
-        The first gets the findings, a table "here and published", and published lines in figures.
+        """Return the sections; the first also has findings, a table of published numbers, and their lines in figures.
 
         Args:
-            control: judgements on the model with random weights, by name of the quantity.
+            control: the judgement of each quantity on a model with random weights, by the name of the quantity.
         """
         try:
             found = self.section(m)
@@ -236,7 +239,7 @@ class Part(Generic[M]):
 def comparison(
     name: str, title: str, rows: Sequence[Row], provenance: Provenance, note: str = ""
 ) -> tuple[Exhibit, ...]:
-    """Return the table "here and published", split by unit: shares come first and have the note."""
+    """Return the tables of measured and published numbers, one for each unit; the first one has the note."""
 
     def of_unit(unit: str) -> Exhibit:
         quantities, measured, published, sources, _ = zip(*(row for row in rows if row.unit == unit), strict=True)
@@ -256,14 +259,14 @@ def comparison(
 
 
 def judged(here: str, *conditions: bool | None) -> Judgement:
-    """Return a sentence and the verdict on several conditions as a judgement; see `verdict_of`."""
+    """Return the judgement with the sentence `here` and the verdict on the conditions; see `verdict_of`."""
     return Judgement(here, verdict_of(*conditions))
 
 
 def verdict_of(*conditions: bool | None) -> Verdict:
-    """Combine several conditions, all of which must hold; None means that a condition is inconclusive.
+    """Return the verdict on conditions that must all hold; None stands for an inconclusive condition.
 
-    If any condition fails, the claim fails.
+    "differs" if any condition is False; else "inconclusive" if any is None; else "agrees".
     """
     if any(c is not None and not c for c in conditions):
         return "differs"
@@ -271,30 +274,30 @@ def verdict_of(*conditions: bool | None) -> Verdict:
 
 
 def least_of(layers: Sequence[Measured]) -> Measured:
-    """Return the smallest of several numbers, such as those of all layers."""
+    """Return the measurement with the smallest value, such as that of one layer among all."""
     return min(layers, key=lambda x: x.value)
 
 
 def most_of(layers: Sequence[Measured]) -> Measured:
-    """Return the largest of several numbers."""
+    """Return the measurement with the largest value."""
     return max(layers, key=lambda x: x.value)
 
 
 def above(measured: Measured, line: int | float) -> bool | None:
-    """Tell whether the whole interval lies above a line; None if the line lies in it, or nothing was measured."""
+    """Return whether the confidence interval lies above `line`; None if it contains `line` or is NaN."""
     if measured.low > line:
         return True
     return False if measured.high < line else None
 
 
 def below(measured: Measured, line: int | float) -> bool | None:
-    """Tell whether the whole interval lies below a line; None if the line lies in it, or nothing was measured."""
+    """Return whether the confidence interval lies below `line`; None if it contains `line` or is NaN."""
     if measured.high < line:
         return True
     return False if measured.low > line else None
 
 
 def within(measured: Measured, low: int | float, high: int | float) -> bool | None:
-    """Tell whether the whole interval lies in a band; None if it crosses an end, or nothing was measured."""
+    """Return whether the confidence interval lies between `low` and `high`; None if it contains either or is NaN."""
     inside = above(measured, low), below(measured, high)
     return False if False in inside else None if None in inside else True

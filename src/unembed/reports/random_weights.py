@@ -1,8 +1,7 @@
-"""The control of a study: the same architecture and tokenizer with random initial weights.
+"""The control of a study: the same measurements on a model with random initial weights.
 
-A published finding that also holds for such a model says nothing about training. The control is run on a small sample,
-and its judgements are cached, so that a second report on the same architecture, tokenizer, text and settings reads
-them.
+A published finding that also holds for random weights shows nothing that was learned. The control uses a small sample.
+Its judgements are cached for later reports with the same architecture, tokenizer, text and settings.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ def control_judgements(
     settings: Mapping[str, Any],
     measure: Callable[[Decoder, Work], M],
 ) -> dict[str, Judgement]:
-    """Return judgements on the model with random weights, by name of the quantity, from the cache if they are there.
+    """Return the judgement of each quantity on a model with random weights, by name, from the cache where possible.
 
     Args:
-        lm: the model whose architecture is taken.
-        settings: what the control's numbers depend on: the text and the options of its sample.
+        lm: the model whose architecture and tokenizer the control has.
+        settings: the text and the options of the control, which its numbers depend on.
         measure: runs the study's measurements.
     """
     config = {k: v for k, v in lm.hf.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
@@ -71,12 +70,12 @@ def control_judgements(
     try:
         return {name: Judgement(**found) for name, found in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, TypeError):
-        pass  # not there yet, or cut short: measured again
+        pass  # no complete file in the cache
     work.progress("random weights", 0, 1)
     own = replace(
         work,
         key={**work.key, "control": digest},
-        lens=None,  # it was fitted on the model itself
+        lens=None,  # the lens was fitted on the trained weights
         progress=lambda what, done, total: work.progress(f"random weights: {what}", done, total),
     )
     m = measure(with_random_weights(lm), own)
@@ -92,7 +91,7 @@ def control_judgements(
 
 
 def _stored_judgement(quantity: Quantity[M], m: M, work: Work) -> Judgement | None:
-    """Return the judgement of a quantity, which a later run reads from its stage."""
+    """Judge a quantity, or read the judgement that an earlier run stored; None where there is nothing to judge."""
 
     def compute() -> Arrays:
         judged = quantity.judgement(m)

@@ -45,22 +45,22 @@ def report(
 ) -> Report:
     """Run a paper's experiments on a model, and write tables and figures next to the published ones into a folder.
 
-    If it is started again after an interruption, it continues with the stage it was in. Stages of a run with another
-    model, text, option, seed or version are deleted, and `progress` is called with what differs.
-    Readings are the papers' own, also where a lens is fitted on the model; then a section has the verdicts that values
-    read by the lens change.
+    If it was interrupted and is started again, it continues with the step that was interrupted. Stored steps of a run
+    with another model, text, option, seed or version are deleted, and `progress` is called with what differs.
+    Vectors are decoded to tokens as in the paper, even if a lens is fitted on the model. A report on such a model has
+    another section, with the verdicts that change if the lens decodes value vectors.
 
     Args:
         name: "geva2021", "geva2022" or "elhage2021".
         corpus: the text to measure on: a path, a corpus, "shipped" for the WikiText sample, or the study's default.
         out: folder for `report.html`, `report.json`, `tables/` and `figures/`.
-        detokenize: undo the spacing of WikiText (` , `, ` @-@ `) in the corpus. When None, only in the text that comes
-            with the package, and only for models that were not trained on text spaced so (WikiLM).
-        moses: split the corpus's words as Moses does, as the papers' released code did before WikiLM read them (needs
+        detokenize: undo the spacing of WikiText (` , `, ` @-@ `) in the corpus. When None, this is done only for the
+            text that comes with the package, and not for WikiLM, which was trained on such spacing.
+        moses: split the corpus into words by the Moses tokenizer, as the papers' released code does for WikiLM (needs
             sacremoses).
         progress: called with the name of a step, the amount done, and the total.
         resume: return the finished report in the folder if it was made with these settings, instead of making it again.
-        options: the options of the study; see its module.
+        options: the options of the study, such as those of `unembed.reports.geva2021.options.Options`.
 
     Returns:
         The report; `report[table]` gives its tables. `unembed.reports.reopen(out)` reads it again without a model.
@@ -72,8 +72,7 @@ def report(
     reads_shipped, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
     shipped = corpus is None or (isinstance(corpus, str) and corpus == SHIPPED)
     if corpus is not None or (shipped and reads_shipped):
-        # The corpus is opened here, so that the results of an interrupted run are found by the fingerprint of the text
-        # instead of its path.
+        # The key of stored results needs the fingerprint of the text, not its path, so the corpus is opened here.
         corpus = open_corpus(None if shipped else corpus)
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
         if moses and (detokenize or corpus.detokenize):
@@ -107,10 +106,10 @@ def report(
 
 
 def find(name: str) -> bool:
-    """Tell whether the study of that name reads the shipped text if no text is given.
+    """Return whether the study with this name uses the text that comes with the package if no text is given.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: there is no study with this name.
     """
     if as_str("report", name) not in STUDIES:
         raise InvalidInput(f"report {name!r}", why="there is no such study", instead=f"Use {', '.join(STUDIES)}")

@@ -1,4 +1,4 @@
-"""Store a report's finished sections, with their tables, as a stage, so that an interrupted run keeps them."""
+"""Store the finished sections of a report on disk, so that a run that was interrupted need not make them again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from unembed.results import Provenance, Table
 
 
 def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]) -> list[Section]:
-    """Return the sections that `make` returns: made once, and read from the folder in a later run.
+    """Return the sections that `make` returns, from the report's folder if an earlier run stored them there.
 
     Args:
-        name: the name of the stage, unique in the study.
-        make: gives the sections; their tables hold numbers, booleans, text, None and lists of these.
+        name: the name under which they are stored, unique in the study.
+        make: makes the sections; their tables may contain numbers, booleans, text, None and lists of these.
     """
 
     def compute() -> Arrays:

@@ -1,4 +1,4 @@
-"""The state of the work on a report: its folder, its seed, and stages that a killed run does not repeat."""
+"""Store the results of a report's finished steps (its stages), so that a run that was stopped need not repeat them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @cache
 def code_digest() -> str:
-    """Return a digest of the package's source, because other code may store other arrays in a stage."""
+    """Return a hash of the package's source code: results that another version of the code stored are not used."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
@@ -44,13 +44,14 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """Where a study stores the stages that it has completed.
+    """The folder in which a study stores its finished steps, called stages, with its seed and progress function.
 
     Attributes:
         out: folder of the report.
-        key: everything the numbers depend on (model, corpus, seed, options); stages of another key are not used.
-        progress: called as the work progresses.
-        lens: the model's fitted lens, which the paper's readings leave aside; None where there is none.
+        key: everything the numbers depend on (model, corpus, seed, options); stages with another key are not used.
+        seed: the random seed of the study.
+        progress: called with the name of a step, the amount done, and the total.
+        lens: the model's fitted lens, used only for the section on verdicts that it changes; None if none is fitted.
     """
 
     out: Path
@@ -60,7 +61,7 @@ class Work:
     lens: JacobianLens | None = None
 
     def begin(self) -> None:
-        """Delete the stages that a run with other settings or code left in the folder, and report what differs."""
+        """Delete stages in the folder that come from other settings or code, and call `progress` with what differs."""
         folder, key = self.out / STAGES, json.loads(_text_of(self.key))
         (self.out / FINISHED).unlink(missing_ok=True)
         if folder.exists():
@@ -77,11 +78,11 @@ class Work:
         write_whole(folder / _KEY, _text_of(self.key).encode())
 
     def stage(self, name: str, compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
-        """Return named arrays: computed once, and read from the folder in a later run.
+        """Return the arrays that `compute` returns, by name, from the folder if an earlier run stored them there.
 
         Args:
             name: the name of the stage, unique in the study.
-            compute: gives the arrays; numbers, booleans or fixed-width text, no objects.
+            compute: computes the arrays: numbers, booleans or fixed-width text, but no Python objects.
         """
         import io
 
@@ -100,18 +101,18 @@ class Work:
         return found
 
     def path(self, name: str, ending: str) -> Path:
-        """Return where a stage stores something, under a name that no run with other settings uses."""
+        """Return the path of a stage's file; its name has a hash of `key`, so that other settings have other files."""
         text = f"{name} {_text_of(self.key)}"
         return self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.{ending}"
 
     def finished(self) -> None:
-        """Delete the stages, because the report is complete and its tables contain their results; the key stays."""
+        """Delete the stages, because the report is complete, and write a file that marks the report as finished."""
         shutil.rmtree(self.out / STAGES, ignore_errors=True)
         write_whole(self.out / FINISHED, _text_of(self.key).encode())
 
 
 def is_finished(folder: Path, key: Mapping[str, Any]) -> bool:
-    """Tell whether a folder has a finished report of these settings."""
+    """Return whether a folder has a finished report with these settings."""
     try:
         return (folder / FINISHED).read_text(encoding="utf-8") == _text_of(key)
     except OSError:

@@ -1,4 +1,4 @@
-"""A study of a paper: its parts, and the code that runs them and makes a report."""
+"""A study repeats a paper's experiments: this module runs it on a model and makes the report."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ M = TypeVar("M", bound=StudyMeasurements)
 
 @dataclass(frozen=True)
 class Study(Generic[M]):
-    """A paper's experiments on a model.
+    """The experiments of one paper, ready to run on any model. `M` is the class of its measurements.
 
     Attributes:
-        name: as `unembed report` takes it.
-        title: heading of the page; `{model}` is the model's name.
-        subtitle: one sentence below it.
+        name: the name that `unembed report` takes.
+        title: heading of the page; `{model}` stands for the model's name.
+        subtitle: the sentence below the title.
         source: the paper, as a citation.
-        options: a dataclass; its `of_control` gives those of the control.
-        measure: runs the study's measurements on a model, a text and options.
-        parts: in reading order.
-        facts: what the numbers depend on, for the top of the page.
-        control_text: the text that the control is measured on.
-        origins: published values that no quantity has.
-        notes: on published values that contradict one another.
-        by_lens: the measurements again, with values and streams read by the lens that the model has then; None where
-            the text or the model allows no such reading.
-        of_values: the quantities that depend on how values or streams are read.
+        options: a dataclass of settings; its method `of_control` returns the settings for random weights.
+        measure: runs the study's measurements on a model and a text, given where to store results and the options.
+        parts: the sections of the report, with the claims judged in each.
+        facts: the settings that the numbers depend on, for the top of the page.
+        control_text: the text for the same measurements on a model with random weights (the control).
+        origins: published values that belong to none of the study's quantities.
+        notes: notes on published values that contradict one another.
+        by_lens: the same measurements, with value vectors and the residual stream decoded by the fitted lens that is
+            set on the model when it is called; None where this is not possible.
+        of_values: the quantities that depend on how value vectors or the residual stream are decoded to tokens.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Study(Generic[M]):
 
     @property
     def quantities(self) -> tuple[Quantity[M], ...]:
-        """Return every quantity, in reading order."""
+        """Every quantity of the study, in the order of the report."""
         return tuple(quantity for part in self.parts for quantity in part.quantities)
 
     def run(self, lm: Decoder, corpus: CorpusSource, work: Work, **options: Any) -> Report:
@@ -105,7 +105,7 @@ class Study(Generic[M]):
         return made if other is None else replace(made, sections=(*made.sections, other))
 
     def _by_lens_section(self, m: M, work: Work) -> Section | None:
-        """The verdicts that change by the model's lens; None where it has none."""
+        """Return the section on verdicts that change with the model's fitted lens; None if it has no lens."""
         if work.lens is None or not self.of_values:
             return None
         work.progress("readings by the fitted lens", 0, 1)
@@ -120,9 +120,9 @@ class Study(Generic[M]):
         """Make a report from the measurements.
 
         Args:
-            control: for each quantity, the judgement of the same measurement on randomly initialised weights.
-            work: stores the sections of each named part when they are finished, so that an interrupted run continues
-                with the first unfinished part.
+            control: the judgement of each quantity on a model with random weights, by the name of the quantity.
+            work: where finished sections are stored, so that an interrupted run continues with the first unfinished
+                part; nothing is stored when None.
         """
         provenance, sections = m.provenance, list[Section]()
         parts = [part for part in self.parts if part.when(m)]

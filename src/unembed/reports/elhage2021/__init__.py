@@ -1,7 +1,7 @@
-"""A Mathematical Framework for Transformer Circuits (Elhage et al. 2021): every analysis, on any model.
+"""The report on "A Mathematical Framework for Transformer Circuits" (Elhage et al. 2021), for any model.
 
-Analyses that need two layers of attention are left out for models with one. Results that are exact for attention-only
-models are approximations elsewhere, and the report says so.
+Analyses that need two attention layers are left out for models with one. Some results are exact for attention-only
+models and approximate for others; the report states which.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure everything that the study needs on one model; each measurement is made when it is first read."""
+"""The measurements of the study on one model, each made when it is first used."""
 
 from __future__ import annotations
 
@@ -47,18 +47,20 @@ from unembed.stream.capture_points import has_point
 HALF = 24
 """Tokens of text that the example of one position repeats."""
 DRAWS = 5
-"""Shuffles of the sources, for comparison with the triples of a head."""
+"""Number of times that sources are shuffled among a head's triples, for comparison with the triples themselves."""
 
 
 @dataclass(frozen=True)
 class HeadSkipTrigrams:
-    """The triples that one head raises most, and how often each occurs in a corpus.
+    """The skip-trigrams that one head raises most, and how often each occurs in a corpus.
+
+    A skip-trigram (a triple below) consists of a source token, a destination token and an output token.
 
     Attributes:
-        layer, head: the head.
-        triples: highest score first.
+        layer, head: the index of the layer, and of the head in it.
+        triples: the triples, highest score first.
         counts: the counts of each triple in the corpus.
-        shuffled: the same with the sources of the head's other triples, `DRAWS` shuffles after one another.
+        shuffled: the counts of the triples with their sources shuffled among them: `DRAWS` shuffles, one after another.
     """
 
     layer: int
@@ -74,12 +76,12 @@ class HeadSkipTrigrams:
 
     @property
     def copies(self) -> list[CorpusCounts]:
-        """The counts of the triples whose output is also their source."""
+        """The counts of the triples whose output token equals their source token."""
         return [c for t, c in zip(self.triples, self.counts, strict=True) if t.source == t.output]
 
     @property
     def likelier(self) -> int:
-        """The number of copying triples whose output is likelier after the destination with the source."""
+        """The number of triples whose output follows the destination more often if the source occurs before it."""
         return sum(c.output_with_source > 0 and not c.rate_with <= c.rate_without for c in self.counts)
 
 
@@ -93,11 +95,13 @@ def skip_trigrams_by_head(
     seed: int = 0,
     reading: TokenReading | None = None,
 ) -> list[HeadSkipTrigrams]:
-    """Find the top triples of every head of some layers, and count them and their shuffles in one pass over a corpus.
+    """Find the top triples of every head of some layers, and count them in a corpus, also with their sources shuffled.
 
     Args:
-        among: only these tokens.
-        reading: what the layers below make of them; their embeddings when None.
+        top: number of triples of each head.
+        among: token ids; triples have only these tokens.
+        reading: the vector that each layer reads for each of these tokens, after the layers below; the tokens'
+            embeddings when None.
     """
     places = [(n, h) for n in layers for h in range(heads.lm.structure.blocks[n].attention.n_heads)]
     by_head = [heads.skip_trigrams(*place, top, basis=basis, among=among, reading=reading) for place in places]
@@ -114,7 +118,7 @@ def skip_trigrams_by_head(
 
 
 class Measurements:
-    """One model's measurements, each made when it is first read; scores and evidence are saved as stages."""
+    """One model's measurements, each made when it is first used; head scores and signs of induction are stored."""
 
     def __init__(self, lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> None:
         self.lm, self.corpus, self.work, self.options = lm, open_corpus(corpus), work, options
@@ -125,13 +129,13 @@ class Measurements:
 
     @property
     def provenance(self) -> Provenance:
-        """The provenance of every table."""
+        """The provenance of every table of the report."""
         notes = {"unlearned tokens left out": 0 if self.options.include_unlearned else int(self.lm.unlearned.sum())}
         return self.lm.provenance(basis=self.basis, corpus=self.corpus.fingerprint, seed=self.seed, notes=notes)
 
     @cached_property
     def direct_path(self) -> DirectPath:
-        """Token embedding times unembedding, compared with bigrams."""
+        """The direct path (token embedding times unembedding), compared with the bigrams of the corpus."""
         return direct_path(self.lm, self.corpus, hide_unlearned=not self.options.include_unlearned)
 
     @cached_property
@@ -149,20 +153,20 @@ class Measurements:
         )
 
     def score_of(self, kind: str, place: tuple[int, int]) -> Measured:
-        """Return one score of one head, with its interval over sequences."""
+        """Return one score of the head at `place` (layer, head), with its confidence interval over sequences."""
         value, half = float(self.scores[kind][place]), float(self.scores.interval(kind)[place])
         return Measured(value, value - half, value + half, self.scores.by_sequence.shape[1])
 
     @cached_property
     def copying(self) -> Spectra:
-        """The eigenvalues of every head's full OV circuit."""
+        """The eigenvalues of every head's full OV circuit (embedding, OV matrix, unembedding)."""
         return self.circuits.copying(self.basis)
 
     @cached_property
     def frequent(self) -> Int[Tensor, " token"]:
-        """The tokens that occur often enough in the corpus to be counted.
+        """The ids of the tokens that are frequent enough in the corpus for counts of triples.
 
-        The largest entries of a circuit are often those of rare tokens.
+        The largest entries of a circuit often belong to rare tokens, which the corpus cannot confirm.
         """
         often = frequent_tokens(self.lm, self.corpus)
         often = often if len(often) >= 50 else frequent_tokens(self.lm, self.corpus, 1)
@@ -176,7 +180,7 @@ class Measurements:
         return int(logits.masked_fill(hidden.to(logits.device), -torch.inf).argmax())
 
     def require_earlier_heads(self, what: str) -> None:
-        """Refuse measurements of heads that read other heads, in a model that has none.
+        """Raise an error if no head can read the output of an earlier head; `what` names the measurement that needs it.
 
         Raises:
             Unsupported: fewer than two layers have attention.
@@ -191,7 +195,7 @@ class Measurements:
         """The first layer with attention.
 
         Raises:
-            Unsupported: no layer has any.
+            Unsupported: no layer has attention heads.
         """
         require_heads(self.lm, "heads")
         return self.lm.attention_layers[0]
@@ -203,7 +207,7 @@ class Measurements:
 
     @cached_property
     def token_reading(self) -> TokenReading | None:
-        """What each layer reads of the frequent tokens; None where only the first layer's embeddings can be read."""
+        """The vector that each layer reads for each frequent token; None if it is known only for the first layer."""
         try:
             vectors = token_vectors(self.lm, self.frequent, self.lm.attention_layers, self.basis)
         except Unsupported:
@@ -212,7 +216,7 @@ class Measurements:
 
     @cached_property
     def skip_trigrams(self) -> list[HeadSkipTrigrams]:
-        """The skip-trigrams of every head of every layer, or of the first where layers change the stream itself."""
+        """The skip-trigrams of every head; only those of the first attention layer if `token_reading` is None."""
         reading = self.token_reading
         layers = [self.first_layer] if reading is None else list(self.lm.attention_layers)
         return skip_trigrams_by_head(
@@ -226,17 +230,17 @@ class Measurements:
 
     @cached_property
     def term_importance(self) -> TermImportance:
-        """How much paths of each order lower the loss."""
+        """How much the paths of each order (the number of heads on a path) lower the loss."""
         return self.circuits.term_importance(self.corpus, max_tokens=self.options.tokens)
 
     @cached_property
     def compositions(self) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-        """The Q-, K- and V-composition of all pairs, without subtracting the baseline."""
+        """The Q-, K- and V-composition of all pairs of heads, without subtracting that of random matrices."""
         return self.circuits.compositions(self.basis)
 
     @cached_property
     def evidence(self) -> list[InductionEvidence]:
-        """The evidence of induction for every head above the first attention layer.
+        """The signs of induction, in behaviour and weights, of every head above the first attention layer.
 
         Empty for a model with one layer.
         """
@@ -260,12 +264,12 @@ class Measurements:
 
     @cached_property
     def memory_management(self) -> MemoryManagement:
-        """The memories and heads that erase, found by weights and measured on text."""
+        """The memories (FFN neurons) and heads that erase what the stream contains, by weights and on text."""
         return memory_management(self.lm, self.basis, corpus=self.corpus, verify=True)
 
     @cached_property
     def example(self) -> Int[Tensor, "1 pos"]:
-        """The start of the text, repeated twice, without the last token."""
+        """The start of the text, twice in a row, without the last token."""
         half = min(HALF, ((self.lm.n_ctx or 64) - 2) // 2)
         for segment in windows_of(self.corpus, 2 * half).segments(self.lm):
             tokens = segment.tokens[segment.lead :]
@@ -276,7 +280,7 @@ class Measurements:
 
 
 class ByLens(Measurements):
-    """The measurements of what heads write, carried to the end of the model by a fitted lens; the others are shared."""
+    """The same measurements, but a fitted lens maps the outputs of heads to the final residual stream."""
 
     def __init__(self, own: Measurements, carried: Carried) -> None:
         super().__init__(own.lm, own.corpus, own.work, own.options)
@@ -285,18 +289,18 @@ class ByLens(Measurements):
 
     @cached_property
     def copying(self) -> Spectra:
-        """The eigenvalues of every head's OV circuit to the carried output."""
+        """The eigenvalues of every head's full OV circuit, with the lens between the OV matrix and the unembedding."""
         return self.circuits.copying(self.basis, carried=self.carried)
 
     @cached_property
     def token_reading(self) -> TokenReading | None:
-        """What each layer reads of the frequent tokens, and the carried output."""
+        """The vector that each layer reads for each frequent token, with the lens for the outputs of heads."""
         own = self.own.token_reading
         return None if own is None else replace(own, carried=self.carried)
 
     @cached_property
     def evidence(self) -> list[InductionEvidence]:
-        """The evidence of induction, with the copying scores of the carried output."""
+        """The signs of induction, with the copying scores that follow from `copying`."""
         scores = self.copying.score
         return [
             e if e.copying is None else replace(e, copying=number_or_none(scores[e.layer, e.head]))
@@ -305,7 +309,7 @@ class ByLens(Measurements):
 
 
 def by_lens(m: Measurements) -> Measurements | None:
-    """Return the measurements by the lens that the model has now; None where blocks change the stream itself."""
+    """Return the measurements with the lens set on the model; None without one or if `token_reading` is None."""
     lens = lens_of(m.lm)
     if lens is None or m.token_reading is None:
         return None

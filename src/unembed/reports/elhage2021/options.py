@@ -13,13 +13,13 @@ class Options:
     """Settings of the study.
 
     Attributes:
-        basis: "raw" (the weights alone, as in the paper) or "folded" (through the norms); folded where the model has
-            norms when None.
+        basis: "raw" (the weights as they are, as in the paper) or "folded" (with the norms folded into the weights);
+            when None, "folded" if the model has norms.
         sequences: the number of sequences of repeated random tokens.
-        tokens: the number of text tokens, for losses by order of path.
-        windows: the number of windows of text, for losses by position.
-        include_unlearned: read tokens that the model never learned, too; left out by default.
-        control: run the study on the same architecture with random weights, too.
+        tokens: the number of text tokens on which the loss is split by the number of heads on a path.
+        windows: the number of windows of text on which the loss at each position is measured.
+        include_unlearned: also include tokens that the model never learned.
+        control: also run the study on the same architecture with random weights.
     """
 
     basis: HeadBasis | None = None

@@ -1,8 +1,8 @@
-"""The parts of the report on Elhage et al. 2021: what is published, measured and shown.
+"""The sections of the report on Elhage et al. 2021, one module for each topic.
 
-Claims about the paper's one-layer and two-layer models are judged on models of that depth; deeper models have a
-question of their own for each (`deeper`), marked as an extension. All heads are measured, so shares of heads have no
-interval.
+The paper's claims about one-layer and two-layer models are judged only on models with that many layers. For deeper
+models, `deeper` replaces each claim with a related one, marked as an extension. All heads are measured, so shares of
+heads have no confidence interval.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the paper states of models of one or two layers, as a question that a deeper model can answer.
+"""The paper's claims about models of one or two layers, restated for deeper models.
 
-None of it is published: each finding is marked as an extension and has a test of its own. Heads of a deep model are
-many, so the questions are whether there are heads that do what the paper describes, whether they differ from the other
-heads of their layers, and what removing them changes. Sums over paths are those of the linear model of the run:
-attention patterns, norm scales and the outputs of FFNs are fixed.
+The restated claims are not in the paper, so each finding is marked as an extension and has its own test. A deep model
+has many heads. The tests therefore look for heads that do what the paper describes, compare them with the other heads
+of their layers, and measure what removing them changes. Sums over paths treat the model as linear on the given text:
+attention patterns, norm scales and the outputs of FFNs are fixed at their values in the forward pass.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above
 from unembed.stream.decomposition import tolerance
 
 FEW = 3
-"""Smallest number of heads whose mean has an interval."""
+"""Smallest number of heads for which a mean over heads is judged."""
 MORE = 1.25
-"""Times the share of shuffled triples that a share of triples must reach: with many heads, any difference shows."""
+"""Factor by which triples must exceed shuffled triples: with many heads, even a tiny difference is significant."""
 WINDOWS = 24
-"""Largest number of windows of text for the losses without heads that copy."""
+"""Largest number of windows of text on which the loss without copying heads is measured."""
 Measure = Callable[[Measurements], Numbers | None]
 
 
 def only(measure: Measure, layers: int) -> Measure:
-    """Return a measuring function that measures only models with this number of layers."""
+    """Return a measuring function that gives None for models with any other number of layers."""
     return lambda m: measure(m) if m.lm.n_layers == layers else None
 
 
 def beyond(measure: Measure, layers: int) -> Measure:
-    """Return a measuring function that measures models of more layers alone."""
+    """Return a measuring function that gives None for models with `layers` layers or fewer."""
     return lambda m: measure(m) if m.lm.n_layers > layers else None
 
 
 def _copies(m: Measurements) -> Bool[Tensor, "layer head"]:
-    """Tell which heads copy by their eigenvalues."""
+    """Return a mask of the heads whose OV eigenvalues give a copying score of at least `one_layer.COPIES`."""
     return m.copying.score.nan_to_num(-1.0) >= one_layer.COPIES
 
 
 @once
 def copying_in_runs(m: Measurements) -> Numbers:
-    """Compare what heads that copy by weights add to the token they attend to with the other heads of their layers."""
+    """Compare how much copying heads, and the other heads of their layers, raise the token that they attend to."""
     effects, copies = m.scores.by_sequence[KINDS.index("copying")], _copies(m)
     known = ~effects.isnan().any(dim=0)
     lead: list[Float[Tensor, " sequence"]] = []
@@ -76,7 +76,7 @@ def copying_in_runs(m: Measurements) -> Numbers:
 
 
 def judge_copying_in_runs(n: Numbers) -> Judgement:
-    """Judge whether heads that copy by weights copy in runs."""
+    """Judge whether heads whose weights suggest copying also copy in forward passes."""
     if not n.copies:
         return judged(f"No head has a copying score of {one_layer.COPIES:g}; the largest is {n.most:+.2f}.", False)
     return judged(
@@ -91,7 +91,7 @@ def judge_copying_in_runs(n: Numbers) -> Judgement:
 
 @once
 def skip_trigrams(m: Measurements) -> Numbers:
-    """Count the triples of all layers' heads whose output is likelier with the source, and with shuffled sources."""
+    """Measure the share of triples whose output is likelier after the source, and the share with shuffled sources."""
     own, shuffled, layers = [], [], []
     for found in m.skip_trigrams:
         gains, controls = (one_layer.likelier(counts) for counts in (found.counts, found.shuffled))
@@ -109,7 +109,7 @@ def skip_trigrams(m: Measurements) -> Numbers:
 
 
 def judge_skip_trigrams(n: Numbers) -> Judgement:
-    """Judge whether the triples of a deep model's heads hold in the corpus."""
+    """Judge whether the corpus confirms more triples of the heads than triples with shuffled sources."""
     return judged(
         f"Of the largest triples of a head, through what the layers below make of each token, the output is likelier "
         f"after the source in {percent(n.own)}, with the sources shuffled among the triples in {percent(n.shuffled)}, "
@@ -120,7 +120,11 @@ def judge_skip_trigrams(n: Numbers) -> Judgement:
 
 @once
 def bugs(m: Measurements) -> Numbers | None:
-    """Count occurring and crossed pairs after the source of every head's first triple, and in random tables."""
+    """Count the pairs (destination, output) that each head raises after the source of its highest-scoring triple.
+
+    Counted are pairs that occur in the corpus, compared with random tokens of similar frequency, and crossed pairs:
+    pairs that never occur, although destination and output each occur in another of the pairs.
+    """
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:
         return None
@@ -139,7 +143,7 @@ def bugs(m: Measurements) -> Numbers | None:
 
 
 def judge_bugs(n: Numbers) -> Judgement:
-    """Judge whether heads raise crossed pairs with the pairs that occur."""
+    """Judge whether heads raise pairs that occur in the corpus and, as a side effect, crossed pairs (see `bugs`)."""
     return judged(
         f"After the source of its largest triple a head raises {signed(n.gain)} more pairs that occur than tables of "
         f"random tokens of the same frequencies have, mean of {n.gain.n} heads, and {signed(n.crossed)} crossed pairs "
@@ -150,7 +154,11 @@ def judge_bugs(n: Numbers) -> Judgement:
 
 @once
 def without_copying(m: Measurements) -> Numbers | None:
-    """Measure losses of repeated and of new tokens without the heads that copy most, and without control heads."""
+    """Measure how the loss of repeated and of new tokens rises without the heads that copy most.
+
+    The control removes as many other heads of the same layers, with the most similar output length. The result is None
+    if the documents are too short.
+    """
     whole = induction.losses(m)
     if whole is None:
         return None
@@ -182,7 +190,7 @@ def without_copying(m: Measurements) -> Numbers | None:
 
 
 def judge_without_copying(n: Numbers) -> Judgement:
-    """Judge whether heads that copy help repeated tokens more than new ones."""
+    """Judge whether copying heads lower the loss of repeated tokens more than that of new tokens."""
     if not n.heads:
         return judged("No head copies by its eigenvalues, so none is removed.", False)
     here = (
@@ -199,7 +207,7 @@ def judge_without_copying(n: Numbers) -> Judgement:
 
 
 def linear_expansion(m: Measurements) -> Numbers | None:
-    """Return the error of the sum over paths in the linear model of a run; None where the sum needs none."""
+    """Return the error of the sum over paths with patterns, norm scales and FFN outputs fixed; None if exact."""
     found = m.expansion
     if found.exact:
         return None
@@ -207,7 +215,7 @@ def linear_expansion(m: Measurements) -> Numbers | None:
 
 
 def judge_linear_expansion(n: Numbers) -> Judgement:
-    """Judge the sum over paths in the linear model of the run against the model's logits."""
+    """Judge whether the sum over paths, with the nonlinear steps fixed, equals the model's logits."""
     return judged(
         f"{n.n_terms:,} terms and the remainder give all logits with a relative error of {n.error:.0e}, with attention "
         "patterns, norm scales and the outputs of parts other than attention fixed.",
@@ -216,7 +224,7 @@ def judge_linear_expansion(n: Numbers) -> Judgement:
 
 
 def judge_virtual_heads(n: Numbers) -> Judgement:
-    """Judge how much all orders above 1 contribute in the linear model of the run, compared with order 1."""
+    """Judge whether paths through one head lower the loss more than paths through several heads."""
     single = n.reductions[0]
     return judged(
         f"In the linear model of the run, single heads take {single:+.2f} nats off the loss, and all paths through two "
@@ -226,7 +234,7 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
 
 
 def judge_later_layers(n: Numbers) -> Judgement:
-    """Judge what the single heads of the later layers add to those of the other layers, against the earlier ones."""
+    """Judge whether the heads of the later half of the layers lower the loss more than those of the earlier half."""
     known = list(n.given_others.items())
     half = len(known) // 2
     early, late = (sum(value for _, value in side) for side in (known[:half], known[half:]))
@@ -240,7 +248,7 @@ def judge_later_layers(n: Numbers) -> Judgement:
 
 @once
 def read_by_induction_heads(m: Measurements) -> Numbers:
-    """Compare how induction heads read previous-token heads with how they read other heads of the same layers."""
+    """Compare the composition of induction heads with previous-token heads and with other heads of the same layers."""
     m.require_earlier_heads("composition")
     previous, induces = (m.scores[kind].nan_to_num(0.0) >= ROLE for kind in ("previous_token", "induction"))
     excess: dict[str, dict[tuple[int, int], list[float]]] = {mode: {} for mode in m.compositions}
@@ -278,7 +286,7 @@ def _no_pair(n: Numbers) -> Judgement | None:
 
 
 def judge_read_by_keys(n: Numbers) -> Judgement:
-    """Judge whether the keys of induction heads read previous-token heads."""
+    """Judge whether induction heads have K-composition with previous-token heads."""
     return _no_pair(n) or judged(
         f"The keys of {n.excess['k'].n} induction heads read the previous-token heads below them with a ratio "
         f"{signed(n.excess['k'])} above that of the other heads of the same layers. In {n.first} of {n.pairs} pairs "
@@ -288,7 +296,7 @@ def judge_read_by_keys(n: Numbers) -> Judgement:
 
 
 def judge_rather_than(n: Numbers, mode: str, reads: str) -> Judgement:
-    """Judge whether induction heads read previous-token heads through their keys more than through another input."""
+    """Judge whether K-composition of induction heads with previous-token heads exceeds that of `mode` (q or v)."""
     return _no_pair(n) or judged(
         f"Above the other heads of the same layers, the {reads} of induction heads read previous-token heads with a "
         f"ratio of {signed(n.excess[mode])}, {signed(n.over[mode])} less than their keys do.",
@@ -306,11 +314,11 @@ def extension(
     test: str,
     layers: int,
 ) -> Quantity[Measurements]:
-    """Build the question that models of more layers can answer from what the paper states of shallower ones.
+    """Return a quantity that restates a published claim for models with more layers than the paper's model.
 
     Args:
-        of: the published statement.
-        layers: the number of layers of the paper's model; models of more layers are judged.
+        of: the published claim.
+        layers: the number of layers of the paper's model; only models with more layers are judged.
     """
     name = f"{of.name} in deeper models"
     return Quantity(
@@ -450,7 +458,7 @@ _OWN_DEPTH = {
 
 
 def with_extensions(part: Part[Measurements]) -> Part[Measurements]:
-    """Return a part whose tests of one or two layers are made on such models alone, and the extensions on others."""
+    """Return a part that judges the paper's claims on models of the paper's depth, and extensions on deeper ones."""
     own = (
         replace(q, measure=only(q.measure, _OWN_DEPTH[q.name])) if q.name in _OWN_DEPTH else q for q in part.quantities
     )

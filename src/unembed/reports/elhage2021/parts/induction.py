@@ -31,7 +31,7 @@ MUCH = 0.5
 
 
 def induction_heads(m: Measurements) -> Numbers | None:
-    """Return the evidence of induction, and the highest score on repeated random tokens."""
+    """Return the signs of induction of every head, and the highest induction score; None for a model of one layer."""
     if not m.evidence:
         return None
     best = max(m.evidence, key=lambda e: e.induction)
@@ -39,7 +39,7 @@ def induction_heads(m: Measurements) -> Numbers | None:
 
 
 def judge_induction_heads(n: Numbers) -> Judgement:
-    """Judge whether heads attend to the token after the earlier occurrence."""
+    """Judge whether a head attends to the token that followed the earlier occurrence of the current token."""
     found = sorted((e for e in n.evidence if e.induction >= ROLE), key=lambda e: -e.induction)
     best = max(n.evidence, key=lambda e: e.induction)
     names = ", ".join(f"{head_name(e.layer, e.head)} ({e.induction:.0%})" for e in found[:6])
@@ -53,7 +53,11 @@ def judge_induction_heads(n: Numbers) -> Judgement:
 
 
 def by_weights(m: Measurements) -> Numbers | None:
-    """Return the evidence, if any of it comes from weights."""
+    """Return the signs of induction of every head; None for a model of one layer.
+
+    Raises:
+        Unsupported: the weights of no head can be tested for induction.
+    """
     if m.evidence and all(e.by_weights is None for e in m.evidence):
         why = " ".join(induction_missing(m.lm, m.basis)).rstrip(".")
         raise Unsupported(f"induction by weights in {m.lm.name}", why=why)
@@ -61,7 +65,7 @@ def by_weights(m: Measurements) -> Numbers | None:
 
 
 def judge_by_weights(n: Numbers) -> Judgement:
-    """Judge whether the heads found by their behaviour show the signs of induction in their weights."""
+    """Judge whether the heads that behave as induction heads also show induction in their weights."""
     known = [e for e in n.evidence if e.by_weights is not None]
     found = [e for e in known if e.induction >= ROLE]
     signs = [e for e in found if e.by_weights and (e.partner_previous_token or 0.0) >= ROLE]
@@ -92,7 +96,7 @@ def induction_section_of(m: Measurements) -> Section:
 
 @once
 def one_position(m: Measurements) -> Numbers | None:
-    """Find what the strongest induction head attends to at the last token of a repeated text, and its effect."""
+    """Find where the strongest induction head attends most at the end of a repeated text, and the effect on logits."""
     if m.lm.n_layers < 2:
         return None
     best = max(m.evidence, key=lambda e: e.induction)
@@ -117,7 +121,7 @@ def one_position(m: Measurements) -> Numbers | None:
 
 
 def judge_one_position(n: Numbers) -> Judgement:
-    """Judge the strongest induction head at one position of a repeated text."""
+    """Judge whether the strongest induction head attends to the right position and raises the token there."""
     (at, token), (expected, wanted) = n.attended, n.expected
     return judged(
         f"Head {n.head} gives most attention ({n.attention:.0%}) to position {at}, `{token}`, which adds "
@@ -139,16 +143,17 @@ def one_position_section(m: Measurements) -> Section:
 
 @once
 def losses(m: Measurements) -> Numbers | None:
-    """Measure losses by position with all heads, without induction heads, and without control heads.
+    """Measure the loss at each position with all heads, without induction heads, and without control heads.
 
-    The control heads are nearest in output length. The result is None if no document is as long as a few sentences.
+    The control heads are heads of the same layers with the most similar output length. The result is None if no
+    document has 32 tokens.
     """
     window, whole = min(m.lm.n_ctx or 512, 512), None
     while whole is None:
         try:
             whole = in_context(m.lm, m.corpus, window=window, max_windows=m.options.windows)
         except InvalidInput:
-            window //= 2  # documents shorter than the context
+            window //= 2  # the documents may be shorter than the window
             if window < 32:
                 return None
     best = sorted(m.evidence, key=lambda e: -e.induction)
@@ -164,7 +169,7 @@ def losses(m: Measurements) -> Numbers | None:
 
 
 def judge_in_context(n: Numbers) -> Judgement:
-    """Judge whether the loss is lower late in the window than early."""
+    """Judge whether the loss is lower late in the window than early in it."""
     gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
     return judged(
         f"The loss around position {n.whole.late} is {signed(gain)} nats below that around {n.whole.early} "
@@ -174,7 +179,7 @@ def judge_in_context(n: Numbers) -> Judgement:
 
 
 def judge_ablation(n: Numbers) -> Judgement | None:
-    """Judge whether the in-context gain is smaller without induction heads than without control heads."""
+    """Judge whether removing induction heads makes late tokens gain less on early ones than removing control heads."""
     if n.without is None:
         return None
     gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
@@ -200,7 +205,7 @@ def _ablated(found: InContext) -> str:
 
 
 def in_context_section_of(m: Measurements) -> Section | None:
-    """Show losses by position; None if documents are too short."""
+    """Show the loss at each position; None if the documents are too short."""
     n = losses(m)
     return None if n is None else in_context_section(n.whole, n.without, n.others, m.provenance)
 

@@ -1,4 +1,4 @@
-"""Results on models of one layer: copying, skip-trigrams and their bugs, and simple in-context learning."""
+"""Claims about models of one layer: copying, skip-trigrams and their bugs, and simple in-context learning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COPIES = 0.5
 
 
 def copying(m: Measurements) -> Numbers:
-    """Return the copying scores of the heads that have an OV circuit."""
+    """Return the copying scores of all heads, from the eigenvalues of their OV circuits."""
     score = m.copying.score
     return Numbers(scores=score[~score.isnan()].tolist())
 
@@ -82,13 +82,16 @@ def copying_section(m: Measurements) -> Section:
 
 
 def likelier(counts: Sequence[CorpusCounts]) -> list[bool]:
-    """Tell for each triple whether its output is likelier with the source; triples without both cases are left out."""
+    """Return for each triple whether its output is likelier if the source occurs before the destination.
+
+    Triples whose destination never occurs with the source, or never without it, are left out.
+    """
     return [c.rate_with > c.rate_without for c in counts if c.with_source and c.without_source]
 
 
 @once
 def skip_trigrams(m: Measurements) -> Numbers:
-    """Count the triples whose output is likelier with their source, and the same with exchanged sources."""
+    """Count the triples whose output is likelier after the source, and the same with shuffled sources."""
     own, shuffled = [], []
     for found in m.skip_trigrams:
         k = len(found.triples)
@@ -107,7 +110,7 @@ def skip_trigrams(m: Measurements) -> Numbers:
 
 
 def judge_skip_trigrams(n: Numbers) -> Judgement:
-    """Judge the triples in the corpus against the same triples with exchanged sources."""
+    """Judge whether the corpus confirms more triples than the same triples with shuffled sources."""
     return judged(
         f"Of the {n.n} largest triples of the first layer's heads, {n.occurring} occur in the corpus. In "
         f"{n.likelier:.0%} of the {n.gain.n} whose destination occurs both with and without the source, the output is "
@@ -117,7 +120,7 @@ def judge_skip_trigrams(n: Numbers) -> Judgement:
 
 
 def skip_trigram_sections(m: Measurements) -> list[Section]:
-    """Show how many triples of each head occur in the corpus, and the two heads that the corpus confirms most."""
+    """Show how many triples of each head occur in the corpus, and the triples of the two heads confirmed most."""
     found = m.skip_trigrams
 
     def share(counts: Sequence[CorpusCounts]) -> float | None:
@@ -179,9 +182,11 @@ def skip_trigram_sections(m: Measurements) -> list[Section]:
 
 @once
 def bugs(m: Measurements) -> Numbers | None:
-    """Count occurring and crossed pairs of the head whose triples the corpus confirms most; None if there is none.
+    """Count the pairs (destination, output) raised by the head whose triples the corpus confirms most.
 
-    The chance level comes from tables of random tokens with similar frequencies.
+    Counted after each source are pairs that occur in the corpus, and crossed pairs: pairs that never occur, although
+    destination and output each occur in another of the pairs. The chance level comes from tables of random tokens with
+    similar frequencies. The result is None if no head has a triple.
     """
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:
@@ -214,7 +219,7 @@ def bugs(m: Measurements) -> Numbers | None:
 
 
 def judge_bugs(n: Numbers) -> Judgement:
-    """Judge the pairs raised after a source against tables of random tokens with similar frequencies."""
+    """Judge whether the head raises more pairs that occur than random tables have, and crossed pairs (see `bugs`)."""
     return judged(
         f"After a source the head raises {n.occurring:.1f} pairs that occur ({n.chance_occurring:.1f} in tables of "
         f"random tokens of the same frequencies) and, with them, {n.crossed:.1f} crossed pairs that never do "
@@ -225,13 +230,10 @@ def judge_bugs(n: Numbers) -> Judgement:
 
 
 def bug_section(m: Measurements) -> Section | None:
-    """Show pairs that a head raises after a source but that never occur, although both halves occur in other pairs.
-
-    Of the sources tried, the one with most such pairs is shown.
-    """
+    """Show the crossed pairs (see `bugs`) of the source with the most of them; None if there are no triples."""
     try:
         found = bugs(m)
-    except Unsupported:  # as the section on skip-trigrams states
+    except Unsupported:  # the section on skip-trigrams gives the reason
         return None
     if found is None:
         return None
@@ -268,7 +270,7 @@ def bug_section(m: Measurements) -> Section | None:
 
 @once
 def primitive(m: Measurements) -> Numbers:
-    """Measure how much the first layer's heads lower the loss of repeated tokens and of new ones."""
+    """Measure how much the first attention layer lowers the loss of tokens that occurred before, and of new tokens."""
     found = m.term_importance
     repeated, new = found.repeated_gain.numpy(), found.new_gain.numpy()
     return Numbers(
@@ -280,7 +282,7 @@ def primitive(m: Measurements) -> Numbers:
 
 
 def judge_primitive(n: Numbers) -> Judgement:
-    """Judge whether the first layer's heads lower the loss of repeated tokens more than that of new ones."""
+    """Judge whether the first attention layer lowers the loss of repeated tokens more than that of new tokens."""
     return judged(
         f"The single heads of layer {n.layer} take {signed(n.repeated)} nats off the loss of next tokens that occurred "
         f"earlier in the window and {signed(n.new)} off that of new ones, a difference of {signed(n.lead)}.",
@@ -290,7 +292,7 @@ def judge_primitive(n: Numbers) -> Judgement:
 
 
 def primitive_section(m: Measurements) -> Section:
-    """Show how much the first layer's heads lower the loss of repeated and new tokens, and which triples copy."""
+    """Show how much the first attention layer lowers the loss of repeated and new tokens, and which triples copy."""
     n = primitive(m)
     losses = {
         "next_token_text": ["occurred earlier in the window", "is new in the window"],

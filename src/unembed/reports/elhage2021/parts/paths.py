@@ -1,4 +1,4 @@
-"""Paths through heads: their sum gives the logits; how much each order matters, and which heads read which."""
+"""Paths through heads: their sum gives the logits. How much paths matter by their number of heads; composition."""
 
 from __future__ import annotations
 
@@ -33,21 +33,24 @@ _TERMS = "Two-layer models: term importance analysis"
 
 
 def expansion(m: Measurements) -> Numbers | None:
-    """Return the error of the sum over paths; None where it is exact only with norms or FFNs fixed."""
+    """Return the error of the sum over paths; None if the sum is exact only with norms or FFN outputs fixed."""
     if not m.expansion.exact:
         return None
     return Numbers(exact=m.expansion.exact, error=m.expansion.error, n_terms=len(m.expansion))
 
 
 def judge_expansion(n: Numbers) -> Judgement:
-    """Judge the sum over paths against the model's logits."""
+    """Judge whether the sum over paths equals the model's logits."""
     kind = "exactly" if n.exact else "with patterns and norm scales frozen"
     here = f"{n.n_terms:,} terms and the remainder give all logits {kind}, relative error {n.error:.0e}."
     return judged(here, n.error < 1e-4 if n.exact else None)
 
 
 def term_importance(m: Measurements) -> Numbers | None:
-    """Measure how much each order of path, and each layer's heads, lower the loss; None for a model of one layer."""
+    """Measure how much paths of each order (number of heads), and the heads of each layer, lower the loss.
+
+    The result is None for a model of one layer.
+    """
     if m.lm.n_layers < 2:
         return None
     m.require_earlier_heads("paths through two heads")
@@ -62,12 +65,12 @@ def term_importance(m: Measurements) -> Numbers | None:
 
 
 def _known(by_layer: Float[Tensor, " layer"]) -> dict[int, float]:
-    """Return the values by layer, for layers with attention."""
+    """Return a dict from layer to value, without layers whose value is NaN (those without attention)."""
     return {n: value for n, value in enumerate(by_layer.tolist()) if value == value}
 
 
 def judge_virtual_heads(n: Numbers) -> Judgement:
-    """Judge how much all orders above 1 contribute, compared with order 1."""
+    """Judge whether paths through one head lower the loss more than paths through several heads."""
     single, virtual = n.reductions[0], n.above_one
     return judged(
         f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; on "
@@ -77,7 +80,7 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
 
 
 def judge_second_layer(n: Numbers) -> Judgement:
-    """Judge what the single heads of each layer add to those of the other layers."""
+    """Judge whether the heads of the last layer lower the loss more than those of the first, given the other layers."""
     parts, alone = (", ".join(f"layer {k} {v:+.2f}" for k, v in of.items()) for of in (n.given_others, n.by_layer))
     known = list(n.given_others.values())
     condition = known[-1] > 2 * known[0] if max(known) >= MATTERS else None
@@ -90,7 +93,7 @@ def judge_second_layer(n: Numbers) -> Judgement:
 
 @once
 def composition(m: Measurements) -> Numbers | None:
-    """Find the strongest pair of each kind of composition; None for a model of one layer."""
+    """Find the pair of heads with the largest Q-, K- and V-composition; None for a model of one layer."""
     if m.lm.n_layers < 2:
         return None
     m.require_earlier_heads("composition")
@@ -111,14 +114,14 @@ def composition(m: Measurements) -> Numbers | None:
 
 
 def _strongest(ratios: Tensor) -> tuple[float, tuple[int, int], tuple[int, int]]:
-    """Return the largest entry of (layer, head, later layer, later head), with its writer and reader."""
+    """Return the largest composition, the earlier head and the later head, each head as (layer, head)."""
     value, at = ratios.nan_to_num(-torch.inf).flatten().max(dim=0)
     a, h, b, k = (int(i) for i in torch.unravel_index(at, ratios.shape))
     return float(value), (a, h), (b, k)
 
 
 def judge_k_composition(n: Numbers) -> Judgement:
-    """Judge the strongest K-composition, and what its earlier head attends to."""
+    """Judge whether the largest K-composition stands out and its earlier head attends to the previous token."""
     value, *ends = n.peaks["k"]
     writer, reader = (head_name(*end) for end in ends)
     return judged(
@@ -130,7 +133,7 @@ def judge_k_composition(n: Numbers) -> Judgement:
 
 
 def judge_small(n: Numbers, mode: str) -> Judgement:
-    """Judge whether Q- or V-composition is small compared with the strongest K-composition."""
+    """Judge whether Q- or V-composition (`mode`) is below half of the largest K-composition."""
     value, *ends = n.peaks[mode]
     writer, reader = (head_name(*end) for end in ends)
     most, pairs = n.peaks["k"][0], n.n_reaching_half[mode]
@@ -143,7 +146,7 @@ def judge_small(n: Numbers, mode: str) -> Judgement:
 
 
 def explain_small(m: Measurements, mode: str) -> str:
-    """Explain how many directions the product of the strongest pair uses."""
+    """State which share of the largest composition of this kind comes from a single direction."""
     _, (a, h), (b, k) = _strongest(m.compositions[mode])
     reads = m.circuits.ov(b, k, m.basis) if mode == "v" else m.circuits.qk(b, k, basis=m.basis)
     sizes = (m.circuits.ov(a, h, m.basis) @ (reads.T if mode == "k" else reads)).double().singular_values() ** 2
@@ -157,7 +160,7 @@ def explain_small(m: Measurements, mode: str) -> str:
 
 
 def small(mode: str, reads: str) -> Quantity[Measurements]:
-    """Build the claim that Q- or V-composition is small."""
+    """Return the quantity for the claim that Q- or V-composition is small."""
     return Quantity(
         f"{mode.upper()}-composition",
         f"{mode.upper()}-composition is small in the two-layer model.",
@@ -172,7 +175,7 @@ def small(mode: str, reads: str) -> Quantity[Measurements]:
 
 
 def composition_sections(m: Measurements) -> Section:
-    """Show the pairs that compose most and, in a deep model, the strongest pair of each two layers as heat maps."""
+    """Show the pairs of heads that compose most and, for deep models, heat maps of the maximum by pair of layers."""
     made = composition_section(m.circuits, MODES, 10, m.basis, m.seed, m.provenance)
     if len(m.lm.attention_layers) < 3:
         return made

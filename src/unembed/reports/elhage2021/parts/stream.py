@@ -19,7 +19,7 @@ ROTATION = 1e-3
 
 
 def judge_memory_management(n: Numbers) -> Judgement:
-    """Judge whether memories and heads oppose what is in the stream and leave less of it."""
+    """Judge whether some memories (FFN neurons) or heads erase on text, by shrinking what the stream contains."""
     found = n.found
     memories = [e for e in found.memories if e.cosine < found.threshold and e.on_text is not None]
     heads = [e for e in found.erasing_heads if e.negative_share > found.head_threshold and e.on_text is not None]
@@ -40,7 +40,7 @@ def judge_memory_management(n: Numbers) -> Judgement:
 
 
 def explain_memory_management(m: Measurements) -> str:
-    """Explain what the heads and memories that stand out by weights do on text instead."""
+    """Explain what the heads whose weights suggest erasing do on text instead."""
     found = m.memory_management
     ffn = "" if found.n_memories else "The model has no FFN. "
     heads = [(e, e.on_text) for e in found.erasing_heads if e.negative_share > found.head_threshold]
@@ -57,7 +57,10 @@ def explain_memory_management(m: Measurements) -> str:
 
 
 def rotation(m: Measurements) -> Numbers:
-    """Rotate the stream, and measure the largest change of a logit relative to the largest logit, or say why not."""
+    """Rotate the residual stream in all weights, and measure the largest change of a logit, over the largest logit.
+
+    If the model cannot be rotated, `error` is None and `why` gives the reason.
+    """
     exact = m.lm.dtype in (torch.float32, torch.float64)
     try:
         turned = rotated(m.lm, m.seed)
@@ -68,7 +71,7 @@ def rotation(m: Measurements) -> Numbers:
 
 
 def judge_rotation(n: Numbers) -> Judgement:
-    """Judge whether the logits of a model with a rotated stream equal its own."""
+    """Judge whether a random rotation of the residual stream leaves all logits unchanged."""
     if n.error is None:
         return judged(f"{n.why[:1].upper()}{n.why[1:].rstrip('.')}.", None)
     return judged(
@@ -79,7 +82,7 @@ def judge_rotation(n: Numbers) -> Judgement:
 
 
 def section(m: Measurements) -> Section:
-    """Show the residual stream as a channel."""
+    """Show which memories (FFN neurons) and heads erase, and whether a rotation of the stream changes the logits."""
     weights, spaces = virtual_weights(m.lm, m.basis), subspaces(m.lm, m.basis)
     return stream_section(m.circuits, weights, spaces, m.memory_management, m.provenance)
 

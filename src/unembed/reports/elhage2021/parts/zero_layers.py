@@ -1,4 +1,4 @@
-"""Models without layers: compare the direct path with the bigrams of a corpus."""
+"""Claims about models without layers: the direct path (embedding times unembedding) approximates bigrams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BIGRAM_GAIN = 0.5
 
 @once
 def direct_path(m: Measurements) -> Numbers:
-    """Return the correlations of the direct path with bigram counts, and the losses of both."""
+    """Return the correlation of the direct path with bigram counts, and the losses of both and of token frequencies."""
     found = m.direct_path
     return Numbers(
         partial=mean_of(found.partial.numpy(), weights=found.occurrences.numpy(), seed=m.seed),
@@ -28,7 +28,7 @@ def direct_path(m: Measurements) -> Numbers:
 
 
 def judge_bigram_table(n: Numbers) -> Judgement:
-    """Judge the loss of a model without layers against that of bigrams and of token frequencies."""
+    """Judge how much of the gain of bigrams over token frequencies a model without layers reaches, in loss."""
     own, bigrams, unigrams = n.losses
     gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
     return judged(
@@ -40,7 +40,7 @@ def judge_bigram_table(n: Numbers) -> Judgement:
 
 
 def judge_direct_path(n: Numbers) -> Judgement:
-    """Judge the agreement of the direct path with bigram counts."""
+    """Judge whether the direct path correlates with bigram counts."""
     own, bigrams, unigrams = n.losses
     return judged(
         f"Controlling for token frequency, the rank correlation of its logits with bigram counts is "
