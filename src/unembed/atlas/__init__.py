@@ -1,8 +1,8 @@
-"""The atlas of a model: descriptions of its memories (FFN neurons) that can be run, and are tested on both sides.
+"""The atlas of a model: tested descriptions of its memories (FFN neurons).
 
-A description is a rule on the text before a position, and a set of tokens. The rule is tested against the memory's
-firing on text that did not suggest it, the tokens against what adding its value vector does to the predictions. Both
-tests have a control.
+A description has two sides. The input side is a rule about the text before a position, which predicts where the memory
+fires. The output side is a set of tokens, whose logits rise when the memory's value vector is added to the residual
+stream. Each side is tested on text that was not used to find it, and compared with a control.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Build an atlas in a folder, layer by layer, so that the same call continues an interrupted build.
+"""Build an atlas in a folder, layer by layer; after an interruption, the same call continues the build.
 
 | file | contents |
 |---|---|
 | `memories.parquet` | one row for each memory (FFN neuron) and sign: `lines.SCHEMA` |
 | `heads.parquet` | one row for each head: `heads.HEAD_COLUMNS` |
-| `card.json` | the numbers of the card, with the provenance |
-| `README.md`, `index.html` | the card, to be read |
+| `card.json` | the card as JSON: counts, test scores, examples and provenance |
+| `README.md`, `index.html` | the card as text, for people |
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ def build_atlas(
     """Describe and test the memories of a model, and write the atlas.
 
     Args:
-        source: the text and firings of an index.
+        source: the text of an index, and the positions at which each memory fires.
         folder: a new or empty folder, or one where a build of the same atlas was interrupted.
-        passages: at whose ends values are added.
-        provenance: that of the index.
-        layers: only these; all with memories when None.
-        per_layer: how many memories of each layer to draw at random; all when None.
+        passages: token sequences; value vectors are added to the residual stream at the last token of each.
+        provenance: the provenance of the index.
+        layers: the layers to describe; by default all layers that have memories.
+        per_layer: number of memories to draw at random from each layer; by default all are described.
         seed: the seed of all random choices.
         progress: called with the name of a step, the amount done, and the total.
 
     Raises:
-        InvalidInput: the folder holds another atlas, or the text has too few documents.
+        InvalidInput: the folder contains another atlas or other files, or the text has too few documents.
     """
     sizes = source.starts[1:] - source.starts[:-1]
     chosen = [n for n in (range(len(sizes)) if layers is None else sorted({lm.layer(n) for n in layers})) if sizes[n]]
@@ -122,10 +122,10 @@ def build_atlas(
 
 
 def _continue(folder: Path, plan: dict[str, Any]) -> None:
-    """Check that a folder is new, or that a build of the same atlas was interrupted in it.
+    """Start a build in a new or empty folder, or accept an interrupted build with the same settings.
 
     Raises:
-        InvalidInput: it holds another atlas, or other files.
+        InvalidInput: the interrupted build had other settings, or the folder contains other files.
     """
     stored = folder / _PARTS / _PLAN
     if stored.exists():
@@ -147,10 +147,10 @@ def _continue(folder: Path, plan: dict[str, Any]) -> None:
 
 
 def open_card(folder: Path) -> Card:
-    """Open the card of an atlas.
+    """Read the card of an atlas from the atlas's folder.
 
     Raises:
-        InvalidInput: the folder holds no atlas, or a damaged one.
+        InvalidInput: the folder contains no card, or the card is damaged.
     """
     path = folder / CARD
     try:

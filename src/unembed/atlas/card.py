@@ -1,8 +1,9 @@
-"""The card of an atlas: how many memories (FFN neurons) are described, and how far the descriptions can be trusted.
+"""The card of an atlas: how many memories (FFN neurons) are described, and how reliable the descriptions are.
 
-Of the described lines, `DRAWN` are drawn at random. Their two tests are on text and passages that chose nothing. The
-share that passes is compared with the share for descriptions of other memories of the layer, of which chance lets at
-most 5 % pass.
+A line of the atlas is about one memory at one sign of its coefficient. `DRAWN` of the described lines are drawn at
+random. Each is tested on text and passages that were used neither to find nor to select descriptions. The share of
+lines that pass is compared with the share that pass with the description of another memory of the layer. At most 5 % of
+such random descriptions are expected to pass.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from unembed.document.model import Answer, Exhibit, Section
 from unembed.results import Provenance, Table
 
 DRAWN = 1000
-"""Described lines that are drawn for the scores."""
+"""Number of described lines, drawn at random, on which the card's scores are measured."""
 EXAMPLES = 30
-"""Lines that the card lists, drawn at random of the described ones."""
+"""Number of described lines, drawn at random, that the card lists as examples."""
 _RULE_ALONE = ("tokens share nothing", "tokens below their control", "rule misses too many firings")
 _EARLY = (
     "rule share: memories with a tested rule. In the first layers memories have rules and few or no descriptions: what "
@@ -33,17 +34,17 @@ _EARLY = (
 
 @dataclass(frozen=True)
 class Card:
-    """The numbers of an atlas.
+    """Counts, test scores and examples of an atlas.
 
     Attributes:
-        memories: memories that were examined; each at every sign that the index stores.
-        described: memories with a description, at either sign.
-        of_verdict: lines by verdict.
-        drawn: described lines on which the scores were measured.
-        passes: by test, the share of them that passes: input, output, both.
-        random: by test, the share that passes with the description of another memory of the layer.
-        scores: by test, the mean score.
-        by_layer: one row for each layer.
+        memories: number of memories that were examined, each at every sign of the coefficient that the index stores.
+        described: number of memories that have a description at one sign or both.
+        of_verdict: number of lines with each verdict (`lines.Verdict`).
+        drawn: number of described lines on which the scores were measured.
+        passes: by test ("input", "output", "both"), the share of the drawn lines that pass.
+        random: by test, the share of the drawn lines that pass with the description of another memory of the layer.
+        scores: by name, the mean of each test score, and of its control, over the drawn lines.
+        by_layer: a table as a dict of columns, with one row for each layer.
         examples: described lines drawn at random.
     """
 
@@ -61,7 +62,7 @@ class Card:
 
     @classmethod
     def of(cls, lines: Sequence[Line], provenance: Provenance, notes: dict[str, Any], seed: int = 0) -> Card:
-        """Compute the card of some lines; `notes` says how they were made."""
+        """Compute the card from the lines of an atlas; `notes` are the settings of its build."""
         found = described(lines)
         rng = np.random.default_rng(seed)
         drawn = [found[i] for i in np.sort(rng.permutation(len(found))[:DRAWN])]
@@ -98,13 +99,13 @@ class Card:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the card as JSON values."""
+        """Return the card as a dict that can be written as JSON."""
         stored = asdict(self)
         stored["provenance"] = self.provenance.to_dict()
         return {"schema": "unembed.atlas.card/1", **stored}
 
     def answer(self) -> Answer:
-        """Return the card as sections of text and tables, which a terminal and a page show."""
+        """Return the card as sections of text and tables, for the terminal and the HTML page."""
         share = share_of(self.described, self.memories)
         text = (
             f"{self.described:,} of {self.memories:,} memories (FFN neurons) have a description "
@@ -146,7 +147,7 @@ class Card:
         return Answer(f"Atlas of {self.provenance.model}", sections, self.provenance, data=self.to_dict())
 
     def _rules_alone(self) -> int:
-        """The lines that have a tested rule and no description."""
+        """Return the number of lines that have a tested rule but no description."""
         return sum(n for verdict, n in self.of_verdict.items() if verdict in _RULE_ALONE)
 
     def _table(self, title: str, columns: dict[str, list[Any]]) -> Table:

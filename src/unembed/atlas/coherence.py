@@ -1,15 +1,15 @@
 """Find what the tokens that a value vector raises have in common, so that a description names only such tokens.
 
-Of the whole words that rise most, `LISTED` are read. They share something if
+The `LISTED` whole words whose logits rise most are examined. They have something in common if one of these is true:
 
-- at least `_FEWEST` of them have similar rows of the unembedding: one word and its nearest in the list, whose mean
-  cosine exceeds that of three in four lists that random directions of the stream give; or
-- at least `_IN_CLASS` of them are in one class of `concepts`, which is less probable by chance than the best class of
-  17 in 20 lists that random directions give; or
-- at least `_SAME_LETTER` of them begin with the same letter.
+- At least `_FEWEST` of them have similar unembedding rows: one word, and the words of the list that are most similar to
+  it. Their mean cosine must exceed that of 75 % of the lists that random directions of the residual stream give.
+- At least `_IN_CLASS` of them are in one token class of `concepts`. By chance, this must be less likely than the best
+  class in 85 % of the lists that random directions give.
+- At least `_SAME_LETTER` of them begin with the same letter.
 
-Rows are compared after the mean row of their kind is taken off: words with a capital and without, numbers and
-punctuation, each by frequency. Otherwise all rare names would be alike.
+Words are grouped by kind (capitalised words, other words, numbers, punctuation) and frequency. Before rows are
+compared, the mean row of a word's group is subtracted from its row. Otherwise all rare names would look alike.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from unembed.concepts.detection import log10_tail
 from unembed.concepts.token_classes import COUNTED, Classes
 
 NAMED = 8
-"""The most tokens that a description names."""
+"""Largest number of tokens that a description names."""
 LISTED = 20
-"""Whole words that rise most, among which a description finds what it names."""
+"""Number of whole words, those that rise most, among which a description finds the tokens that it names."""
 OFTEN = 4
-"""How often the index's text has a token that a description names."""
+"""A description names only tokens that occur at least this often in the index's text."""
 _FEWEST, _NEAREST = 4, 5
 _IN_CLASS, _SAME_LETTER = 10, 12
 _RANDOM, _PAIRS = 1000, 100_000
 _ALIKE, _UNUSUAL, _LINKED = 0.75, 0.85, 0.995
-"""Quantiles: of the lists' mean cosines, of their classes' probabilities, and of the cosines of random pairs."""
+"""Quantiles that set the thresholds: of the mean cosine in random lists, of -log10 of the probability of their best
+class, and of the cosine of two random words."""
 
 
 @dataclass(frozen=True)
 class NamedTokens:
-    """The tokens that a description says a value vector raises."""
+    """The tokens that a value vector raises, according to its description."""
 
     tokens: tuple[int, ...]
     name: str | None
-    """The class that they are in; None if they are only similar."""
+    """The class that all the tokens are in; None if they are only similar."""
 
 
 class _Star(NamedTuple):
@@ -54,7 +55,7 @@ class _Star(NamedTuple):
 
 
 class SharedTokens:
-    """Finds what top tokens share, in one vocabulary and with one unembedding."""
+    """Finds what the most raised tokens of a value vector have in common, for one vocabulary and unembedding."""
 
     def __init__(
         self,
@@ -63,12 +64,12 @@ class SharedTokens:
         W_U: Float[Tensor, "vocab d_model"],
         seed: int = 0,
     ) -> None:
-        """Choose the words that may be named, and draw what chance gives.
+        """Choose the words that may be named, and compute the thresholds from random directions.
 
         Args:
-            counts: how often the index's text has each token.
+            counts: number of occurrences of each token in the index's text.
 
-        Memory: twice the rows of the words that may be named.
+        Memory: two float32 copies of the unembedding rows of the words that may be named.
         """
         self._classes = classes
         often = min(OFTEN, int(counts.max(initial=0)))
@@ -101,11 +102,11 @@ class SharedTokens:
         return np.array([numbers[key] for key in keys], dtype=np.int64)
 
     def _top(self, scores: Float[Tensor, "memory word"]) -> Int[np.ndarray, "memory listed"]:
-        """Return the places among `words` of those that score highest."""
+        """Return the indices into `words` of the highest scores in each row."""
         return scores.topk(min(LISTED, scores.shape[1]), dim=1).indices.cpu().numpy()
 
     def named(self, rises: Float[Tensor, "memory vocab"]) -> list[NamedTokens | None]:
-        """Return for each value vector what a description names, the most raised first; None if nothing is shared."""
+        """Return the tokens to name for each value vector, most raised first; None if they have nothing in common."""
         return [self._named(row) for row in self._top(rises[:, self.words.to(rises.device)])]
 
     def _named(self, places: Int[np.ndarray, " listed"]) -> NamedTokens | None:
@@ -132,7 +133,11 @@ class SharedTokens:
         return NamedTokens(tuple(self.words[places[:NAMED]].tolist()), name)
 
     def _star(self, places: Int[np.ndarray, " listed"]) -> _Star:
-        """Return the word whose nearest ones in the list are nearest, with those linked to it, in the list's order."""
+        """Find the word with the highest mean cosine to its nearest words in the list.
+
+        Returns:
+            That mean cosine; and the words of the list that are similar to this word, in the order of the list.
+        """
         rows = self._rows[torch.from_numpy(places)]
         cosines = rows @ rows.T
         cosines.fill_diagonal_(-1)
@@ -142,7 +147,10 @@ class SharedTokens:
         return _Star(float(means[centre]), [int(p) for i, p in enumerate(places) if near[i] or i == centre])
 
     def _class(self, places: Int[np.ndarray, " listed"]) -> tuple[int, float]:
-        """Return the class that most exceeds chance in the list, and -log10 of the probability of so many members."""
+        """Return the class whose number of words in the list is least likely by chance, and -log10 of its probability.
+
+        The class is -1 if no class has at least `_FEWEST` words in the list.
+        """
         of_token = [self._classes.of(int(self.words[p])) for p in places]
         numbers, counts = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *of_token]), return_counts=True)
         best, most = -1, 0.0
@@ -165,7 +173,7 @@ class SharedTokens:
 
 
 def _is_whole(classes: Classes, token: int) -> bool:
-    """Tell whether a token is a word that a dictionary or a list has, a number or punctuation; not a piece."""
+    """Tell whether a token is a number, punctuation or a whole word from a word list, and not a piece of a word."""
     if classes.tokens[token].kind not in ("word", "number", "punctuation"):
         return False
     return any(classes.kinds[number] not in ("form", "embedding") for number in classes.of(token))

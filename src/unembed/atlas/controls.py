@@ -1,15 +1,15 @@
-"""The control of both tests: a description passes where it exceeds 95 % of what chance does in its place.
+"""The control of both tests: a description passes if its score exceeds 95 % of the scores of random descriptions.
 
-Chance is a description that was drawn at random from those of the same layer. Only memories (FFN neurons) that are
-described are drawn: one without a rule fires at positions that have little in common, so that every rule beats it, and
-a control of such memories lets through far more than 5 % of random descriptions.
+A random description is that of another memory (FFN neuron) of the same layer. Only memories that have a description
+serve as controls. A memory without a rule fires at positions that have little in common, so that every rule beats it;
+with such controls, far more than 5 % of random descriptions would pass.
 
-The bound is the score of rank `ceil(0.95 * (n + 1))` of n controls, counted from the lowest. Of n + 1 scores that are
-exchangeable, at most 5 % exceed the bound that the others give (Vovk et al. 2005, section 2.2). Fewer than 19 controls
-give none, and then nothing passes.
+The bound is the score of rank `ceil(0.95 * (n + 1))` of the n control scores, counted from the lowest. If n + 1 scores
+are exchangeable, each exceeds the bound of the others with a probability of at most 5 % (Vovk et al. 2005, section
+2.2). With fewer than 19 controls there is no bound, and no description passes.
 
-Where lines are chosen, many descriptions are tested at once, and 5 % of the false ones would be chosen. So as many are
-chosen as keep the expected share of false ones at `FALSE` (Benjamini and Hochberg 1995).
+When descriptions are selected, many are tested at once, and 5 % of the false ones would be selected. The selection
+therefore limits the expected share of false ones among the selected to `FALSE` (Benjamini and Hochberg 1995).
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 QUANTILE = 0.95
-"""The quantile of the control that a description has to exceed."""
+"""The quantile of the control scores that a description has to exceed."""
 FALSE = 0.1
-"""The expected share of chosen descriptions that are no better than their controls, on each side."""
+"""Largest expected share, among the selected descriptions, of those that are no better than their controls."""
 CONTROLS = 400
-"""Other memories, or descriptions of others, that the control has at most."""
+"""Largest number of control scores with which one score is compared."""
 
 
 def bounds(
     scores: Float[np.ndarray, "row control"], counted: Bool[np.ndarray, "row control"]
 ) -> Float[np.ndarray, " row"]:
-    """Return for each row the score that a description has to exceed; infinite where the controls are too few.
+    """Return the score that each row's description has to exceed; infinity where there are fewer than 19 controls.
 
     Args:
-        scores: of the controls.
-        counted: which of them are controls of the row: others than what the row is about.
+        scores: the control scores.
+        counted: True for the scores that are controls of the row, which are those of other memories.
     """
     if not scores.shape[1]:
         return np.full(len(scores), np.inf)
     ordered = np.sort(np.where(counted, scores, np.inf), axis=1)
     numbers = counted.sum(axis=1)
-    # A small amount is taken off, because 0.95 * 20 is above 19 in floating point.
+    # A small amount is subtracted, because rounding may put the product just above an integer.
     ranks = np.ceil(QUANTILE * (numbers + 1) - 1e-9).astype(np.int64)
     found = np.take_along_axis(ordered, np.minimum(ranks - 1, scores.shape[1] - 1)[:, None], axis=1)[:, 0]
     return np.where(ranks <= numbers, found, np.inf)
@@ -49,21 +49,22 @@ def chances(
     scores: Float[np.ndarray, "row control"],
     counted: Bool[np.ndarray, "row control"],
 ) -> Float[np.ndarray, " row"]:
-    """Return for each row the p-value of its score: the rank among it and its controls, from the highest; ties count.
+    """Return the p-value of each row's score: the share of scores, its own included, that are at least as high.
 
     Args:
-        own: the scores of the descriptions.
-        scores: of the controls.
-        counted: which of them are controls of the row.
+        own: the score of each row's description.
+        scores: the control scores.
+        counted: True for the scores that are controls of the row.
     """
     reached = (counted & (scores >= own[:, None])).sum(axis=1)
     return (1 + reached) / (1 + counted.sum(axis=1))
 
 
 def chosen(chance: Float[np.ndarray, " row"], share: float = FALSE) -> Int[np.ndarray, " chosen"]:
-    """Return the numbers of the descriptions to choose, by their p-values: those of the lowest ones, in their order.
+    """Return the indices of the descriptions to select by their p-values, in increasing order.
 
-    The largest k is taken for which the k-th lowest p-value is at most `share * k / n` (Benjamini and Hochberg 1995).
+    These are the k descriptions with the lowest p-values, for the largest k at which the k-th lowest p-value is at most
+    `share * k / n` (Benjamini and Hochberg 1995).
     """
     order = np.argsort(chance, kind="stable")
     low = np.flatnonzero(chance[order] <= share * np.arange(1, len(chance) + 1) / max(1, len(chance)))

@@ -1,10 +1,12 @@
-"""What adding value vectors does to the logits at the ends of a few passages, compared with other vectors of the layer.
+"""Measure how adding a value vector changes the logits at the ends of a few passages, compared with other vectors.
 
-A value vector, with the sign of the coefficient, is added to the stream after its layer at the last token of a passage,
-at a tenth of the stream's length there, and the layers that follow are run (`memories.value_effects`). The changes of
-the logits at a passage are divided by their standard deviation over the vocabulary, so that passages count alike, and
-averaged. Any vector of that length moves some logits, most of all in the first layers. So a token's *rise* is how far
-its change exceeds the mean change that the layer's other value vectors cause, in units of their standard deviation.
+A value vector is multiplied by the sign of the coefficient, and scaled to a tenth of the norm of the residual stream.
+It is added to the residual stream after its layer, at the last token of a passage, and the later layers are run
+(`memories.value_effects`). The changes of the logits are divided by their standard deviation over the vocabulary, so
+that all passages count alike, and averaged over the passages.
+
+Any vector of that norm changes some logits, most of all in the first layers. A token's *rise* is therefore how far its
+change exceeds the mean change that other value vectors of the layer cause, in standard deviations over these vectors.
 """
 
 from __future__ import annotations
@@ -22,33 +24,34 @@ from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 
 REFERENCE = 64
-"""Memories (FFN neurons) of a layer, drawn at random: others are compared with their value vectors at both signs."""
+"""Number of memories (FFN neurons) of a layer, drawn at random, with whose value vectors (at both signs) others are
+compared."""
 _LEAST_SPREAD = 0.05
 
 
 class Effects(NamedTuple):
-    """What adding some value vectors does."""
+    """How the logits change when value vectors are added."""
 
     changes: Float[Tensor, "memory vocab"]
-    """The mean changes of the logits, in standard deviations over the vocabulary."""
+    """Changes of the logits, averaged over passages, in standard deviations over the vocabulary."""
     rises: Float[Tensor, "memory vocab"]
-    """How far they exceed those of the layer's other value vectors, in standard deviations over these vectors."""
+    """How far these changes exceed those by other value vectors of the layer, in standard deviations over vectors."""
 
 
 class ValueEffects:
-    """Adds value vectors of one layer after another at the ends of passages, which are divided into parts."""
+    """Measures the effects of value vectors, layer by layer, at the ends of named groups of passages."""
 
     def __init__(self, lm: Decoder, passages: Mapping[str, Sequence[Int[Tensor, " pos"]]], seed: int) -> None:
-        """Read the passages once: what precedes the last token is the same for all value vectors."""
+        """Run the model on all but the last token of each passage once, and reuse the caches for all value vectors."""
         self._lm, self._passages, self._seed = lm, passages, seed
         self._caches = {part: [cache_of(lm, one[:-1]) for one in some] for part, some in passages.items()}
         self._usual: dict[str, tuple[Tensor, Tensor]] = {}
         self._layer: int | None = None
 
     def of(self, layer: int, vectors: Float[Tensor, "memory d_model"], part: str) -> Effects:
-        """Measure the effects of value vectors of a layer at the passages of one part.
+        """Measure the effects of value vectors of a layer at the passages of one group, `part`.
 
-        Memory: three times the effects of the vectors, or of the reference vectors, on every token's logit.
+        Memory: three tensors of shape (vectors, d_vocab), for the given vectors or the 2 * `REFERENCE` others.
         """
         if layer != self._layer:
             self._usual, self._layer = {}, layer

@@ -1,4 +1,4 @@
-"""The heads of an atlas: the role of each on repeated tokens, and the relation between words that its weights map."""
+"""The heads of an atlas: each head's role on repeated random tokens, and the word relation that its weights encode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import head_name
 
 SIGNIFICANT = 0.05
-"""The largest p-value, corrected for the number of heads, with which a relation is named."""
+"""Largest p-value, corrected for the number of heads, at which a head's relation is named."""
 HEAD_COLUMNS = {
     "head": "Name, such as L5H3",
     "layer": "Layer, from 0",
@@ -27,7 +27,7 @@ HEAD_COLUMNS = {
 
 
 def head_columns(lm: Decoder, seed: int = 0) -> dict[str, list[Any]]:
-    """Return the columns `HEAD_COLUMNS`, one entry for each head that attends; empty for a model without such heads."""
+    """Return the columns of `HEAD_COLUMNS`, with one entry per attention head; empty if the model has no such heads."""
     try:
         scores = head_scores(lm, seed)
     except Unsupported:

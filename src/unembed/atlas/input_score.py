@@ -1,10 +1,10 @@
 """Score a rule against the firing of memories (FFN neurons) on text that the rule was not found on.
 
-A memory fires at the positions of the text where its coefficient, at one sign, is among its largest: those that the
-index stores. The score is the balanced accuracy of the rule: the mean of the share of firings at which it is true, and
-of the share of all other positions at which it is false. That is the expected accuracy on positions drawn to contain
-as many firings as not. Its control is the accuracy of the same rule on the firings of other described memories of the
-layer (`controls`).
+A memory fires at the positions that the index stores: those where its coefficient, at one sign, is among its largest.
+The score of a rule is its balanced accuracy: the mean of the share of firings at which the rule is true, and the share
+of all other positions at which it is false. This is the expected accuracy on a sample with as many firings as other
+positions. The control is the accuracy of the same rule on the firings of other described memories of the layer
+(`controls`).
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ class Firings(NamedTuple):
     index: int
     """The memory's number in its layer."""
     at: Int[np.ndarray, " firing"]
-    """Positions of the text."""
+    """Positions in the text."""
     size: Float[np.ndarray, " firing"]
-    """The sizes of the coefficient there."""
+    """Absolute values of the coefficient at these positions."""
 
     def inside(self, part: Bool[np.ndarray, " pos"]) -> Firings:
-        """Return those in a part of the text."""
+        """Return the firings at the positions where `part` is True."""
         found = part[self.at]
         return Firings(self.index, self.at[found], self.size[found])
 
 
 @dataclass(frozen=True)
 class InputScore:
-    """How far a rule tells where a memory fires."""
+    """How well a rule predicts where a memory fires."""
 
     accuracy: float
-    """Balanced accuracy, 0 to 1; 0.5 tells nothing."""
+    """Balanced accuracy, 0 to 1; 0.5 is chance."""
     area: float
-    """Area under the ROC curve of the coefficient as a sign that the rule is true; see `area_under`."""
+    """Area under the ROC curve for predicting from the coefficient whether the rule is true; see `area_under`."""
     control: float
-    """The 95 % quantile of the accuracy on other described memories of the layer; infinite where these are too few."""
+    """95 % quantile of the rule's accuracy on other described memories of the layer; infinity for fewer than 19."""
     hits: float
     """The share of firings at which the rule is true."""
     base: float
-    """The share of other positions at which it is true."""
+    """The share of all other positions at which the rule is true."""
     firings: int
     chance: float
-    """The p-value of the accuracy: its rank among those of the other memories."""
+    """The p-value of the accuracy, by its rank among the rule's accuracies on the other memories."""
     random_passes: bool | None
-    """Whether the rule passes the same test on the firings of a memory that it was not found for."""
+    """Whether the rule passes the same test on the firings of another memory; None if that was not tested."""
 
     @property
     def passes(self) -> bool:
@@ -65,11 +65,11 @@ class InputTest:
     """Tests rules on a part of a text."""
 
     def __init__(self, inside: Bool[np.ndarray, " pos"], controls: Sequence[Firings]) -> None:
-        """Collect the firings of the controls.
+        """Collect the firings of the control memories.
 
         Args:
-            inside: the positions of the part.
-            controls: where other memories fire; only firings in the part count.
+            inside: True for the positions on which rules are tested.
+            controls: the firings of the control memories; only those at tested positions count.
         """
         self._inside, self._n = inside, int(inside.sum())
         within = [one for control in controls if len((one := control.inside(inside)).at)]
@@ -81,11 +81,11 @@ class InputTest:
     def score(
         self, holds: Bool[np.ndarray, " pos"], firings: Firings, random: Firings | None = None
     ) -> InputScore | None:
-        """Score a rule that is true where `holds`; None if the memory does not fire in the part.
+        """Score a rule that is true where `holds`; None if the memory does not fire at any tested position.
 
         Args:
-            firings: of the memory that the rule is about.
-            random: of another memory, on which the rule is a description drawn at random.
+            firings: the firings of the memory that the rule describes.
+            random: the firings of another memory, for `InputScore.random_passes`.
         """
         own = firings.inside(self._inside)
         if not len(own.at):
@@ -115,15 +115,26 @@ class InputTest:
     def _accuracies(
         self, hits: Int[np.ndarray, " memory"], counts: Int[np.ndarray, " memory"], true: int
     ) -> Float[np.ndarray, " memory"]:
-        """Return the balanced accuracy of a rule on memories, by how often it is true where they fire."""
+        """Return the balanced accuracy of one rule on each memory.
+
+        Args:
+            hits: number of each memory's firings at which the rule is true.
+            counts: number of each memory's firings.
+            true: number of tested positions at which the rule is true.
+        """
         return (hits / counts + 1 - (true - hits) / np.maximum(1, self._n - counts)) / 2
 
 
 def area_under(at: Bool[np.ndarray, " firing"], coefficients: Float[np.ndarray, " firing"], base: float) -> float:
     """Return the probability that a coefficient where the rule is true exceeds one where it is false.
 
-    Over as many firings as other positions, in expectation. Other positions have smaller coefficients than all firings;
-    among each other they count as equal. 0.5 if the rule is true, or false, everywhere.
+    Firings and all other positions have the same total weight. Other positions have smaller coefficients than all
+    firings, and count as equal among each other. The result is 0.5 if the rule is true everywhere or false everywhere.
+
+    Args:
+        at: whether the rule is true at each firing.
+        coefficients: the absolute coefficient at each firing.
+        base: the share of other positions at which the rule is true.
     """
     n = len(at)
     inside, outside = coefficients[at], coefficients[~at]

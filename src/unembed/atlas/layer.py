@@ -1,8 +1,8 @@
 """Describe the memories (FFN neurons) of one layer, and test each description.
 
-The documents of the index's text are in three parts, drawn at random: half of them find the rules, a quarter chooses
-the lines that exceed their control, and a quarter tests those that were chosen. The passages at whose ends values are
-added are in four parts: one names tokens, two choose, and one tests.
+The documents of the index's text are divided at random. Rules are found on half of them, selected on a quarter (the
+rules that exceed their control), and tested on the last quarter. Value vectors are added at the ends of passages, which
+are divided too: a quarter is used to find the tokens to name, half to select descriptions, and a quarter to test them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from unembed.models.decoder import Decoder
 from unembed.names import Pole
 
 LEAST = 0.75
-"""The least balanced accuracy of a rule that is a line, where it is found and where lines are chosen."""
+"""Smallest balanced accuracy of a rule, on the text on which it is found and on the text on which it is selected."""
 LEAST_HITS, LEAST_RATIO = 0.55, 5.0
-"""The least share of firings at which such a rule is true where lines are chosen, and its ratio to other positions'."""
+"""To be selected, a rule must be true at this share of firings, and this many times as often as at other positions."""
 PRINTED_HITS, PRINTED_RATIO = 0.65, 6.0
-"""The same for a line that is printed. A reader rejects a rule that misses more; it still serves as a control."""
+"""Stricter limits for a line that is printed, because people reject rules that miss more firings. A rule below these
+limits still serves as a control."""
 LEAST_RISE = 0.75
-"""The least output score of a line where lines are chosen: named tokens rise more than three of four like them."""
+"""Smallest output score of a selected line: named tokens rise more than 75 % of equally frequent tokens."""
 PARTS = 4
-"""Of four documents two find rules, one chooses lines, and one tests them."""
+"""Number of parts into which documents are divided: two to find rules, one to select and one to test them."""
 PASSAGE_PARTS = 4
-"""Of four passages one names tokens, two choose lines, and one tests them."""
+"""Number of parts into which passages are divided: one to find tokens, two to select and one to test them."""
 FEWEST_TESTED = 5
-"""The fewest firings on which a rule is tested."""
+"""Smallest number of firings on which a rule is tested."""
 _AT_ONCE = 192
 
 
@@ -52,10 +53,11 @@ class AtlasSource:
 
     Attributes:
         text: the text of the index.
-        document: the document of each position.
-        positions: for each pole, (memories, firings), the strongest first; -1 where there are fewer.
-        coefficients: the coefficients there.
-        starts: the first memory of each layer, and the number of memories.
+        document: the number of the document of each position.
+        positions: for each sign of the coefficient, the positions with each memory's largest coefficients, the largest
+            first; rows with fewer firings are padded with -1.
+        coefficients: the coefficients at these positions.
+        starts: the row of each layer's first memory in `positions`, and at the end the number of all memories.
     """
 
     text: RuleText
@@ -77,9 +79,10 @@ class _Candidate:
     output: OutputScore | None = None
     hits: float = 0.0
     base: float = 0.0
-    """The shares of firings and of other positions at which the rule is true where lines are chosen."""
+    """`hits` and `base` are the shares of firings and of other positions at which the rule is true, on the text that is
+    used to select rules."""
     change: float = 0.0
-    """The mean change of its tokens' logits in the test, in standard deviations over the vocabulary."""
+    """Mean change of the named tokens' logits at the test passages, in standard deviations over the vocabulary."""
 
 
 class LayerDescriber:
@@ -94,11 +97,11 @@ class LayerDescriber:
         per_layer: int | None = None,
         seed: int = 0,
     ) -> None:
-        """Divide the text into its parts, and count what rules are found by.
+        """Divide documents and passages into parts, and count the tokens from which rules are found.
 
         Args:
-            passages: at whose ends values are added; of four in order one names, two choose, one tests.
-            per_layer: how many memories of each layer to draw at random; all when None.
+            passages: token sequences; value vectors are added to the residual stream at the last token of each.
+            per_layer: number of memories to draw at random from each layer; by default all are described.
 
         Raises:
             InvalidInput: the text has fewer than four documents, or there are fewer than four passages.
@@ -123,9 +126,9 @@ class LayerDescriber:
         self.shared = SharedTokens(source.text.classes, counts[: lm.d_vocab], lm.weights.W_U.T, seed)
 
     def lines(self, layer: int, progress: Callable[[int, int], None] = lambda _done, _total: None) -> list[Line]:
-        """Describe the memories of a layer.
+        """Describe and test the memories of a layer; return a line for each memory and sign of its coefficient.
 
-        Memory: twice the effects of 192 values on every token's logit.
+        Memory: two tensors of shape (192, d_vocab), for 192 value vectors at a time.
         """
         rng = np.random.default_rng([self._seed, layer])
         n = int(self._source.starts[layer + 1] - self._source.starts[layer])
@@ -155,7 +158,7 @@ class LayerDescriber:
         return Firings(index, at[at >= 0], size[at >= 0])
 
     def _with_rule(self, layer: int, index: int, pole: Pole) -> _Candidate:
-        """Find a rule for a memory."""
+        """Return a memory with the best rule for its firings, or with the reason why it has no rule."""
         firings = self._firings(layer, index, pole)
         found = self._search.find(firings.inside(self._finding).at)
         if (
@@ -168,7 +171,7 @@ class LayerDescriber:
         return _Candidate(index, pole, firings, "rule below its control", found.rule)
 
     def _choose_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:
-        """Return the memories whose rule is better than its controls on the part that chooses."""
+        """Return the memories whose rule exceeds its controls on the text on which rules are selected."""
         test = InputTest(self._choosing, [one.firings for one in _some(ruled, rng)])
         scores = [test.score(_rule(one).holds(self._source.text), one.firings) for one in ruled]
         found = []
@@ -181,7 +184,7 @@ class LayerDescriber:
         return found
 
     def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> list[_Candidate]:
-        """Return the memories whose values raise whole words that share something, and name these words."""
+        """Find the whole words to name for each memory; return the memories whose words have something in common."""
         found = []
         for start, effects in self._effects(layer, ruled, "name"):
             some = ruled[start : start + len(effects.rises)]
@@ -193,7 +196,7 @@ class LayerDescriber:
         return found
 
     def _choose_tokens(self, layer: int, ruled: Sequence[_Candidate], rng: np.random.Generator, steps: _Steps) -> None:
-        """Mark as described the memories whose tokens rise more than their controls."""
+        """Set the verdict "described" for the memories whose tokens rise more than their controls."""
         test = self._output_test(ruled, rng)
         chance, rise = np.ones(len(ruled)), np.zeros(len(ruled))
         for start, effects in self._effects(layer, ruled, "choose"):
@@ -208,18 +211,18 @@ class LayerDescriber:
                 ruled[i].verdict = "described"
 
     def _test_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> None:
-        """Test chosen rules on the text that chose nothing, and a random one in place of each."""
+        """Test the selected rules on the test documents; test each rule on the firings of another memory too."""
         others = _another(ruled, rng)
         test = InputTest(self.testing, [one.firings for one in _some(ruled, rng)])
         for i, one in enumerate(ruled):
-            # The rule of this memory is a random description of the memory that follows in the drawn order.
+            # For the memory that follows in the drawn order, this memory's rule is a random description.
             random = None if (j := others.get(i)) is None else ruled[j].firings
             one.test = test.score(_rule(one).holds(self._source.text), one.firings, random)
 
     def _test_tokens(
         self, described: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps
     ) -> None:
-        """Test named tokens at the passages that chose nothing, and those of a random description in place of each."""
+        """Test the named tokens at the test passages; test the tokens of another description in place of each, too."""
         others = _another(described, rng)
         test = self._output_test(described, rng)
         for start, effects in self._effects(layer, described, "test"):
@@ -235,7 +238,7 @@ class LayerDescriber:
         return OutputTest(self._shares, {i: _named(one) for i, one in enumerate(memories)}, controls)
 
     def _effects(self, layer: int, memories: Sequence[_Candidate], part: str) -> Iterator[tuple[int, Effects]]:
-        """Yield, for some memories at a time, the number of the first, and what adding their values does."""
+        """Yield the memories in chunks: the index of a chunk's first memory, and the effects of its value vectors."""
         for start in range(0, len(memories), _AT_ONCE):
             some = memories[start : start + _AT_ONCE]
             rows = torch.tensor([one.index for one in some], device=self._lm.device)
@@ -290,7 +293,7 @@ class LayerDescriber:
 
 
 class _Steps:
-    """Counts memories, and reports after about every 200."""
+    """Counts processed memories, and reports progress after about every 200."""
 
     def __init__(self, report: Callable[[int, int], None], total: int) -> None:
         self._report, self._total, self._done, self._reported = report, total, 0, 0
@@ -303,16 +306,16 @@ class _Steps:
 
 
 def _some(memories: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:
-    """Draw those that are controls."""
+    """Draw at most `CONTROLS` memories that serve as controls."""
     return [memories[i] for i in rng.permutation(len(memories))[:CONTROLS]]
 
 
 def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[int, int]:
-    """Draw for each memory another one, by their numbers in the list; none for which all are the same memory."""
+    """Draw another memory for each memory, by index in the list; without an entry if the list has no other memory."""
     order = rng.permutation(len(memories)).tolist()
     found = {}
     for k, i in enumerate(order):
-        # A memory may stand twice in the list, once for each sign of its coefficient.
+        # A memory may be in the list twice, once for each sign of its coefficient.
         following = (order[(k + step) % len(order)] for step in range(1, len(order)))
         j = next((j for j in following if memories[j].index != memories[i].index), None)
         if j is not None:

@@ -1,6 +1,6 @@
-"""The lines of an atlas: what it says of each memory (FFN neuron) at one sign of its coefficient, and the tests of it.
+"""The lines of an atlas: for each memory (FFN neuron) and sign of its coefficient, the description and its test scores.
 
-`SCHEMA` documents the columns of `memories.parquet`; the same sentences stand in the file, as metadata of its fields.
+`SCHEMA` documents the columns of `memories.parquet`. The file contains the same sentences as metadata of its columns.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ Verdict = Literal[
     "tokens below their control",
     "rule misses too many firings",
 ]
-"""Why a memory has a description, or the first reason why it has none."""
+"""The verdict "described", or the first reason why a memory has no description."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the atlas. Numbers named `test` come from text and passages that chose nothing.
+    """One row of the atlas; `SCHEMA` explains the fields.
 
-    A side that was not reached, or did not pass where lines are chosen, is None.
+    Values named `test_...` are measured on text and passages that were used neither to find nor to select descriptions.
+    The input side and the output side are None where no description was selected for that side.
     """
 
     memory: str
@@ -63,12 +64,12 @@ class Line:
 
     @property
     def description(self) -> str | None:
-        """The whole line: where the memory fires, and what adding its value raises; None where there is none."""
+        """The description in words: where the memory fires, and which tokens its value vector raises; None if none."""
         return _sentence(self.input, self.output) if self.verdict == "described" else None
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Line:
-        """Build a line from JSON values, or from a row of the file."""
+        """Build a line from a dict, such as a row of the Parquet file."""
         return cls(**{field.name: _as_tuple(row[field.name]) for field in fields(cls)})
 
 
@@ -116,7 +117,7 @@ def _schema() -> pa.Schema:
 
 
 def write_lines(path: Path, lines: Sequence[Line]) -> None:
-    """Write lines to a Parquet file, whole or not at all."""
+    """Write lines to a Parquet file; an interrupted write leaves no incomplete file at `path`."""
     columns = {name: pa.array([getattr(line, name) for line in lines], kind) for name, (kind, _) in SCHEMA.items()}
     writing = path.with_name(f".{path.name}.writing")
     pq.write_table(pa.table(columns, schema=_schema()), writing, compression="zstd", compression_level=12)
@@ -127,7 +128,7 @@ def read_lines(path: Path) -> list[Line]:
     """Read the lines of a Parquet file.
 
     Raises:
-        InvalidInput: it is no file of lines.
+        InvalidInput: the file cannot be read, or was not written by `write_lines`.
     """
     try:
         with pq.ParquetFile(path) as file:
@@ -140,12 +141,12 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def description_columns(path: Path) -> dict[tuple[int, int, str], str]:
-    """Return the descriptions of a Parquet file by layer, index and pole; those with the best tests first.
+    """Read the descriptions of a Parquet file, by layer, index and pole (the sign of the coefficient).
 
-    The order is by the product of the scores of the two sides. Only the columns that are needed are read.
+    Descriptions with the largest product of their two test scores come first. Only the needed columns are read.
 
     Raises:
-        InvalidInput: it is no file of lines.
+        InvalidInput: the file cannot be read.
     """
     names = ["layer", "index", "pole", "verdict", "input", "output", "test_accuracy", "test_output"]
     try:
@@ -167,7 +168,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def write_table(path: Path, columns: dict[str, list[Any]]) -> None:
-    """Write plain columns to a Parquet file, whole or not at all."""
+    """Write columns to a Parquet file; an interrupted write leaves no incomplete file at `path`."""
     writing = path.with_name(f".{path.name}.writing")
     pq.write_table(pa.table(columns), writing, compression="zstd", compression_level=12)
     writing.replace(path)

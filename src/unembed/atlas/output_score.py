@@ -1,9 +1,9 @@
-"""Score the output side of a description: whether adding the value raises the tokens that it names.
+"""Score the output side of a description: whether adding the value vector raises the tokens that it names.
 
-How far tokens rise when a value is added, `effects` says. A token's rise is compared with those of tokens that are as
-frequent in the index's text, at most 512 drawn at random: the score is the mean share of them that rise less than a
-named token does. Chance gives 0.5.
-The control is the same share for the tokens that other descriptions of the layer name (`controls`).
+`effects` measures how far each token rises. The rise of a named token is compared with the rises of about equally
+frequent tokens of the index's text, at most 512 drawn at random. The score is the share of these that rise less,
+averaged over the named tokens. Chance gives 0.5. The control is the same score for the tokens that other descriptions
+of the layer name (`controls`).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from unembed.atlas.coherence import NamedTokens
 from unembed.atlas.controls import bounds, chances
 
 COMPARED = 512
-"""The most tokens of like frequency with which a token is compared."""
+"""Largest number of about equally frequent tokens with which a token is compared."""
 _DIGITS = 9
-"""Of scores: rounding does not separate equal ones."""
+"""Digits to which scores are rounded, so that rounding errors do not separate equal scores."""
 _FEWEST = 64
-"""Fewest tokens in a group of equal frequency."""
+"""Smallest number of tokens in a frequency group."""
 
 
 @dataclass(frozen=True)
 class OutputScore:
-    """How far adding a value raises the tokens that its description names."""
+    """How far adding a value vector raises the tokens that its description names."""
 
     score: float
-    """Mean share of equally frequent tokens that rise less than a named one, 0 to 1."""
+    """Share of equally frequent tokens that rise less than a named token, averaged over the named tokens; 0 to 1."""
     control: float
-    """The 95 % quantile of that share for what other descriptions of the layer name; infinite if these are too few."""
+    """95 % quantile of this score for the tokens of other descriptions of the layer; infinity with fewer than 19."""
     chance: float
-    """The p-value of the score: its rank among those of the other descriptions."""
+    """The p-value of the score, by its rank among the scores of the other descriptions."""
     random_passes: bool | None
-    """Whether the tokens of another description of the layer, drawn at random, pass the same test."""
+    """Whether the tokens of another description of the layer pass the same test; None if that was not tested."""
 
     @property
     def passes(self) -> bool:
@@ -47,7 +47,7 @@ class OutputScore:
 
 
 def frequency_groups(counts: Int[np.ndarray, " vocab"]) -> list[Int[Tensor, "_"]]:
-    """Group tokens by how often a text has them, by powers of two; a small group joins the next more frequent one."""
+    """Group tokens by their number of occurrences, in powers of two; a small group is merged with the next one."""
     powers = np.ceil(np.log2(counts + 1)).astype(np.int64)
     groups: list[Int[np.ndarray, "_"]] = []
     waiting: list[Int[np.ndarray, "_"]] = []
@@ -63,10 +63,10 @@ def frequency_groups(counts: Int[np.ndarray, " vocab"]) -> list[Int[Tensor, "_"]
 
 
 class TokenShares:
-    """Compares how much tokens rise with tokens of like frequency."""
+    """Compares how far a token rises with how far equally frequent tokens rise."""
 
     def __init__(self, counts: Int[np.ndarray, " vocab"], seed: int = 0) -> None:
-        """Group the vocabulary by how often a text has each token, and draw what each group is compared with."""
+        """Group the vocabulary by the number of occurrences of each token, and draw each group's comparison tokens."""
         rng = np.random.default_rng(seed)
         groups = frequency_groups(counts)
         self._group = torch.zeros(len(counts), dtype=torch.long)
@@ -79,7 +79,7 @@ class TokenShares:
     def below(
         self, effects: Float[Tensor, "memory vocab"], tokens: Int[Tensor, " token"]
     ) -> Float[Tensor, "memory token"]:
-        """Return for each token the share of the other compared ones that rise less; equal ones count half.
+        """Return the share of the comparison tokens that rise less than each token; equal rises count half.
 
         Memory: twice the result.
         """
@@ -96,7 +96,7 @@ class TokenShares:
 
 
 class OutputTest:
-    """Tests what some descriptions name against what other descriptions of the layer name."""
+    """Tests the tokens that descriptions name, with the tokens of other descriptions of the layer as controls."""
 
     def __init__(
         self, shares: TokenShares, named: Mapping[int, NamedTokens], controls: Sequence[tuple[int, NamedTokens]]
@@ -104,8 +104,8 @@ class OutputTest:
         """Collect the tokens of all descriptions.
 
         Args:
-            named: by any number, the descriptions to test.
-            controls: what other descriptions name, each with the number in the layer of the memory that it is about.
+            named: the descriptions to test, each by a number that `scores` refers to.
+            controls: the tokens of other descriptions, each with the index of the described memory in the layer.
         """
         self._shares, self._named = shares, named
         lists = [*named.values(), *(one for _, one in controls)]
@@ -127,12 +127,12 @@ class OutputTest:
         tested: Sequence[tuple[int, int]],
         random: Sequence[tuple[int, int] | None] | None = None,
     ) -> list[OutputScore]:
-        """Score descriptions by the effects of the values that they are about.
+        """Score descriptions by the effects of the value vectors that they describe.
 
         Args:
-            effects: how far each value raises every token.
-            tested: for each value, the number of its description and of its memory in the layer.
-            random: the same of another description, which is tested on this value; None tests none.
+            effects: how far each value vector raises every token.
+            tested: for each value vector, the number of its description in `named`, and its index in the layer.
+            random: the same for another description, which is tested on this value vector too; None for no such test.
         """
         random = [None] * len(tested) if random is None else random
         shares = self._shares.below(effects, self._tokens).double()

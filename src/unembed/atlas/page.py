@@ -1,4 +1,4 @@
-"""Write the card of an atlas as Markdown and as a page."""
+"""Write the card of an atlas as Markdown and as an HTML page."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Rules about the text before a position, which can be run: the input side of a description.
+"""Executable rules about the text up to a position: the input side of a description.
 
-Each rule is a frozen dataclass. `holds` marks the positions of a text at which the rule is true, `words` writes it as a
-person reads it, and `to_dict` and `read_rule` store it as JSON.
+Each rule is a frozen dataclass. `holds` marks the positions of a text at which the rule is true, `words` writes the
+rule in English, and `to_dict` and `read_rule` convert it to and from JSON.
 
 | rule | is true where |
 |---|---|
-| `TokenAt` | the last token, or the one before it, is one of a list |
-| `ClassAt` | that token is in a class of tokens: a part of speech, a meaning, forms of a word, numbers ... |
-| `EndingAt` | that token's word ends in these letters |
+| `TokenAt` | the token at an offset from the end is one of a list |
+| `ClassAt` | the token at an offset is in a class: a part of speech, a meaning, forms of a word, numbers ... |
+| `EndingAt` | the token at an offset is a word that ends in these letters |
 | `Near` | one of a list of words is among the last `NEAR` tokens |
 | `Place` | the position is in quotation marks, in brackets, in code ..., see `text.PLACES` |
 | `AllOf` | each of several rules is true |
@@ -42,12 +42,12 @@ class Rule(Protocol):
         ...
 
     def words(self, strings: Sequence[str]) -> str:
-        """Write the rule as a person reads it."""
+        """Write the rule in English."""
         ...
 
 
 def quoted(tokens: Sequence[int], strings: Sequence[str], shown: int = _SHOWN) -> str:
-    """Quote up to `shown` of the tokens, without surrounding spaces and without duplicates."""
+    """Write a list of up to `shown` tokens in quotation marks, without surrounding spaces and duplicates."""
     texts = list(dict.fromkeys(strings[token].strip(" ") or strings[token] for token in tokens))
     named = ", ".join(_UNSEEN.get(text) or f"'{_escaped(text)}'" for text in texts[:shown])
     return f"{named} ..." if len(texts) > shown else named
@@ -59,7 +59,7 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True)
 class TokenAt:
-    """One of these tokens stands at an offset: 0 is the last token of the prefix, 1 the one before it."""
+    """The token at an offset is one of these; offset 0 is the last token of the text so far, 1 the one before it."""
 
     offset: int
     tokens: tuple[int, ...]
@@ -69,19 +69,19 @@ class TokenAt:
         return text.after(self.tokens, self.offset)
 
     def words(self, strings: Sequence[str]) -> str:
-        """Write the rule as a person reads it."""
+        """Write the rule in English."""
         return _after({self.offset: self.token_in_words(strings)})
 
     def token_in_words(self, strings: Sequence[str]) -> str:
-        """Write which token it is."""
+        """Describe the token in English."""
         return quoted(self.tokens, strings)
 
 
 @dataclass(frozen=True)
 class ClassAt:
-    """A token of this class (`concepts.token_classes`) stands at an offset.
+    """The token at an offset is in this class (`concepts.token_classes`).
 
-    A class of meaning contains the words that WordNet has below a synset: "month" is the class of the months.
+    A class of meaning contains the words below a WordNet synset: "month" is the class of the months.
     """
 
     offset: int
@@ -93,17 +93,17 @@ class ClassAt:
         return text.has(class_members(text.classes, self.name), self.offset)
 
     def words(self, strings: Sequence[str]) -> str:
-        """Write the rule as a person reads it."""
+        """Write the rule in English."""
         return _after({self.offset: self.token_in_words(strings)})
 
     def token_in_words(self, strings: Sequence[str]) -> str:
-        """Write which token it is."""
+        """Describe the token in English."""
         return f"a word of the class '{self.name}'" if self.is_meaning else _FORMS.get(self.name, self.name)
 
 
 @dataclass(frozen=True)
 class EndingAt:
-    """A token whose word ends in these letters stands at an offset."""
+    """The token at an offset is a word that ends in these letters."""
 
     offset: int
     ending: str
@@ -113,17 +113,17 @@ class EndingAt:
         return text.has(text.ending_in(self.ending), self.offset)
 
     def words(self, strings: Sequence[str]) -> str:
-        """Write the rule as a person reads it."""
+        """Write the rule in English."""
         return _after({self.offset: self.token_in_words(strings)})
 
     def token_in_words(self, strings: Sequence[str]) -> str:
-        """Write which token it is."""
+        """Describe the token in English."""
         return f"a word in -{self.ending}"
 
 
 @dataclass(frozen=True)
 class Near:
-    """One of these words is among the last tokens of the prefix (`text.NEAR`)."""
+    """One of these words is among the last `text.NEAR` tokens."""
 
     tokens: tuple[int, ...]
 
@@ -132,13 +132,13 @@ class Near:
         return text.recent(self.tokens)
 
     def words(self, strings: Sequence[str]) -> str:
-        """Write the rule as a person reads it."""
+        """Write the rule in English."""
         return f"shortly after {quoted(self.tokens, strings)}"
 
 
 @dataclass(frozen=True)
 class Place:
-    """The position has one of the properties `text.PLACES`."""
+    """The position has this property, which is one of `text.PLACES`."""
 
     name: str
 
@@ -147,7 +147,7 @@ class Place:
         return text.places[:, PLACES.index(self.name)]
 
     def words(self, strings: Sequence[str]) -> str:
-        """Write the rule as a person reads it."""
+        """Write the rule in English."""
         repeats = {"seen before": "after a token of the passage that occurred before"}
         repeats["pair seen before"] = "after a pair of tokens that occurred before"
         return repeats.get(self.name, self.name)
@@ -155,7 +155,7 @@ class Place:
 
 @dataclass(frozen=True)
 class AllOf:
-    """Each of these rules is true."""
+    """All of these rules are true."""
 
     rules: tuple[Rule, ...]
 
@@ -164,7 +164,7 @@ class AllOf:
         return np.logical_and.reduce([rule.holds(text) for rule in self.rules])
 
     def words(self, strings: Sequence[str]) -> str:
-        """Write the rule as a person reads it."""
+        """Write the rule in English."""
         at = [rule for rule in self.rules if isinstance(rule, TokenAt | ClassAt | EndingAt)]
         tokens = {rule.offset: rule.token_in_words(strings) for rule in at}
         rest = [rule.words(strings) for rule in self.rules if rule not in at]
@@ -172,14 +172,14 @@ class AllOf:
 
 
 def _after(tokens: Mapping[int, str]) -> str:
-    """Write which tokens the prefix ends with, in the order of the text, by their offsets."""
+    """Describe the last tokens of the text, in text order; `tokens` has the description of each by its offset."""
     return "after " + " + ".join(tokens.get(offset, _ANY) for offset in range(max(tokens), -1, -1))
 
 
 def examples(rule: Rule, text: RuleText, at: Int[np.ndarray, " firing"], shown: int = 4) -> tuple[int, ...]:
-    """Return the most frequent tokens that a rule's class or ending stands for, of the positions `at` where it is true.
+    """Return the tokens that most often match the rule's class or ending at the positions `at`, most frequent first.
 
-    Empty for a rule with neither.
+    Empty for a rule without a class or an ending.
     """
     parts = rule.rules if isinstance(rule, AllOf) else (rule,)
     if (part := next((one for one in parts if isinstance(one, ClassAt | EndingAt)), None)) is None:
@@ -198,7 +198,7 @@ _NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def to_dict(rule: Rule) -> dict[str, Any]:
-    """Return a rule as JSON values."""
+    """Return a rule as a dict that can be written as JSON."""
     if isinstance(rule, AllOf):
         return {"kind": "all", "rules": [to_dict(one) for one in rule.rules]}
     return {"kind": _NAMES[type(rule)], **asdict(rule)}  # pyright: ignore[reportArgumentType]
@@ -208,7 +208,7 @@ def read_rule(stored: Mapping[str, Any]) -> Rule:
     """Build a rule from what `to_dict` returned.
 
     Raises:
-        InvalidInput: it is no rule.
+        InvalidInput: the dict is not a stored rule.
     """
     try:
         values = {name: value for name, value in stored.items() if name != "kind"}
@@ -223,7 +223,7 @@ def read_rule(stored: Mapping[str, Any]) -> Rule:
 
 @lru_cache(maxsize=512)
 def class_members(classes: Classes, name: str) -> Bool[np.ndarray, " vocab"]:
-    """Mark the tokens of a vocabulary that are in a class; none where no class has this name."""
+    """Mark the tokens of a vocabulary that are in the class of this name; no token if there is no such class."""
     numbers = [i for i, one in enumerate(classes.names) if one == name]
     tokens = np.repeat(np.arange(len(classes.tokens)), np.diff(classes.starts))
     found = np.zeros(len(classes.tokens), dtype=bool)

@@ -1,8 +1,8 @@
 """Find the rule that best separates the positions where a memory (FFN neuron) fires from the rest of a text.
 
-Every rule is judged by balanced accuracy: the mean of the share of firings at which it is true and the share of other
-positions at which it is false. Lists of tokens are grown greedily: a token joins while its share of the firings
-exceeds its share of the text. A rule that needs more words has to be better by `COST` for each.
+Rules are compared by balanced accuracy: the mean of the share of firings at which a rule is true and the share of other
+positions at which it is false. Lists of tokens grow greedily: a token is added if its share of the firings exceeds its
+share of the text. A longer rule must be better by `COST` for each further token or part.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from unembed.atlas.text import NEAR, OFFSETS, PLACES, RuleText
 from unembed.concepts.word_lists import STOP_WORDS
 
 FEWEST = 8
-"""The fewest firings from which a rule is searched."""
+"""Smallest number of firings for which a rule is searched."""
 MOST_TOKENS = 8
 COST = 0.005
 """What each further token of a list, or each further part of a rule, must add to the balanced accuracy."""
 ENDINGS = (2, 3, 4)
 _SHARE, _SEEN_TWICE = 0.04, 2
 _COMMON = 0.04
-"""A rule that holds at more than this share of the text is combined with others."""
+"""A rule that is true at more than this share of the text is combined with other rules."""
 _BEST = 6
 
 
 class Found(NamedTuple):
-    """A rule, and its balanced accuracy where it was searched."""
+    """A rule, and its balanced accuracy on the text on which it was found."""
 
     rule: Rule
     accuracy: float
@@ -55,10 +55,10 @@ class _Candidate:
 
 
 class RuleSearch:
-    """Searches rules in one part of a text: the positions that `inside` marks."""
+    """Finds rules on one part of a text: the positions where `inside` is True."""
 
     def __init__(self, text: RuleText, inside: Bool[np.ndarray, " pos"]) -> None:
-        """Count the tokens, classes and endings of the part; about a second for each 100,000 tokens."""
+        """Count the tokens, classes and word endings at these positions: about a second per 100,000 tokens."""
         self.text, self._inside, self._n = text, inside, max(1, int(inside.sum()))
         n_vocab = len(text.strings)
         self._share = {
@@ -75,12 +75,12 @@ class RuleSearch:
 
     @cached_property
     def _content(self) -> Bool[np.ndarray, " vocab"]:
-        """Whole words that mean something, of which topics are made."""
+        """Mark the content words: whole words that are not stop words."""
         tokens = self.text.classes.tokens
         return np.array([t.kind == "word" and t.word is not None and t.word not in STOP_WORDS for t in tokens])
 
     def find(self, firings: Int[np.ndarray, " firing"]) -> Found | None:
-        """Return the best rule for the positions where a memory fires; None if they are too few or share nothing."""
+        """Return the best rule for where a memory fires; None for too few positions, or if no rule fits."""
         if len(firings) < FEWEST:
             return None
         found = [
@@ -129,7 +129,7 @@ class RuleSearch:
         ]
 
     def _near(self, firings: Int[np.ndarray, " firing"]) -> list[_Candidate]:
-        """Grow a list of content words by the firings that each adds, over the positions that it adds."""
+        """Find a `Near` rule: add content words while each adds a larger share of firings than of all positions."""
         window = firings[:, None] - np.arange(NEAR)
         inside = window >= self.text.start[firings][:, None]
         tokens = np.where(inside, self.text.token[np.maximum(window, 0)], -1)
@@ -162,7 +162,7 @@ class RuleSearch:
         return float(np.count_nonzero(rule.holds(self.text) & self._inside)) / self._n
 
     def _combined(self, found: Sequence[_Candidate], firings: Int[np.ndarray, " firing"]) -> list[_Candidate]:
-        """Return the pairs of rules that are better than the best alone, where that one is true too often."""
+        """Return pairs of rules that beat the best single rule, if that is true at `_COMMON` of the text or more."""
         best = found[0]
         if best.base < _COMMON:
             return []
@@ -172,7 +172,7 @@ class RuleSearch:
                 if _same_place(first.rule, second.rule):
                     continue
                 at = first.at & second.at
-                # As if the two were independent: most pairs need no exact count.
+                # An estimate as if the two rules were independent, so that few pairs need an exact count.
                 likely = (float(at.mean()) + 1 - first.base * second.base) / 2
                 cost = first.cost + second.cost + COST
                 if likely - cost > best.worth + COST:
@@ -187,12 +187,16 @@ def _same_place(first: Rule, second: Rule) -> bool:
 
 
 def _order(rule: Rule) -> int:
-    """Order parts of a rule by their place in the text, properties of the passage last."""
+    """Return a sort key that puts rules about tokens in text order, before rules without an offset."""
     return -getattr(rule, "offset", -9)
 
 
 def _attributes(text: RuleText) -> tuple[Int[np.ndarray, "vocab most"], list[tuple[str, str]]]:
-    """Return the classes and endings of every token as rows of numbers from 1, padded with 0, and what each is."""
+    """Number the classes and word endings of the vocabulary from 1.
+
+    Returns:
+        For each token, the numbers of its classes and endings, padded with 0; and the kind and name of each number.
+    """
     classes = text.classes
     numbers: dict[tuple[str, str], int] = {}
     rows: list[list[int]] = []

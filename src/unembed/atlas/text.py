@@ -1,7 +1,7 @@
-"""A text as rules read it: for every position the tokens before it, and properties of the place.
+"""A text on which rules are evaluated: the tokens up to each position, and properties such as "in brackets".
 
-A position stands for the prefix that ends with its token. Nothing after a position is read, and nothing before its
-passage (a sentence or a window of the index).
+At a position, a rule sees the text up to this token, this token included. It sees nothing after the position, and
+nothing before the start of the passage (a sentence or a window of the index).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jaxtyping import Bool, Int
 from unembed.concepts.token_classes import Classes
 
 OFFSETS = (0, 1, 2)
-"""How many tokens before the end of the prefix a rule about one token may look."""
+"""Offsets at which a rule may look at a token: 0 is the token at the position, 1 the one before it."""
 NEAR = 32
-"""Tokens at the end of the prefix in which a rule looks for words of a topic."""
+"""Number of last tokens among which a rule looks for words of a topic."""
 PLACES = (
     "in quotation marks",
     "in brackets",
@@ -27,7 +27,7 @@ PLACES = (
     "seen before",
     "pair seen before",
 )
-"""The properties of a place, in the order of the columns of `RuleText.places`."""
+"""Properties that a position can have, in the order of the columns of `RuleText.places`."""
 _CODE = "=(){}[]_;#<>\\"
 _CODE_WINDOW, _CODE_SHARE = 32, 0.2
 _OPENING, _CLOSING = "([{", ")]}"
@@ -35,7 +35,7 @@ _OPENING, _CLOSING = "([{", ")]}"
 
 @dataclass(frozen=True, eq=False)
 class RuleText:
-    """The tokens of some passages.
+    """The tokens of a text that is divided into passages.
 
     Attributes:
         token: the token at each position.
@@ -57,7 +57,7 @@ class RuleText:
         strings: Sequence[str],
         classes: Classes,
     ) -> RuleText:
-        """Build a text from its tokens and the first position of each passage, in their order."""
+        """Build a text from its tokens and the first position of each passage, in increasing order."""
         lengths = np.diff(np.append(starts, len(token)))
         return cls(np.asarray(token, dtype=np.int64), np.repeat(starts, lengths).astype(np.int64), strings, classes)
 
@@ -67,7 +67,7 @@ class RuleText:
 
     @cached_property
     def back(self) -> dict[int, Int[np.ndarray, " pos"]]:
-        """For each of `OFFSETS`, the token that lies this many tokens before each position; -1 before the passage."""
+        """By offset, the token at that many tokens before each position; -1 where that is before the passage."""
         return {offset: self._back(offset) for offset in OFFSETS}
 
     def _back(self, offset: int) -> Int[np.ndarray, " pos"]:
@@ -75,13 +75,13 @@ class RuleText:
         return np.where(at >= self.start, self.token[np.maximum(at, 0)], -1)
 
     def has(self, members: Bool[np.ndarray, " vocab"], offset: int) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions whose token `offset` tokens back is a member."""
+        """Mark the positions at which the token `offset` tokens earlier is in `members`."""
         found = self.back[offset]
         return members[found] & (found >= 0)
 
     @cached_property
     def _by_token(self) -> tuple[Int[np.ndarray, " pos"], Int[np.ndarray, " vocab_and_one"]]:
-        """All positions in the order of their tokens, and where those of each token start."""
+        """All positions sorted by their token, and the index in this list at which each token's positions start."""
         counts = np.bincount(self.token, minlength=len(self.strings))
         return np.argsort(self.token, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
 
@@ -90,15 +90,15 @@ class RuleText:
         return np.concatenate([order[starts[token] : starts[token + 1]] for token in tokens])
 
     def after(self, tokens: Sequence[int], offset: int) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions with one of these tokens `offset` positions earlier, from their list of occurrences."""
+        """Mark the positions at which the token `offset` tokens earlier is one of these."""
         return self._mark(tokens, offset, offset + 1)
 
     def recent(self, tokens: Sequence[int], window: int = NEAR) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions with one of a few tokens among the last `window` of their prefix."""
+        """Mark the positions at which one of these tokens is among the last `window` tokens."""
         return self._mark(tokens, 0, window)
 
     def _mark(self, tokens: Sequence[int], first: int, end: int) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions from `first` to before `end` tokens after one of these, in the same passage."""
+        """Mark the positions at least `first` and fewer than `end` tokens after one of these, in the same passage."""
         at = self._positions(tokens)
         found = np.zeros(len(self), dtype=bool)
         for step in range(first, end):
@@ -108,18 +108,18 @@ class RuleText:
 
     @lru_cache(maxsize=256)  # noqa: B019  a build has one text
     def ending_in(self, ending: str) -> Bool[np.ndarray, " vocab"]:
-        """Mark the tokens of the vocabulary whose letters end in these."""
+        """Mark the tokens of the vocabulary that are words with this ending."""
         return np.char.endswith(self._letters, ending)
 
     @cached_property
     def _letters(self) -> np.ndarray:
-        """The text of each token in lower case, empty where it is not all letters; longer ones lose their start."""
+        """The text of each token in lower case, at most its last 16 letters; empty if it is not all letters."""
         words = (text.strip().lower() for text in self.strings)
         return np.array([word[-16:] if word.isalpha() else "" for word in words])
 
     @cached_property
     def places(self) -> Bool[np.ndarray, "pos place"]:
-        """The properties `PLACES` of each position."""
+        """Whether each position has each of the properties `PLACES`."""
         return np.stack(
             [
                 self._counted(lambda text: text.count('"') + text.count("“") + text.count("”")) % 2 == 1,
@@ -137,16 +137,16 @@ class RuleText:
         return np.array([count(text) for text in self.strings], dtype=np.int64)
 
     def _counted(self, count: object) -> Int[np.ndarray, " pos"]:
-        """Sum a number of each token from the start of the passage to each position, included."""
+        """Sum `count` of each token's text from the start of the passage up to and including each position."""
         total = np.cumsum(self._of_token(count)[self.token])
         before = np.concatenate([[0], total])[self.start]
         return total - before
 
     def _depth(self) -> Int[np.ndarray, " pos"]:
-        """How many brackets are open after each position; a closing one that nothing opened counts for nothing."""
+        """Return the number of open brackets after each position; unmatched closing brackets are ignored."""
         net = self._counted(lambda text: sum(text.count(c) for c in _OPENING) - sum(text.count(c) for c in _CLOSING))
-        # The least net count so far in the passage: what was closed without having been opened. Shifting each passage
-        # below all earlier ones makes one running minimum restart at every passage.
+        # The lowest net count so far in the passage is minus the number of brackets that were closed without being
+        # opened. Each passage is shifted below all earlier ones, so that one running minimum restarts at every passage.
         number = np.cumsum(self.start == np.arange(len(self)))
         step = 1 + 2 * int(np.abs(net).max(initial=0))
         least = np.minimum.accumulate(net - number * step) + number * step
@@ -166,7 +166,7 @@ class RuleText:
         return before & ~ends[self.token]
 
     def _seen(self, key: Int[np.ndarray, " pos"]) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions whose key occurred earlier in their passage."""
+        """Mark the positions whose value of `key` occurred earlier in the same passage."""
         order = np.lexsort((np.arange(len(self)), key, self.start))
         same = np.zeros(len(self), dtype=bool)
         first, second = order[:-1], order[1:]

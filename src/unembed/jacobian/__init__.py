@@ -1,8 +1,8 @@
-"""The Jacobian lens: what a stream vector, or a part of it, does to the prediction through the layers that follow.
+"""The Jacobian lens: project vectors of the residual stream to logits through the mean effect of the later layers.
 
-The logit lens reads a vector as if the remaining layers were the identity. This lens carries it to the end of the model
-by the mean Jacobian of the last stream with respect to the stream at its layer, fitted on text. Where a model has a
-lens, its readings are in the basis "jacobian" unless another is named.
+The logit lens treats the remaining layers as the identity. This lens multiplies a vector by the mean Jacobian of the
+last residual stream with respect to the residual stream at the vector's layer; the mean is fitted on text. If a model
+has a fitted lens, functions that take a `basis` use "jacobian" by default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The basis "jacobian": vectors as the fitted lens of a model carries them to its end, ready for the unembedding.
+"""The basis "jacobian": use a model's fitted lens to map vectors to the end of the model, before the unembedding.
 
-Streams are carried affinely, and then read through the model's own final norm. A part of the stream (a value, a head's
-output, any direction) is carried linearly: its scores are a product with W_U, centred over the vocabulary.
+A whole residual stream is mapped affinely, and then goes through the model's own final norm. A vector that is added to
+the stream (a value vector, a head's output, any direction) is mapped linearly. Its scores are the product with W_U,
+minus their mean over the vocabulary.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def lens_of(lm: Decoder) -> JacobianLens | None:
-    """The fitted lens that `lm.use_lens` set; None where there is none."""
+    """Return the fitted lens that `lm.use_lens` set; None if the model has no lens."""
     return getattr(lm, "lens", None)
 
 
 def lens_identity(lm: Decoder) -> str | None:
-    """Return twelve digits that tell the fitted lens of a model from other lenses; None where there is none."""
+    """Return a hash of 12 hexadecimal digits that identifies the model's fitted lens; None if it has no lens."""
     lens = lens_of(lm)
     if lens is None:
         return None
@@ -38,7 +39,7 @@ def lens_identity(lm: Decoder) -> str | None:
 
 
 def basis_or_default(lm: Decoder, basis: Basis | None, without: Basis) -> Basis:
-    """The basis that is given, else that of the model's fitted lens, else the one for models without a lens."""
+    """Return `basis` if it is not None; else "jacobian" if the model has a fitted lens; else `without`."""
     if basis is not None:
         return basis
     return without if lens_of(lm) is None else "jacobian"
@@ -46,9 +47,9 @@ def basis_or_default(lm: Decoder, basis: Basis | None, without: Basis) -> Basis:
 
 @contextmanager
 def reading_by(lm: Decoder, lens: JacobianLens | None) -> Iterator[JacobianLens | None]:
-    """A context in which a model reads by another lens, or by the logit lens where it is None.
+    """Context manager inside which the model uses another lens, or the logit lens if `lens` is None.
 
-    It yields the lens that the model has outside.
+    It yields the lens that the model had before, and restores it at the end.
     """
     own = lens_of(lm)
     if own is lens:
@@ -62,10 +63,10 @@ def reading_by(lm: Decoder, lens: JacobianLens | None) -> Iterator[JacobianLens 
 
 
 def fitted_lens(lm: Decoder) -> JacobianLens:
-    """The fitted lens of a model.
+    """Return the fitted lens of a model.
 
     Raises:
-        InvalidInput: no lens is fitted.
+        InvalidInput: the model has no fitted lens.
     """
     if (lens := lens_of(lm)) is None:
         raise InvalidInput(
@@ -80,15 +81,15 @@ def fitted_lens(lm: Decoder) -> JacobianLens:
 def carried_streams(
     lm: Decoder, x: Float[Tensor, "layer pos d_model"], point: StreamPoint, layers: range | None = None
 ) -> Float[Tensor, "layer pos d_model"]:
-    """Carry streams at a point to the last streams that they lead to on average, ready for the final norm.
+    """Map residual streams to the last residual streams that they lead to on average, before the final norm.
 
     Args:
-        x: streams of the layers, in their order.
-        point: where they were captured.
-        layers: which layers; from the first one up when None.
+        x: residual streams, in the order of `layers`.
+        point: the capture point of the streams.
+        layers: the layers of the streams; by default the first `len(x)` layers.
 
     Raises:
-        InvalidInput: no lens is fitted.
+        InvalidInput: the model has no fitted lens.
     """
     lens, chosen = fitted_lens(lm), range(len(x)) if layers is None else layers
     return torch.stack([lens.carried(rows, n, point) for n, rows in zip(chosen, x, strict=True)]).to(x.dtype)
@@ -98,17 +99,19 @@ def carried_streams(
 def carried_parts(
     lm: Decoder, vectors: Float[Tensor, "row d_model"], layer: int, point: StreamPoint = "resid_post"
 ) -> Float[Tensor, "row d_model"]:
-    """Carry parts of a stream to vectors whose products with W_U are their scores (the mean over tokens included).
+    """Map vectors that are added to the residual stream to vectors whose product with W_U is their scores.
+
+    The mean over the vocabulary is not subtracted from these scores.
 
     Raises:
-        InvalidInput: no lens is fitted.
+        InvalidInput: the model has no fitted lens.
     """
     return fitted_lens(lm).readable(vectors, layer, point).to(vectors.dtype)
 
 
 @torch.no_grad()
 def mean_scores(lm: Decoder, readable: Float[Tensor, "row d_model"]) -> Float[Tensor, " row"]:
-    """The mean over the vocabulary of the scores of vectors that `carried_parts` returned."""
+    """Return the mean over the vocabulary of the scores of each vector that `carried_parts` returned."""
     mean = lm.once((__name__, "mean unembedding"), lambda: lm.weights.W_U.mean(dim=1, dtype=torch.float32))
     return readable.float() @ mean
 
@@ -116,5 +119,10 @@ def mean_scores(lm: Decoder, readable: Float[Tensor, "row d_model"]) -> Float[Te
 def in_basis(
     lm: Decoder, vectors: Float[Tensor, "row d_model"], layer: int, basis: Basis, point: StreamPoint = "resid_post"
 ) -> tuple[Float[Tensor, "row d_model"], Basis]:
-    """Return parts of a stream, and the basis to read them in: "raw" after the lens has carried them."""
+    """Prepare vectors that are added to the residual stream for a projection to logits.
+
+    Returns:
+        The vectors and the basis in which to project them. For "jacobian", these are the vectors as the lens maps them,
+        and "raw"; for another basis, the arguments unchanged.
+    """
     return (carried_parts(lm, vectors, layer, point), "raw") if basis == "jacobian" else (vectors, basis)

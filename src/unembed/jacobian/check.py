@@ -1,4 +1,4 @@
-"""Measure how well a lens predicts the model's prediction, layer by layer on held-out text, next to the logit lens."""
+"""Compare the predictions of a lens, and of the logit lens, with the model's own, by layer on held-out text."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from unembed.jacobian.lens import JacobianLens
 
 SKIPPED = 4
-"""First positions of a context whose streams are left out: the first ones of many models are outliers."""
+"""Number of first positions of each context that are left out: their residual streams are outliers in many models."""
 HELD_OUT = 4
-"""Windows after the contexts that a lens is checked on."""
+"""Number of text windows, after those that a lens is fitted on, on which it is checked."""
 _LENGTH = 64
-"""Tokens of windows for a lens whose file does not tell the length of its contexts."""
+"""Window length in tokens, for a lens whose file does not contain the length of its contexts."""
 _ROWS = 128
-"""Positions whose scores over the vocabulary are held at once."""
+"""Number of positions whose scores over the vocabulary are in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class LensCheck:
-    """The agreement of readings of resid_post on held-out text with the model's own prediction there."""
+    """How well a lens and the logit lens predict the model's output from each layer's resid_post, on held-out text."""
 
     kl: Float[Tensor, " layer"]
-    """Median KL divergence of the affine reading from the model's prediction, in nats."""
+    """Median over positions of the KL divergence KL(model || lens), in nats."""
     agreement: Float[Tensor, " layer"]
-    """Share of positions at which the affine reading's first token is the model's."""
+    """Share of positions at which the lens and the model have the same most likely token."""
     logit_lens_kl: Float[Tensor, " layer"]
     logit_lens_agreement: Float[Tensor, " layer"]
     positions: int
 
 
 def checked_on(lens: JacobianLens, corpus: CorpusSource = None) -> LensCheck | None:
-    """Check a lens on windows of a text behind those that it was fitted on; None where the text has no more.
+    """Check a lens on the text windows after those that it was fitted on; None if the text has no more windows.
 
     Args:
-        lens: one that reads for a model.
+        lens: a lens that is bound to a model.
         corpus: the text that it was fitted on; the shipped text when None.
     """
     assert lens.lm is not None
@@ -58,14 +58,14 @@ def checked_on(lens: JacobianLens, corpus: CorpusSource = None) -> LensCheck | N
 
 @torch.no_grad()
 def check_lens(lens: JacobianLens, windows: Sequence[Int[Tensor, " pos"]], skipped: int) -> LensCheck:
-    """Compare the lens, and the logit lens, with the model's prediction at every position of some windows.
+    """Compare the lens, and the logit lens, with the model's prediction at every position of some text windows.
 
     Args:
-        lens: one that reads for a model.
+        lens: a lens that is bound to a model.
         windows: text that it was not fitted on.
-        skipped: first positions of each window that are left out.
+        skipped: number of first positions of each window that are left out.
 
-    Memory: `_ROWS` * d_vocab scores, four times.
+    Memory: four tensors of shape (`_ROWS`, d_vocab).
     """
     lm = lens.lm
     assert lm is not None

@@ -1,6 +1,6 @@
-"""Fitting a Jacobian lens: the mean, over contexts of a text, of the last stream's derivative at one position.
+"""Fit a Jacobian lens: average, over contexts of a text, the derivative of the last residual stream at one position.
 
-A fit is a sweep over windows of the text: saved, resumed, merged, and run on Ray like the others.
+A fit is a sweep over windows of the text. Like other sweeps, it can be saved, resumed, merged, and run on Ray.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ def fit_lens(
 
     Args:
         corpus: anything `unembed.open_corpus` takes; the shipped text when None.
-        contexts: stretches of text, one for each window of `length` tokens.
-        length: tokens of each.
-        first: the number of windows to leave out at the start, so that parts of a fit use different contexts;
-            `lens.merged` puts the parts together.
-        engine: "local"; "ray", or a `Ray` with settings, where a batch is one context. See `unembed.sweep`.
+        contexts: number of text windows to fit on.
+        length: number of tokens in each window.
+        first: number of windows to leave out at the start of the text, so that several fits can use different windows;
+            `lens.merged` combines their lenses.
+        engine: "local"; "ray", or a `Ray` with settings. Each batch is one window. See `unembed.sweep`.
         checkpoint: the file to which the sums are saved, and from which an interrupted fit resumes.
-        every: how often they are saved; every five minutes when None.
-        dtype: of the Jacobians that the lens keeps. float16 halves a file; where a number is too large for it, they
-            stay float32.
+        every: how often the sums are saved; every five minutes when None.
+        dtype: the dtype of the lens's Jacobians. float16 halves the size of its file. If a value is too large for
+            float16, they stay float32.
         progress: called with the name of a step, the amount done, and the total.
 
     Returns:
-        The lens, which reads for this model.
+        The lens, bound to this model.
 
     Raises:
         InvalidInput: the text has fewer than two windows of this length.
-        Unsupported: the model has several streams, or a pass of it cannot be differentiated.
+        Unsupported: the model has no layers or several residual streams, or its forward pass cannot be differentiated.
         CheckpointFault: the checkpoint is damaged, belongs to another fit, or cannot be written.
 
-    Memory: see `JacobianSums`; with a checkpoint or Ray, its sums once more.
+    Memory: as for `JacobianSums`; with a checkpoint or Ray, a second copy of its sums.
     """
     contexts, length = positive_int("contexts", contexts, 2), positive_int("length", length, SKIPPED + 2)
     if not lm.n_layers or lm.structure.streams is not None:
@@ -97,9 +97,9 @@ def fit_lens(
 
 
 def fit_to_file(lm: Decoder, path: Path, corpus: CorpusSource = None, *args: int, **options: Any) -> JacobianLens:
-    """Fit a lens in float16 and save it; the arguments are those of `fit_lens`.
+    """Fit a lens with Jacobians in float16 and save it; the other arguments are those of `fit_lens`.
 
-    Sums are saved beside the file, and an interrupted fit resumes from them.
+    The sums are saved to a second file in the same folder, from which the same call resumes an interrupted fit.
     """
     saved = path.with_name(f"{path.name}.progress")
     make_folder(path.parent)

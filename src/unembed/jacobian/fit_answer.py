@@ -1,4 +1,4 @@
-"""`unembed fit-lens`: fit a Jacobian lens, write it to a file, and show how far it can be trusted, layer by layer."""
+"""`unembed fit-lens`: fit a Jacobian lens, write it to a file, and show by layer how well it predicts the output."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fit_lens_answer(
 
 
 def _taken(lm: Decoder, files: list[Path], path: Path, corpus: Corpus) -> JacobianLens:
-    """Check the lens of some files on text behind its contexts, and save it."""
+    """Open the lens in a file, or merge those in several files; check it on later text windows, and save it."""
     first, *others = (open_lens(file) for file in files)
     lens = (first.merged(*others) if others else first).bound_to(lm)
     lens.check = checked_on(lens, corpus)

@@ -1,7 +1,9 @@
-"""A fitted Jacobian lens: it reads streams by an affine map, and parts of them by a linear map.
+"""A fitted Jacobian lens: an affine map for residual streams, and a linear map for vectors that are added to them.
 
-Source: Gurnee et al. 2026, the Jacobian lens. The affine reading adds the means of the fitting text, so that a stream
-is read as its deviation from the average stream.
+The affine map uses mean streams of the fitting text: it multiplies the deviation of a stream from the mean stream by
+the Jacobian, and adds the mean last stream.
+
+Source: Gurnee et al. 2026, the Jacobian lens.
 """
 
 from __future__ import annotations
@@ -33,41 +35,42 @@ POINTS: tuple[StreamPoint, ...] = get_args(StreamPoint)
 
 @dataclass(eq=False, repr=False)
 class JacobianLens(Displayed):
-    """The mean Jacobian of the last stream with respect to the stream at each layer, and the mean streams.
+    """The mean Jacobian of the last residual stream with respect to the stream at each layer, and the mean streams.
 
-    Rows are vectors: a vector v of resid_pre of layer l becomes `v @ before[l]` at the end of the model.
+    Vectors are rows: a vector v that is added to resid_pre of layer l becomes `v @ before[l]` at the end of the model.
     """
 
     before: Float[Tensor, "layer d_model d_model"]
-    """Of resid_pre of each layer."""
+    """Jacobians with respect to resid_pre of each layer."""
     middle: Float[Tensor, "layer d_model d_model"] | None
-    """Of resid_mid of each layer; NaN in layers without one, None where no layer has one."""
+    """Jacobians with respect to resid_mid of each layer; NaN in layers without resid_mid, None if none has it."""
     mean_before: Float[Tensor, "layer d_model"]
     mean_middle: Float[Tensor, "layer d_model"] | None
     mean_final: Float[Tensor, " d_model"]
-    """The mean of the last stream, before the final norm."""
+    """The mean of the last residual stream, before the final norm."""
     scale: float
-    """The mean scale of the final norm, by which parts are read; NaN until it is measured, where a file lacks it."""
+    """The mean scale of the final norm, for the linear map. If a file lacks it, it is NaN until it is measured."""
     halves: Float[Tensor, " layer"]
-    """By layer, the cosine of the Jacobians (resid_pre) of two halves of the contexts: how well the fit repeats."""
+    """By layer, the cosine similarity of the resid_pre Jacobians fitted on two halves of the contexts; 1 means that the
+    fit is fully reproducible."""
     contexts: int
     length: int
     fingerprint: str
-    """Of the model's weights."""
+    """The fingerprint of the model's weights; empty if it is not known."""
     provenance: Provenance
     check: LensCheck | None = None
-    """How well it predicts the model's prediction on held-out text; None where the text had no more windows."""
+    """How well the lens predicts the model's output on held-out text; None if it was not checked."""
     spans: tuple[tuple[int, int], ...] = ()
-    """Which windows of the text were its contexts: the first, and the one after the last, for each part of the fit."""
+    """The text windows that the lens was fitted on: for each part of the fit, the first and the one after the last."""
     converted: dict[str, str] = field(default_factory=dict)
-    """By dtype, the fingerprint of the weights after conversion to it: the lens reads them, too."""
+    """By dtype, the fingerprint of the weights after conversion to that dtype. The lens can be used for these, too."""
     lm: Decoder | None = field(default=None, metadata={"saved": False})
-    """The model that it reads for; `lm.use_lens` sets it. Not saved."""
+    """The model for which the lens is used; `lm.use_lens` sets it. Not saved."""
     on_first_reading: Callable[[], None] | None = field(default=None, metadata={"saved": False})
-    """Called once, before the lens first reads. Not saved."""
+    """Called once, before the lens is first used. Not saved."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what is pickled: everything except the live model."""
+        """Return the fields to pickle: all except the model and the callback."""
         return {**vars(self), "lm": None, "on_first_reading": None}
 
     def __repr__(self) -> str:
@@ -77,7 +80,7 @@ class JacobianLens(Displayed):
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the lens to a file that `open_lens` reads: one named .pt in the published format, which keeps less."""
+        """Write the lens to a file for `open_lens`; a name that ends in .pt selects the published, smaller format."""
         from unembed.jacobian.published import SUFFIX, save_published
 
         if as_path(path).suffix == SUFFIX:
@@ -87,17 +90,17 @@ class JacobianLens(Displayed):
 
     @property
     def estimator(self) -> str:
-        """How the Jacobian was estimated: at the same position, or as published lenses are."""
+        """How the Jacobian was estimated: "same position" by `fit_lens`, or the name that a published file gives."""
         return str(self.provenance.notes.get("estimator"))
 
     @property
     def tokens_read(self) -> int:
-        """The number of tokens from the start of the text to the end of what the lens was fitted and checked on."""
+        """Number of tokens from the start of the text to the end of the last window for the fit or the check."""
         end = max((end for _, end in self.spans), default=self.contexts)
         return (end + HELD_OUT) * self.length
 
     def in_dtype(self, dtype: torch.dtype) -> "JacobianLens":
-        """Return the lens with Jacobians in a dtype, or as they are if a number is too large for it."""
+        """Return the lens with its Jacobians in a dtype; return it unchanged if a value is too large for the dtype."""
         parts = {"before": self.before} | ({} if self.middle is None else {"middle": self.middle})
         largest = max(float(part.abs().nan_to_num().max()) for part in parts.values())
         if largest > torch.finfo(dtype).max:
@@ -105,14 +108,14 @@ class JacobianLens(Displayed):
         return replace(self, **{name: part.to(dtype) for name, part in parts.items()})
 
     def merged(self, *others: "JacobianLens") -> "JacobianLens":
-        """Return the lens of all contexts of this lens and of others that were fitted on other parts of a text.
+        """Combine this lens with lenses that were fitted on other windows of a text: average over all contexts.
 
-        The halves that it compares are this lens and the others together. The check on held-out text is not carried
-        over, because a part may have been checked on the contexts of another; `check_lens` makes it again.
+        `halves` then compares this lens with the average of the others. The check on held-out text is dropped, because
+        one lens may have been checked on the contexts of another; `check_lens` repeats it.
 
         Raises:
-            InvalidInput: there is no other; or one is of other weights, another length or another estimator, or shares
-                contexts with another.
+            InvalidInput: no other lens is given; or two lenses differ in weights, context length or estimator, or share
+                contexts.
         """
         parts = [self, *others]
         _require_parts(parts)
@@ -142,17 +145,18 @@ class JacobianLens(Displayed):
         return found.in_dtype(self.before.dtype)
 
     def bound_to(self, lm: Decoder) -> "JacobianLens":
-        """Return this lens, reading for a model.
+        """Bind this lens to the model for which it is used, and return it.
 
         Raises:
-            InvalidInput: it was fitted on other weights; or, where its file does not say on which, on other sizes.
+            InvalidInput: the lens was fitted on other weights; or, if its file does not identify the weights, the sizes
+                differ.
         """
         if not self.fingerprint:  # a published file does not say on which weights it was fitted
             from unembed.jacobian.published import require_same_sizes
 
             require_same_sizes(self, lm)
         elif sampled_fingerprint(lm) not in {self.fingerprint, *self.converted.values()}:
-            if not self.converted and self.provenance.dtype != lm.dtype_name:  # a file of an earlier checkout
+            if not self.converted and self.provenance.dtype != lm.dtype_name:  # the file of an earlier version
                 raise InvalidInput(
                     f"the lens of {self.provenance.model}",
                     why=f"it was fitted on {self.provenance.dtype} weights, and its file lacks the fingerprint of "
@@ -171,7 +175,7 @@ class JacobianLens(Displayed):
         return self
 
     def jacobian(self, layer: int, point: StreamPoint = "resid_post") -> Float[Tensor, "d_model d_model"]:
-        """Return the mean Jacobian of the last stream with respect to a point of a layer, to multiply row vectors by.
+        """Return the mean Jacobian J of the last stream with respect to a layer's capture point, for products v @ J.
 
         Raises:
             OutOfRange: there is no such layer.
@@ -186,7 +190,7 @@ class JacobianLens(Displayed):
         return place[layer].float()
 
     def mean(self, layer: int, point: StreamPoint = "resid_post") -> Float[Tensor, " d_model"]:
-        """Return the mean stream at a point of a layer."""
+        """Return the mean residual stream at a capture point of a layer."""
         place, layer = self._place(layer, point)
         if place is None:
             return self.mean_final
@@ -195,9 +199,9 @@ class JacobianLens(Displayed):
         return means[layer]
 
     def _place(self, layer: int, point: StreamPoint) -> tuple[Tensor | None, int]:
-        """Return the Jacobians of a point and the row in them.
+        """Return the tensor with the Jacobians of a capture point, and the index of this layer's Jacobian.
 
-        None for the last stream, whose Jacobian is the identity.
+        The tensor is None for the last residual stream, whose Jacobian is the identity.
         """
         one_of("point", point, POINTS)
         layer = self._model().layer(layer)
@@ -229,7 +233,7 @@ class JacobianLens(Displayed):
     def carried(
         self, stream: Float[Tensor, "*pos d_model"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "*pos d_model"]:
-        """Return the last stream that a stream leads to on average: the mean plus the transported deviation."""
+        """Return the last stream that a residual stream leads to on average: the mean, plus deviation @ Jacobian."""
         deviation = stream.to(self.mean_final) - self.mean(layer, point)
         return self.mean_final + deviation @ self.jacobian(layer, point)
 
@@ -237,15 +241,15 @@ class JacobianLens(Displayed):
     def read(
         self, stream: Float[Tensor, "*pos d_model"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "*pos d_vocab"]:
-        """Return the logits that a stream leads to on average, through the final norm and the unembedding (affine).
+        """Return the logits that a residual stream leads to on average: affine map, final norm and unembedding.
 
         Args:
-            stream: vectors of the stream at the point.
-            layer: counted from 0; negative from the last.
-            point: which stream of the layer.
+            stream: residual streams at the capture point.
+            layer: counted from 0; negative numbers count from the last layer.
+            point: the capture point in the layer.
 
         Raises:
-            InvalidInput: the lens reads for no model yet.
+            InvalidInput: the lens is not bound to a model.
         """
         lm = self._model()
         return logits_of(lm, self.carried(stream, layer, point).to(lm.dtype), "final").float()
@@ -256,19 +260,20 @@ class JacobianLens(Displayed):
     ) -> Float[Tensor, "*any d_vocab"]:
         """Return how adding a vector to the stream changes each logit, to first order and on average (linear).
 
-        The final norm's scale is its mean over the fitting text. The mean over the vocabulary is taken away, because
+        The final norm's scale is its mean over the fitting text. The mean over the vocabulary is subtracted, because
         the softmax does not depend on it.
 
         Args:
-            vector: a value, a head's output, any direction, in stream units.
-            layer: the layer of the point where it is added; a memory of layer l is added to resid_post of l.
-            point: the stream that it is added to.
+            vector: such as a value vector or a head's output, as it is added to the residual stream.
+            layer: the layer at which it is added; the value vector of a memory (FFN neuron) of layer l is added to
+                resid_post of layer l.
+            point: the capture point at which it is added.
 
         Returns:
             Changes of logits, which add up to 0 over the vocabulary.
 
         Raises:
-            InvalidInput: the lens reads for no model yet.
+            InvalidInput: the lens is not bound to a model.
         """
         scores = logits_of(self._model(), self.readable(vector, layer, point), "raw").float()
         return scores - scores.mean(dim=-1, keepdim=True)
@@ -277,9 +282,10 @@ class JacobianLens(Displayed):
     def readable(
         self, vector: Float[Tensor, "*any d_model"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "*any d_model"]:
-        """The vector whose product with W_U is `direction`, up to the mean over the vocabulary.
+        """Return the vector whose product with W_U is `direction`, before the mean over the vocabulary is subtracted.
 
-        Carried to the end of the model, and through the final norm at its mean scale over the fitting text.
+        The vector is multiplied by the Jacobian, and goes through the final norm with the mean scale of the fitting
+        text.
         """
         structure = self._model().structure
         carried = vector.to(self.mean_final) @ self.jacobian(layer, point)
@@ -289,7 +295,7 @@ class JacobianLens(Displayed):
         return carried * structure.logit_scale
 
     def _final_scale(self) -> float:
-        """The mean scale of the final norm: from the fit, else measured once on the shipped text."""
+        """Return the mean scale of the final norm: from the fit, or else measured once on the shipped text."""
         if math.isnan(self.scale):
             from unembed.jacobian.published import mean_scale
 
@@ -297,7 +303,7 @@ class JacobianLens(Displayed):
         return self.scale
 
     def to_table(self) -> Table:
-        """One row for each layer: how well the fit repeats, and the check on held-out text beside the logit lens."""
+        """Return a row for each layer: `halves`, and the check on held-out text of this lens and the logit lens."""
         columns: dict[str, Sequence[object]] = {
             "layer": list(range(len(self.before))),
             "agreement_of_halves": self.halves.tolist(),
@@ -315,13 +321,13 @@ class JacobianLens(Displayed):
 def _cosines(
     a: Float[Tensor, "layer d_model d_model"], b: Float[Tensor, "layer d_model d_model"]
 ) -> Float[Tensor, " layer"]:
-    """The cosine of the Jacobians of each layer, one layer after another in float32."""
+    """Return the cosine similarity of the two Jacobians of each layer; only one layer at a time is in float32."""
     pairs = ((x.float().flatten(), y.float().flatten()) for x, y in zip(a, b, strict=True))
     return torch.stack([torch.cosine_similarity(x, y, dim=0) for x, y in pairs])
 
 
 def _require_parts(parts: Sequence[JacobianLens]) -> None:
-    """Raise InvalidInput unless the lenses are parts of one fit, on different contexts."""
+    """Raise InvalidInput unless the lenses agree in weights, length and estimator, and share no contexts."""
     if len(parts) < 2:
         raise InvalidInput("merging one lens", why="there is nothing to merge it with", instead="Give two or more")
     first = parts[0]
@@ -344,7 +350,7 @@ def _require_parts(parts: Sequence[JacobianLens]) -> None:
 
 
 def open_lens(path: str | os.PathLike[str]) -> JacobianLens:
-    """Read the lens that `lens.save(path)` wrote, or a published one; `lm.use_lens` makes a model read with it.
+    """Read a lens that `lens.save(path)` wrote, or a published lens; `lm.use_lens` sets it for a model.
 
     Published lenses are files of the kind that Gurnee et al. and TransformerLens 4.3 write (`J`, `n_prompts`, ...).
 

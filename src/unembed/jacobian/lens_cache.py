@@ -1,6 +1,6 @@
-"""Fitted lenses on this machine, found by the fingerprint of a model's weights: in the cache folder, or in the package.
+"""Find fitted lenses by the fingerprint of a model's weights: in the cache folder, or in the package.
 
-A lens in the cache folder comes first, because its user fitted it.
+A lens in the cache folder takes precedence, because the user fitted it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from unembed.errors import InvalidInput
 from unembed.models.shipped_models import shipped_lens, shipped_lenses
 from unembed.results.cache import cache_folder
 
-if TYPE_CHECKING:  # whether there is a lens is known without torch
+if TYPE_CHECKING:  # finding a lens must not import torch
     from unembed.jacobian.lens import JacobianLens
     from unembed.models.decoder import Decoder
 
 _IDENTIFIED = 1 << 16
-"""Numbers of a lens that distinguish it from others."""
+"""Number of values of a lens from which its hash is computed."""
 
 
 def lens_path(fingerprint: str) -> Path:
-    """Return where the lens of a model is kept; the fingerprint is its `sampled_fingerprint`."""
+    """Return the path of a model's lens in the cache folder; the fingerprint is the model's `sampled_fingerprint`."""
     return cache_folder() / "lenses" / f"{fingerprint}.lens"
 
 
 def lens_file(fingerprint: str) -> Path | None:
-    """Return the file of the lens by which commands read a model: in the cache folder, else in the package."""
+    """Return the lens file that commands use for a model: from the cache folder, else from the package."""
     path = lens_path(fingerprint)
     return path if path.exists() else shipped_lens(fingerprint)
 
 
 def stored_lens(lm: Decoder, progress: Callable[[str, int, int], None]) -> JacobianLens:
-    """Return the lens of a model, fitting it on the shipped text and keeping it first where there is none.
+    """Return the stored lens of a model; if there is none, fit one on the shipped text and store it.
 
     Raises:
-        Unsupported: the model has several streams, or a pass of it cannot be differentiated.
+        Unsupported: the model has several residual streams, or its forward pass cannot be differentiated.
     """
     from unembed.jacobian.fit import fit_to_file
     from unembed.models.fingerprint import sampled_fingerprint
@@ -51,11 +51,12 @@ def stored_lens(lm: Decoder, progress: Callable[[str, int, int], None]) -> Jacob
 
 
 def cached_lens(lm: Decoder) -> JacobianLens | None:
-    """The lens that `unembed fit-lens` kept for a model, else the one that ships with it; None where there is none.
+    """Return the lens that `unembed fit-lens` stored for a model, else the one that ships with it; None without one.
 
-    A lens that was fitted on the same weights in another dtype is taken where there is none of this dtype. A shipped
-    lens is for the shipped model: a copy under another name may have weights that its fingerprint misses. Where no lens
-    of the model's sizes is stored, its weights, which may lie on disk, are not read.
+    If there is no lens for the model's dtype, one that was fitted on the same weights in another dtype is used. A
+    shipped lens is used only under the name of the shipped model: a copy under another name may have changed weights
+    that the sampled fingerprint misses. If no stored lens has the model's sizes, its weights, which may be on disk, are
+    not read.
 
     Raises:
         InvalidInput: the file is damaged.
@@ -76,10 +77,10 @@ def cached_lens(lm: Decoder) -> JacobianLens | None:
 
 
 def own_lens(lm: Decoder) -> JacobianLens:
-    """The lens by which commands read a model.
+    """Return the lens that commands use for a model.
 
     Raises:
-        InvalidInput: there is none, or its file is damaged.
+        InvalidInput: there is no lens, or its file is damaged.
     """
     if (found := cached_lens(lm)) is None:
         raise InvalidInput(
@@ -91,26 +92,26 @@ def own_lens(lm: Decoder) -> JacobianLens:
 
 
 def sample_step(numbers: int) -> int:
-    """Return every which number of a lens's Jacobians (resid_pre, flat) distinguishes it from others."""
+    """Return k, where every k-th value of a lens's flattened resid_pre Jacobians goes into its hash."""
     return max(1, numbers // _IDENTIFIED)
 
 
 def identity_of(sample: np.ndarray) -> str:
-    """Return twelve digits that tell a lens from others, from a sample of its numbers."""
+    """Return a hash of 12 hexadecimal digits that identifies a lens, from a sample of its values."""
     return hashlib.sha256(np.ascontiguousarray(sample, dtype=np.float32).tobytes()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class _Header:
-    """What the file of a lens says before its numbers are read."""
+    """The sizes and fingerprints in the file of a lens, read without its tensors."""
 
     sizes: tuple[int, ...]
     converted: frozenset[str]
-    """Fingerprints of the weights in other dtypes."""
+    """Fingerprints of the weights after conversion to other dtypes."""
 
 
 def _header(path: Path) -> _Header | None:
-    """Return the header of a lens that `save` wrote; None where the file is not one."""
+    """Return the header of a lens file that `save` wrote; None for any other file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -123,7 +124,7 @@ def _header(path: Path) -> _Header | None:
 
 
 def stored_identity(path: Path) -> str | None:
-    """Return the digits of the lens in a file, without torch; None where the file is not one that `save` wrote."""
+    """Return the hash of the lens in a file that `save` wrote, without torch; None for any other file."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,7 +1,7 @@
-"""Passes of the last token of a context in many copies at once, each with a graph or with a changed stream.
+"""Run the last token of a context in many copies at once, to get many gradients or to change each copy's stream.
 
-For each context the model reads all tokens but the last once. The last token is then run in many copies at once.
-Earlier positions do not depend on this one, so nothing is lost by leaving them out of the graph.
+The model runs all tokens of a context except the last once, and caches their keys and values. The last token then runs
+as a batch of copies. Earlier positions do not depend on the last token, so they can be left out of the autograd graph.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from unembed.stream.hooks import attach_hooks, change_tensor, memory_guard
 
 
 def source_points(lm: Decoder) -> list[tuple[str, int]]:
-    """Return where the Jacobian is taken: the source points, and the last stream."""
+    """Return the capture points and layers with respect to which Jacobians are taken, then those of the last stream."""
     middle = [("resid_mid", n) for n in range(lm.n_layers) if has_point(lm, "resid_mid", n)]
     return [*(("resid_pre", n) for n in range(lm.n_layers)), *middle, ("resid_post", lm.n_layers - 1)]
 
 
 @torch.no_grad()
 def cache_of(lm: Decoder, prefix: Int[Tensor, " pos"]) -> Any | None:
-    """Return the model's cache after a prefix; None if the cache cannot be copied, so that whole contexts are run.
+    """Return the model's cache after a prefix; None if the cache cannot be repeated for several copies.
 
-    What is copied are keys and values: a layer with a state (a convolution, a linear attention) has no such copies.
+    Only keys and values can be repeated, and not the state of a layer such as a convolution or linear attention.
+    Without a cache, whole contexts are run.
     """
     with lm.lock:
         cache = getattr(lm.hf(prefix[None], use_cache=True), "past_key_values", None)
@@ -45,9 +46,9 @@ def cache_of(lm: Decoder, prefix: Int[Tensor, " pos"]) -> Any | None:
 
 
 def copied(cache: Any) -> Any:
-    """Return a copy of a cache, made on the device of its tensors.
+    """Return a deep copy of a cache, on the devices of its tensors.
 
-    Tensors are cloned by their own kernels: `copy.deepcopy` of a tensor's storage fails on some devices.
+    Tensors are copied by `Tensor.clone`, because `copy.deepcopy` of a tensor's storage fails on some devices.
     """
     tensors = [value for layer in cache.layers for value in vars(layer).values() if isinstance(value, Tensor)]
     return copy.deepcopy(cache, {id(tensor): tensor.clone() for tensor in tensors})
@@ -56,7 +57,7 @@ def copied(cache: Any) -> Any:
 def _given(
     window: Int[Tensor, " pos"], copies: int, cache: Any | None
 ) -> tuple[Int[Tensor, "copy given"], dict[str, Any]]:
-    """Return what the model is given to run a window in copies: the last token after a copy of the cache, or all."""
+    """Return the model's inputs to run a window in copies: the last token and a copy of the cache, or all tokens."""
     whole = window[None].expand(copies, -1)
     if cache is None:
         return whole, {"use_cache": False}
@@ -74,14 +75,14 @@ def last_token_passes(
     change: Callable[[Float[Tensor, "copy d_model"]], Float[Tensor, "copy d_model"]],
     cache: Any | None = None,
 ) -> Float[Tensor, "copy d_vocab"]:
-    """The logits after the last token of a window, run in several copies whose streams after a layer are changed.
+    """Return the logits after a window's last token, for copies whose residual stream after a layer is changed.
 
-    Earlier positions are read once, and are the same in all copies. The layers up to this one are run once, where the
-    model takes more copies in its later layers; the layers after it in all copies.
+    Earlier positions are run once, and are the same in all copies. If the model allows the batch to grow in the middle
+    of a forward pass, the layers up to `layer` are run once, and only the later layers are run for all copies.
 
     Args:
-        change: from the streams at the last position after the layer to those that the next layer reads.
-        cache: `cache_of` the window without its last token; it is not changed. Computed when None.
+        change: maps the last position's streams after the layer to the streams that the next layer gets.
+        cache: the result of `cache_of` for the window without its last token; not modified. Computed when None.
     """
     cache = cache_of(lm, window[:-1]) if cache is None else cache
     with memory_guard(f"{copies} copies of a token"):
@@ -89,7 +90,7 @@ def last_token_passes(
             return _in_copies(lm, window, copies, layer, change, None)
         try:
             return _later_layers_in_copies(lm, window, copies, layer, change, cache)
-        except RuntimeError as error:  # such a model reads the number of its copies once, at the start
+        except RuntimeError as error:  # the model fixes its batch size at the start
             if "memory" in str(error):
                 raise
         return _in_copies(lm, window, copies, layer, change, cache)
@@ -103,7 +104,7 @@ def _in_copies(
     change: Callable[[Float[Tensor, "copy d_model"]], Float[Tensor, "copy d_model"]],
     cache: Any | None,
 ) -> Float[Tensor, "copy d_vocab"]:
-    """Run all layers in copies; whole windows where there is no cache."""
+    """Run all layers for all copies; without a cache, run whole windows."""
     given, arguments = _given(window, copies, cache)
 
     def hook(stream: Tensor, _layer: int) -> Tensor:
@@ -123,10 +124,10 @@ def _later_layers_in_copies(
     change: Callable[[Float[Tensor, "copy d_model"]], Float[Tensor, "copy d_model"]],
     cache: Any,
 ) -> Float[Tensor, "copy d_vocab"]:
-    """Run the layers up to one on a single copy of the last token, and those after it on all copies.
+    """Run the layers up to `layer` for a single copy of the last token, and the later layers for all copies.
 
     Raises:
-        RuntimeError: the model does not take more copies in the middle of a pass.
+        RuntimeError: the model does not allow the batch to grow in the middle of a forward pass.
     """
 
     def split(stream: Tensor) -> Tensor:
@@ -149,10 +150,12 @@ def _later_layers_in_copies(
 def gradient_rows(
     lm: Decoder, window: Int[Tensor, " pos"], cache: Any | None, channels: Int[Tensor, " copy"]
 ) -> dict[tuple[str, int], Float[Tensor, "copy d_model"]]:
-    """Return, by point and layer, the gradients of channels of the last stream at the last position.
+    """Return the gradients of channels of the last stream, at the last position, by capture point and layer.
+
+    Row k of each tensor is the gradient of channel `channels[k]`.
 
     Raises:
-        Unsupported: the pass cannot be differentiated.
+        Unsupported: the forward pass cannot be differentiated.
     """
     n, own = len(channels), dict[tuple[str, int], Tensor]()
     given, arguments = _given(window, n, cache)

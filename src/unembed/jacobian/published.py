@@ -1,8 +1,9 @@
 """Read and write Jacobian lenses in the format of published ones.
 
 A file is a dictionary that torch saved: `J` (a matrix for each layer, or all stacked), `n_prompts`, `d_model`, and
-perhaps `metadata`; or the running sums of a fit, `jacobian_sum` and `n_done`. J of layer l carries the stream after
-layer l, as a column, to the stream after the last layer. The reading is linear: no mean stream is in the file.
+perhaps `metadata`; or the running sums of a fit, `jacobian_sum` and `n_done`. J of layer l multiplies the residual
+stream after layer l, a column vector, and gives the stream after the last layer. The map is linear: the file contains
+no mean streams.
 
 Source: Gurnee et al. 2026, and the files that its authors and TransformerLens 4.3 (`tools/analysis/jacobian_lens`)
 write.
@@ -33,11 +34,11 @@ from unembed.stream.run import run
 ESTIMATOR = "published"
 _LENGTH, _WINDOWS = 64, 8
 SUFFIX = ".pt"
-"""Files of this name are written in the published format."""
+"""Files whose names end in this are written in the published format."""
 
 
 def is_torch_file(path: Path) -> bool:
-    """Tell whether torch saved a file."""
+    """Tell whether a file is a zip archive, as `torch.save` writes."""
     return path.is_file() and zipfile.is_zipfile(path)
 
 
@@ -45,10 +46,11 @@ def open_published(path: Path) -> JacobianLens:
     """Read a published lens; nothing in the file is executed.
 
     Returns:
-        A lens without mean streams, of resid_post of the layers that the file has; NaN elsewhere.
+        A lens whose mean streams are 0. It has the Jacobians with respect to resid_post of the file's layers; those of
+        other layers are NaN.
 
     Raises:
-        InvalidInput: the file is damaged, or holds no lens.
+        InvalidInput: the file is damaged, or contains no lens.
     """
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
@@ -76,7 +78,7 @@ def open_published(path: Path) -> JacobianLens:
 
 
 def _contents(path: Path, found: object) -> tuple[dict[int, Float[Tensor, "row column"]], int, dict[str, Any]]:
-    """Return the matrices by layer, the number of prompts, and what the file says of the fit."""
+    """Return the Jacobians by layer, the number of prompts of the fit, and the file's metadata."""
     if not isinstance(found, Mapping) or not ({"J", "jacobian_sum"} & set(found)):
         raise InvalidInput(
             f"{path}", why="it has neither J nor jacobian_sum", instead="Give a file that a Jacobian lens was saved to"
@@ -100,9 +102,10 @@ def _is_plain(value: object) -> bool:
 
 
 def save_published(lens: JacobianLens, path: Path) -> None:
-    """Write a lens in the published format, in float16 where its numbers fit.
+    """Write a lens in the published format, in float16 unless a value is too large for float16.
 
-    It keeps the Jacobians of resid_post; those of other points, and the mean streams, have no place in the format.
+    Only the Jacobians with respect to resid_post are written. The format has no fields for those of other capture
+    points, and for mean streams.
 
     Raises:
         OSError: the file cannot be written.
@@ -131,7 +134,7 @@ def save_published(lens: JacobianLens, path: Path) -> None:
 
 @torch.no_grad()
 def mean_scale(lm: Decoder) -> float:
-    """The mean scale of the final norm on a few windows of the shipped text, which a published file does not hold."""
+    """Measure the final norm's mean scale on a few windows of the shipped text, for files without it."""
     windows = WholeWindows.of(lm, None, _LENGTH, 0, _WINDOWS).segments
     last = lm.n_layers - 1
     found = [run(lm, one.tokens.to(lm.device), "resid_post", logits=False).at("resid_post", last) for one in windows]
@@ -139,10 +142,10 @@ def mean_scale(lm: Decoder) -> float:
 
 
 def require_same_sizes(lens: JacobianLens, lm: Decoder) -> None:
-    """Check a lens whose file does not say which weights it was fitted on.
+    """Check that a model has the sizes of a lens whose file does not identify the weights it was fitted on.
 
     Raises:
-        InvalidInput: the model has other sizes.
+        InvalidInput: the sizes differ.
     """
     sizes, own = tuple(lens.before.shape[:2]), (lm.n_layers, lm.d_model)
     if sizes != own:

@@ -1,9 +1,10 @@
-"""The running sums of a Jacobian lens over contexts, which a sweep feeds, saves, resumes and merges.
+"""Running sums over contexts, from which a Jacobian lens is computed; a sweep updates, saves, resumes and merges them.
 
-For each context the last token is run in many copies, each with a graph, and copy k gives the gradient of channel k of
-its last stream: one backward pass gives as many rows of every layer's Jacobian as there are copies.
+For each context, the last token is run in many copies, and copy k gives the gradient of channel k of the last residual
+stream. One backward pass thus gives as many rows of every layer's Jacobian as there are copies.
 
-Source: Gurnee et al. 2026, the Jacobian lens, with the target at the source's own position.
+Source: Gurnee et al. 2026, the Jacobian lens. Here the derivative is that of the last stream at the same position as
+the stream with respect to which it is taken.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from unembed.stream.run import run
 from unembed.sweeps.reducers.reducer import Need, Summed
 
 COPIES = 96
-"""Copies of the last token that are run at once."""
+"""Number of copies of the last token that are run at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class LensMeans:
-    """The means over contexts that make a lens; see `JacobianLens` for the fields."""
+    """The means over contexts of which a lens consists; see `JacobianLens` for the fields."""
 
     before: Float[Tensor, "layer d_model d_model"]
     middle: Float[Tensor, "layer d_model d_model"] | None
@@ -43,14 +44,14 @@ class LensMeans:
 
 
 class JacobianSums(Summed):
-    """Sums of Jacobians, for the even and the odd contexts, and of streams; each batch is one context.
+    """Sums of Jacobians (separately for even and odd contexts) and of residual streams; each batch is one context.
 
     Memory: float32 Jacobians of each layer's resid_pre and resid_mid for each half of the contexts, so
     16 * layers * d_model^2 bytes, and the activations of `COPIES` tokens.
     """
 
     def start(self, lm: Decoder) -> None:
-        """Start without contexts."""
+        """Set all sums to zero."""
         self._lm, layers, width = lm, lm.n_layers, lm.d_model
         self._has_middle = torch.tensor([has_point(lm, "resid_mid", n) for n in range(layers)])
         self._sums = {
@@ -67,11 +68,11 @@ class JacobianSums(Summed):
 
     @property
     def needs(self) -> Collection[Need]:
-        """None: the passes are its own."""
+        """Empty, because these sums run the model themselves."""
         return ()
 
     def update(self, batch: Batch) -> None:
-        """Add a context."""
+        """Add the Jacobians and streams of one context."""
         window, half = batch.tokens[0].to(self._lm.device), batch.number % 2
         self._add_means(window)
         self._add_jacobians(window, half)
@@ -79,7 +80,7 @@ class JacobianSums(Summed):
 
     @torch.no_grad()
     def _add_means(self, window: Int[Tensor, " pos"]) -> None:
-        """Add the streams after the first few positions, and the final norm's scale there."""
+        """Add the residual streams and the final norm's scales of all but the first few positions."""
         lm, sums = self._lm, self._sums
         found = run(lm, window, sorted({point for point, _ in source_points(lm)}), logits=False)
         for n in range(lm.n_layers):
@@ -92,7 +93,7 @@ class JacobianSums(Summed):
         sums["positions"] += len(window) - SKIPPED
 
     def _add_jacobians(self, window: Int[Tensor, " pos"], half: int) -> None:
-        """Add the Jacobians of a context, at its last position."""
+        """Add the Jacobians at the last position of a context."""
         lm = self._lm
         cache = cache_of(lm, window[:-1])
         for start in range(0, lm.d_model, COPIES):
@@ -104,7 +105,7 @@ class JacobianSums(Summed):
                 into[:, start:end] += gradient.to(into).T
 
     def result(self) -> LensMeans:
-        """Return the means; the cosines of the halves are 0 where there is only one context."""
+        """Return the means; `halves` is 0 if there is only one context."""
         sums, n = self._sums, int(self._sums["contexts"].sum())
         first, second = sums["before"].flatten(2)
         positions = sums["positions"]

@@ -2,8 +2,8 @@
 
 A component's contribution is the dot product of the vector that it adds to the residual stream with one direction: the
 token's unembedding vector, carried back through the final norm and the layers in between. Each norm divides by the
-scale that it had in the run. Terms that are not vectors of the stream have rows of their own: the biases of norms and
-of the unembedding, and the effect of a logit soft cap.
+scale that it had in the run. Terms that are not vectors in the residual stream have separate rows: the biases of norms
+and of the unembedding, and the effect of a logit soft cap.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def attribution(
     """Split a token's logit at a position, or its difference to another token's, into what each component adds to it.
 
     Args:
-        tokens: a prompt, or a run that captured `points_needed(lm, by)` and the logits. Of the attention patterns, the
-            run may have only the row of this position.
+        tokens: a prompt, or a run that captured `points_needed(lm, by)` and the logits. If it captured attention
+            patterns, the row of this position is enough.
         token: the token whose logit is attributed.
         position: the position whose prediction is attributed; the last by default.
         against: a second token; if given, the difference of the two logits is attributed.
@@ -186,7 +186,7 @@ def attribution(
 
 
 def _run(lm: Decoder, tokens: Tokens, position: int, by: By, edits: Edits) -> Run:
-    """Run the prompt and capture what an attribution at one position needs; of patterns, only that position's row."""
+    """Run the prompt and capture what an attribution needs; of attention patterns, only the row of the position."""
     ids, mask = prepare(lm, tokens)
     row = column_of(mask, position)
     return run(lm, ids, points_needed(lm, by, as_edits(edits)), edits, attention_mask=mask, pattern_row=row)
@@ -200,7 +200,8 @@ def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
 def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
     """Add one row for each head of a layer, or with `by="source"` one row for each head and source token.
 
-    `u` is the direction on which the layer's output is projected. Heads of other mixers than attention are not split.
+    `u` is the direction on which the layer's output is projected. Heads of layers without attention (such as linear
+    attention) are not split by source.
     """
     site = lm.structure.blocks[layer].mixer
     assert site is not None
@@ -313,7 +314,7 @@ def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, w
 def memory_contributions_per_unit(
     lm: Decoder, seen: Run, layers: Sequence[int], position: int, token: str | int, against: str | int | None = None
 ) -> list[Float[Tensor, " d_mlp"]]:
-    """Return v_i . u: what each memory of some layers adds to a logit (or a difference) per unit of its coefficient.
+    """Return v_i . u: what each memory (FFN neuron) adds to a logit, or a difference, per unit of its coefficient.
 
     Multiplied by the coefficients of the run, these are the memory rows of `attribution(..., by="memory")`. Models in
     which only some layers have memories work too. The run must have captured `memory_points(lm)`, the last resid_post

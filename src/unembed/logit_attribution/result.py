@@ -1,4 +1,4 @@
-"""The result of an attribution: a logit as a sum of contributions, and how the logit falls without the largest ones."""
+"""The result of an attribution: a logit as a sum of contributions, and how far it falls without each component."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from unembed.validation import positive_int
 
 @dataclass(frozen=True)
 class Row:
-    """The contribution of one component, such as a head, a memory or a bias.
+    """The contribution of one component, such as a head, a memory (FFN neuron) or a bias.
 
-    `index` is the number of the head or memory, `source` the source position; None where the component has none.
+    `index` is the index of the head or memory in its layer, `source` the source position. `layer`, `index` and `source`
+    are None for components without one.
     """
 
     label: str
@@ -43,11 +44,11 @@ class EffectRow:
     direct: float
     total: float | None
     is_last: bool = False
-    """Whether it is in the last layer, where only the rest of that layer and the final norm can react to it."""
+    """Whether it is in the last layer, so that only the rest of that layer and the final norm depend on its output."""
 
     @property
     def note(self) -> str:
-        """Say how direct and total effect disagree; empty if they agree within a factor of two."""
+        """How the direct and the total effect disagree, in words; empty if they agree within a factor of two."""
         if self.total is None:
             return "not ablated"
         later = "what follows in this layer and the final norm" if self.is_last else "later layers"
@@ -66,7 +67,7 @@ class Effects(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row for each component: direct effect (its contribution), total effect, and where they disagree."""
+        """Return a row for each component: direct effect (its contribution), total effect, and how they disagree."""
         columns = {
             "writer": [row.label for row in self.rows],
             "direct_effect": [row.direct for row in self.rows],
@@ -78,7 +79,7 @@ class Effects(Displayed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Attribution(Displayed):
-    """The logit of a token, or the difference of two, as a sum; the tensors have one entry for each component."""
+    """The logit of a token, or the difference of two logits, as a sum; tensors have an entry for each contribution."""
 
     token: int
     against: int | None
@@ -90,28 +91,29 @@ class Attribution(Displayed):
     layer: Int[Tensor, " row"]
     index: Int[Tensor, " row"]
     source: Int[Tensor, " row"]
-    """The source position. It, `layer` and `index` are -1 where the component has none; `rows` and tables have None."""
+    """The source position. `layer`, `index` and `source` are -1 for components without one; `rows` and tables have None
+    there."""
     contribution: Float[Tensor, " row"]
     logit: float
     """The model's own logit, or difference of logits."""
     total: float
     """The sum of the contributions."""
     error: float
-    """|total - logit| over the larger of |logit| and the largest contribution."""
+    """|total - logit|, divided by the larger of |logit| and the largest absolute contribution."""
     provenance: Provenance
     measure_effects: Callable[["Attribution", Sequence[Row]], list[float | None]] | None = field(
         default=None, metadata={"saved": False}
     )
-    """How total effects are measured; set by `trace.attribution`, which has the run. Not saved or pickled."""
+    """Function that measures total effects by running the prompt again; from `trace.attribution`. Not saved."""
     experts: tuple[tuple[int, int] | None, ...] = ()
     """For each layer, the number of experts and of memories per expert; None for a layer without experts."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: everything except the run."""
+        """Return the fields to pickle: all except `measure_effects`, which refers to the run."""
         return {**vars(self), "measure_effects": None}
 
     def with_effects(self, top: int = 20) -> Effects:
-        """Return the `top` components with total effects: how much the logit falls if that one alone is set to zero.
+        """Return the `top` components with total effects: how far the logit falls if only this one is set to zero.
 
         Raises:
             Unsupported: the attribution does not come from a trace, or splits heads by source token.
@@ -153,7 +155,7 @@ class Attribution(Displayed):
         return [self._row(i) for i in range(len(self))]
 
     def to_table(self) -> Table:
-        """Return a row for every component, the largest contribution of either sign first.
+        """Return a row for every component, those with the largest absolute contribution first.
 
         `layer`, `index` and `source` are empty where a component has none.
         """
@@ -167,7 +169,7 @@ class Attribution(Displayed):
         return Table(title, columns, self.provenance)
 
     def top(self, top: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:
-        """Return the largest contributions of either sign; with `among`, only of the rows where it is True."""
+        """Return the rows with the largest absolute contributions; with `among`, only rows where it is True."""
         sizes = self.contribution.abs() if among is None else torch.where(among, self.contribution.abs(), -1.0)
         count = min(positive_int("top", top), len(self) if among is None else int(among.sum()))
         return [self._row(int(i)) for i in sizes.topk(count).indices]
