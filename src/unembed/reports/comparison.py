@@ -10,9 +10,9 @@ from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table
 
 _NUMBER = "here"
-"""The column of the tables "here and published" that has the measured numbers."""
+"""Name of the column with measured numbers, in tables of measured and published numbers."""
 VERDICTS = "verdicts"
-"""The name of the table with a line for each claim and a column of verdicts for each model."""
+"""Name of the table of verdicts: a line for each claim, a column for each model."""
 _PARTS = ("", "_low", "_high", "_n")
 
 

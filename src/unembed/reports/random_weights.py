@@ -27,7 +27,7 @@ from unembed.version import __version__
 
 M = TypeVar("M")
 SEED = 20_210_905
-"""Of the control's weights; far from the small seeds that people give their own random models."""
+"""Seed of the control's weights; not a small number, because people use those for their own random models."""
 
 
 def with_random_weights(lm: Decoder, seed: int = SEED) -> Decoder:

@@ -24,9 +24,9 @@ SHIPPED = "shipped"
 
 
 STUDIES: Mapping[str, bool] = {"geva2021": False, "geva2022": True, "elhage2021": True}
-"""Every report by name, that of its module; whether it reads the text that comes with the package where none is given.
+"""The reports by name, which is also the name of the module, and whether each uses the shipped text if none is given.
 
-A study is one row here and one module that has `run(lm, corpus, work, **options) -> Report`.
+The module has a function `run(lm, corpus, work, **options) -> Report`.
 """
 
 

@@ -34,7 +34,7 @@ _OF_OUTPUTS = {
     *("copying", "skip-trigrams", "bugs", "induction by weights", "one position"),
     *("copying in deeper models", "skip-trigrams in deeper models", "bugs in deeper models"),
 }
-"""Quantities that read what heads write by the unembedding; a lens carries it through the layers that follow."""
+"""Names of the quantities that decode the outputs of heads with the unembedding; a fitted lens changes them."""
 STUDY = Study[Measurements](
     "elhage2021",
     "Transformer circuits of {model}",

@@ -45,7 +45,7 @@ from unembed.results import Provenance
 from unembed.stream.capture_points import has_point
 
 HALF = 24
-"""Tokens of text that the example of one position repeats."""
+"""Largest number of tokens in the text that `Measurements.example` repeats."""
 DRAWS = 5
 """Number of times that sources are shuffled among a head's triples, for comparison with the triples themselves."""
 

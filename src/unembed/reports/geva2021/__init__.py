@@ -1,8 +1,9 @@
-"""Geva et al. 2021, "Transformer Feed-Forward Layers Are Key-Value Memories": its experiments on any decoder.
+"""The report on Geva et al. 2021, "Transformer Feed-Forward Layers Are Key-Value Memories", for any decoder.
 
-The study takes one sweep for triggers and examples together, one reading of all values, and shortened triggers for a
-sample of keys. Where the paper leaves a choice open, or its released code does something else, there is an option; see
-`Options`.
+One pass over the corpus finds the prefixes on which each memory (FFN neuron) has its largest coefficients (its
+triggers), and measures how each layer changes predictions. The study also decodes all value vectors to tokens, and
+removes tokens from the triggers of sampled memories. Where the paper
+leaves a choice open, or its released code differs from its text, there is an option; see `Options`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure how well the rules for patterns agree with people, by labels on the same prefixes."""
+"""Measure how well the rules that find patterns agree with people who labelled the same prefixes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from unembed.reports.geva2021.patterns import Finder, Pattern
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 RULE = "rules"
-"""The name of the rules as an annotator."""
+"""The name of the rules in the list of annotators."""
 
 
 def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> list[dict[str, Any]]:
-    """Convert the patterns in a key's prefixes to labels of the annotation store; no pattern has a label of its own."""
+    """Convert the patterns of a key to rows of the annotation store: one for each pattern, or one for "no pattern"."""
     notes: list[tuple[str, dict[str, Any]]] = [
         (p.what, {"pattern": p.kind, "members": sorted(p.members)}) for p in found
     ] or [(NONE, {"pattern": None, "members": []})]
@@ -30,10 +30,10 @@ def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> 
 def rule_labels(
     finder: Finder, text: TokenStream, triggers: KeyTriggers, keys: Iterable[tuple[int, int]]
 ) -> list[dict[str, Any]]:
-    """Return what the rules find in the prefixes that people saw, as labels of the annotation store.
+    """Return the patterns that the rules find in the prefixes that people saw, as rows of the annotation store.
 
     Args:
-        keys: layer and number of each.
+        keys: layer and key number of each key; see `KeyTriggers`.
     """
     found: list[dict[str, Any]] = []
     for layer, key in keys:
@@ -46,10 +46,11 @@ def rule_labels(
 def compared(
     labels: Iterable[Mapping[str, Any]], finder: Finder, text: TokenStream, triggers: KeyTriggers
 ) -> dict[str, np.ndarray]:
-    """Return Cohen's kappa for each two annotators, the rules included, on each question; empty without labels.
+    """Return Cohen's kappa on each question for each pair of annotators; the rules count as an annotator.
 
     Args:
-        labels: rows of `Index.labels()`; only those that the annotation screen stored for keys count.
+        labels: rows of `Index.labels()`; only those that the annotation screen stored for keys are used. If there are
+            none, the columns are empty.
     """
     people = [row for row in labels if row["kind"] == "key" and "pattern" in (row["notes"] or {})]
     of_key = [{**row, "index": _key_of(row, triggers)} for row in people]
@@ -63,7 +64,7 @@ def _key_of(row: Mapping[str, Any], triggers: KeyTriggers) -> int:
 
 
 def kappas(labels: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Return Cohen's kappa for each two annotators on each question, as columns."""
+    """Return a table (column name to array) with Cohen's kappa on each question for each pair of annotators."""
     rows = [
         (found.question, pair, found.items, np.nan if kappa is None else kappa)
         for found in label_agreement(labels)

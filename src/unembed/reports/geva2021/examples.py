@@ -1,9 +1,11 @@
-"""Measure what every layer does to random prefixes: streams, updates and coefficients at chosen positions.
+"""Measure what the FFN of every layer does to the prediction, at the last positions of random prefixes (the examples).
 
-One pass gives all data of Figs. 7 to 11. For each prefix and layer these are: the tokens ranked first by the residual
-r, the update y and the output o = r + y; the ranks of the output's token in r and in y; the probability that the
-residual gives the model's final prediction w = top(o of the last layer); how many memories are active; and whether any
-memory ranks first the token that the layer does.
+One pass over the text gives all data for Figs. 7 to 11. For each example and layer these are:
+
+- the top tokens of the residual stream before the FFN (r), of the FFN's update (y) and of the output (o = r + y);
+- the ranks in r and in y of the top token of o;
+- the probability that r gives the model's prediction (the top token of o in the last layer);
+- how many memories (FFN neurons) are active, and whether the value vector of any has the top token of y or o.
 
 Source: Geva et al. 2021, section 5.
 """
@@ -47,18 +49,19 @@ REAL = {
 }
 CLAIMS = ("any_value", "any_active", "any_output")
 CARRIED = 0.9
-"""Share of the summed |m| ||v|| that the smallest set of memories must carry to count as active."""
+"""Share of the sum of |m| ||v|| over a layer: the fewest memories that reach it count as active."""
 
 
 class Examples(Reducer):
-    """The layers' predictions at chosen positions.
+    """A reducer that measures the layers' predictions at chosen positions of the text.
 
     Args:
-        positions: places on the corpus axis, rising.
-        basis: how streams, updates and values are read.
-        fraction: the fraction of the largest |m|, above which a memory counts as active.
-        hidden: tokens that are never predictions (never learned ones).
-        usual: the usual size of each memory's coefficient, layer by layer; None to leave out what depends on it.
+        positions: token positions in the corpus, in increasing order.
+        basis: how the residual stream, updates and value vectors are decoded to tokens.
+        fraction: a memory also counts as active if |m| is at least this fraction of the layer's largest |m|, where m is
+            its coefficient.
+        hidden: mask of tokens that are never predictions (tokens that the model never learned).
+        usual: for each layer, the root mean square of each memory's coefficient; when None, `above_usual` is NaN.
 
     Memory: 55 bytes for each example and layer, and the tensors of a batch's examples.
     """
@@ -76,7 +79,7 @@ class Examples(Reducer):
         self.basis: Basis = basis
 
     def settings(self) -> str:
-        """Return class and settings, with the positions as a checksum."""
+        """Return the settings as a string, with a hash of the positions."""
         import hashlib
 
         places = hashlib.sha256(np.array(self.positions).tobytes()).hexdigest()[:16]
@@ -84,7 +87,7 @@ class Examples(Reducer):
         return f"Examples({places}, {self.basis!r}, {self.fraction}, {left_out})"
 
     def start(self, lm: Decoder) -> None:
-        """Find the first token of every value, and make room for the results."""
+        """Find the top token of every value vector, and allocate the results."""
         self._lm, self._n = lm, len(self.positions)
         self._wanted = torch.tensor(self.positions, dtype=torch.long)
         self._layers = range(lm.n_layers)
@@ -92,7 +95,7 @@ class Examples(Reducer):
         for layer in self._layers:
             self._norms.append(written_values(lm, layer).norm(dim=-1))
             signed = lm.feed_forward(layer).is_gated or lm.feed_forward(layer).activation != "relu"
-            # A memory with a negative coefficient adds -v, so its first token is the one that -v ranks first.
+            # A memory with a negative coefficient adds -v, so the top token of -v is needed too.
             first, flipped = first_tokens(lm, layer, basis=self.basis, negated=signed, hidden=self.hidden)
             self._tops.append(first)
             self._flipped.append(flipped)
@@ -106,7 +109,7 @@ class Examples(Reducer):
 
     @property
     def needs(self) -> Collection[Need]:
-        """Return the streams before and after the FFN, its output and its coefficients, for every layer."""
+        """The activations to capture in every layer: stream before and after the FFN, its output and coefficients."""
         found = []
         for layer in self._layers:
             found += [("coefficients", layer), ("mlp_out", layer), ("resid_post", layer)]
@@ -115,7 +118,7 @@ class Examples(Reducer):
         return found
 
     def _places(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the rows and columns of the batch that hold examples, and the numbers of these examples."""
+        """Return the rows and columns of the examples in the batch, and the examples' indices in `positions`."""
         if self._at is None or self._at[0] is not batch:
             rows, columns = torch.where(torch.isin(batch.positions, self._wanted) & batch.counted)
             which = torch.searchsorted(self._wanted, batch.positions[rows, columns])
@@ -130,7 +133,7 @@ class Examples(Reducer):
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
-        """Evaluate the tensors that were stored for this batch."""
+        """Compute the results of the examples in this batch from the stored tensors."""
         _, _, which = self._places(batch)
         self._at = None
         if not len(which):
@@ -139,7 +142,7 @@ class Examples(Reducer):
         self._captured = {}
         y = torch.stack([captured["mlp_out", n] for n in self._layers])
         o = torch.stack([captured["resid_post", n] for n in self._layers])
-        # Parallel blocks have no stream between attention and FFN. There, r is everything except the FFN's update.
+        # In parallel blocks the stream has no state between attention and FFN, so r is the output without the update.
         r = torch.stack([captured.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
         final = read(self._lm, o[-1], 1, basis=self.basis, hidden=self.hidden).ids
         output = read(self._lm, o, 1, basis=self.basis, hidden=self.hidden).ids
@@ -161,21 +164,20 @@ class Examples(Reducer):
     def _of_memories(
         self, layer: int, m: Float[Tensor, "example d_mlp"], tops: Int[Tensor, "2 example"]
     ) -> dict[str, Tensor]:
-        """Count active memories, and those that rank first the same token as the update and the output."""
+        """Count the active memories of a layer, and those whose top token is that of the update or the output."""
         update, output = tops.to(m.device)[..., None]
         top, flipped = self._tops[layer], self._flipped[layer]
         size = m.abs()
         weight = (size * self._norms[layer]).sort(dim=-1, descending=True).values.cumsum(dim=-1)
         total = weight[:, -1:]
-        # The smallest set that carries the share: all values before the cumulative sum reaches it, and the one that
-        # reaches it.
+        # The number of memories before the cumulative sum reaches the share, plus the one with which it does.
         carrying = (weight < CARRIED * total).sum(dim=-1) + (total[:, 0] > 0)
         of_values = top == update
         if flipped is None:
             pushed = top.expand(m.shape)
         else:
             pushed = torch.where(m < 0, flipped, top)
-            if self._lm.is_signed(layer):  # a gated memory has no positive end: it may add v or -v
+            if self._lm.is_signed(layer):  # a gated memory may add v or -v
                 of_values |= flipped == update
         active = m != 0
         agreeing = (active & (pushed == update)).sum(dim=-1)
@@ -198,13 +200,13 @@ class Examples(Reducer):
         return ((size >= usual) & (usual > 0)).float().mean(dim=-1)
 
     def merge(self, other: Examples) -> None:
-        """Add the examples that the other reducer saw."""
+        """Copy the results of the examples that the other reducer has measured."""
         for name, theirs in other._found.items():
             self._found[name][:, other._done] = theirs[:, other._done]
         self._done |= other._done
 
     def result(self) -> dict[str, np.ndarray]:
-        """Return arrays (layer, example): predictions (token ids), probability, shares, claims."""
+        """Return a dict of arrays (layer, example), and "done": which examples have been measured."""
         return {**{k: v.copy() for k, v in self._found.items()}, "done": self._done.copy()}
 
     def state(self) -> dict[str, Any]:
@@ -218,16 +220,16 @@ class Examples(Reducer):
 
 
 def _participation(lengths: Float[Tensor, "example d_mlp"]) -> Float[Tensor, " example"]:
-    """Return (sum a)^2 / (n sum a^2) of each row: 1 if all are equally long, 1 / n if one alone is not 0."""
+    """Return (sum a)^2 / (n sum a^2) of each row a with n entries: 1 if all are equal, 1 / n if only one is not 0."""
     total, squares = lengths.sum(dim=-1), lengths.square().sum(dim=-1)
     return total.square() / squares.clamp_min(torch.finfo(lengths.dtype).tiny) / lengths.shape[-1]
 
 
 class CoefficientSizes(CoefficientSums):
-    """The root mean square of every memory's coefficient at chosen positions.
+    """A reducer that measures the root mean square of every memory's coefficient at chosen positions.
 
     Args:
-        positions: places on the corpus axis, rising.
+        positions: token positions in the corpus, in increasing order.
     """
 
     def __init__(self, positions: Sequence[int]) -> None:
@@ -239,19 +241,19 @@ class CoefficientSizes(CoefficientSums):
         self.add(layer, tensor.double().square(), torch.isin(batch.positions, self._wanted) & batch.counted)
 
     def result(self) -> list[Float[Tensor, " _"]]:
-        """Return the sizes, layer by layer."""
+        """Return for each layer the root mean square of each memory's coefficient."""
         return [(total / max(len(self.positions), 1)).sqrt().float() for total in super().result()]
 
 
 def draw_positions(stream: TokenStream, n: int, how: str, seed: int, name: str) -> Int[np.ndarray, " n"]:
-    """Draw the last positions of random prefixes, without repetition, in corpus order.
+    """Draw random prefixes and return their last token positions in the corpus, distinct and in increasing order.
 
     Args:
         how: "prefixes" or "sentences"; see `Options.draw`.
         name: the name of the corpus, for the error message.
 
     Raises:
-        InvalidInput: the corpus is too small; the message states their number.
+        InvalidInput: the corpus has fewer than n such prefixes.
     """
     random = np.random.default_rng([seed, 2021])
     begin, end = np.maximum(stream.start[:-1], stream.first), np.asarray(stream.start[1:])

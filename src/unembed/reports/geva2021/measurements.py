@@ -1,4 +1,4 @@
-"""Measure everything in the study, in stages that an interrupted run does not repeat; presentation lies elsewhere."""
+"""Run all measurements of the study, and store each finished step for a run that is interrupted."""
 
 from __future__ import annotations
 
@@ -37,18 +37,21 @@ class Measurements:
     """The measurements from which the report's sections are made.
 
     Attributes:
-        corpus_fingerprint: the fingerprint of the text and its cut.
-        text: the corpus of the triggers in tokens.
-        example_text: the corpus of the examples; the same one unless the options name another for triggers.
-        examples: (layer, example) arrays of `Examples`.
-        left_out: the number of drawn examples that are left out: positions with massive activations.
-        agreement: values against triggers.
-        changes: (key, trigger, kind) relative changes of the perturbed keys.
-        perturbed: these keys, (key, 2): layer and number of the key.
-        patterns: shares and numbers for the keys looked at, and for sets of random prefixes.
-        judged: what a judge finds in the prefixes of the keys looked at; empty without one.
-        people: how far the rules agree with the labels of the index; empty without an index.
-        index_settings: the settings of the index that gave the triggers; None without one.
+        corpus_fingerprint: a hash of the text and of how it is cut into segments.
+        text: the tokens of the corpus from which the triggers come.
+        example_text: the tokens of the corpus from which the examples come; the same corpus unless the options name
+            another one for triggers.
+        triggers: the prefixes with the largest coefficients (the triggers), for each key.
+        positions: the last token position of each example in `example_text`.
+        examples: results of the reducer `Examples`, arrays (layer, example).
+        left_out: the number of drawn examples that are left out, because the position has massive activations.
+        agreement: the top token of each value vector, compared with the tokens that follow the triggers.
+        changes: relative change of a key's coefficient if a trigger loses a token, (key, trigger, kind of token).
+        perturbed: the keys of `changes`: layer and key number, (key, 2).
+        patterns: for sampled keys and for sets of random prefixes, the share of prefixes with each kind of pattern.
+        judged: the patterns that a judge finds in the same prefixes; empty without a judge.
+        people: agreement of the rules with people's labels in the index; empty without an index.
+        index_settings: the settings of the index from which the triggers come; None without an index.
     """
 
     lm: Decoder
@@ -72,7 +75,7 @@ class Measurements:
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
-        """The tokens left out of every reading."""
+        """A mask of the tokens to leave out of rankings; None for no tokens."""
         return hidden_tokens(self.lm, self.options.include_unlearned)
 
     @property
@@ -82,12 +85,12 @@ class Measurements:
 
     @property
     def upper(self) -> int:
-        """The first of the "upper layers"."""
+        """The index of the first of the "upper layers"; see `first_upper`."""
         return first_upper(self.n_layers)
 
     @property
     def provenance(self) -> Provenance:
-        """The provenance: model, corpus, basis, seed, and the options that change numbers."""
+        """The provenance of every table: model, corpus, basis, seed, and the options that change numbers."""
         o = self.options
         names = ("draw", "triggers", "target", "values_basis", "fraction", "semantic")
         notes: dict[str, Any] = {name: getattr(o, name) for name in names}
@@ -97,7 +100,12 @@ class Measurements:
         return self.lm.provenance(corpus=corpus, basis=o.basis, seed=self.seed, notes=notes)
 
     def prefix_text(self, position: int, *, example: bool = False) -> str:
-        """Return the text of a trigger (or an `example`), only its end if it is long; empty if there is none."""
+        """Return the text of the prefix that ends at `position`, shortened to its end; "" for a negative position.
+
+        Args:
+            position: token position in the corpus of the triggers.
+            example: take the position in the corpus of the examples instead.
+        """
         if position < 0:
             return ""
         body = (self.example_text if example else self.text).prefix(position, special=False)
@@ -106,15 +114,15 @@ class Measurements:
 
 
 SNIPPET = 160
-"""Characters of a prefix that a table shows."""
+"""Largest number of characters of a prefix in a table."""
 
 
 CONTROL_SENTENCES = 2000
-"""Segments of the text that the control is run on."""
+"""Number of segments of the text for the control with random weights."""
 
 
 def control_corpus(m: Measurements) -> Corpus:
-    """Return random segments of the study's text, each as a separate text."""
+    """Return random segments of the study's text as a corpus, each segment a text of its own."""
     random = np.random.default_rng([m.seed, 13])
     n = min(CONTROL_SENTENCES, m.example_text.n_segments)
     chosen = set(random.choice(m.example_text.n_segments, n, replace=False).tolist())
@@ -127,11 +135,11 @@ def control_corpus(m: Measurements) -> Corpus:
 
 
 def with_known_bases(lm: Decoder, options: Options) -> Options:
-    """Return the options with bases that this model has.
+    """Return the options, with "raw" replaced by "final" for a model with an adaptive softmax.
 
     An adaptive softmax has no single matrix E whose scores can be compared over the whole vocabulary. For such a model
-    "raw" becomes "final", its own log-probabilities, as in the released code. (WikiLM has no final norm that this would
-    add.)
+    the basis is therefore "final": the model's own log-probabilities, as in the released code. WikiLM, the paper's
+    model, has no final norm, so that "final" adds none.
     """
     return options if comparable_basis(lm) == "raw" else replace(options, basis="final", values_basis="final")
 
@@ -202,7 +210,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
 
 
 def by_lens(m: Measurements) -> Measurements | None:
-    """The same measurements with values read by the model's fitted lens; None where they are not read raw."""
+    """Return the measurements with value vectors decoded by the fitted lens; None if `values_basis` is not "raw"."""
     if m.options.values_basis != "raw":
         return None
     agreed = values.agreement(m.lm, m.text, m.triggers, basis="jacobian", target=m.options.target, hidden=m.hidden)
@@ -210,10 +218,10 @@ def by_lens(m: Measurements) -> Measurements | None:
 
 
 def with_index_settings(options: Options, index: Index) -> Options:
-    """Return the options with the settings of the index: how triggers were chosen, and how many there are.
+    """Return the options, with the index's own settings for how triggers were chosen and how many there are.
 
     Raises:
-        InvalidInput: it holds fewer triggers for each key than are to be looked at for patterns.
+        InvalidInput: the index has fewer triggers for each key than `options.shown`.
     """
     stored = int(index.manifest.settings["top"])
     if stored < options.shown:
@@ -226,11 +234,11 @@ def with_index_settings(options: Options, index: Index) -> Options:
 
 
 USUAL = 200
-"""Examples from which the usual size of each gated memory's coefficient is taken."""
+"""Number of examples over which the root mean square of each gated memory's coefficient is taken."""
 
 
 def _examples(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Examples:
-    """Return the reducer of the examples; for gated layers it knows the usual size of every coefficient."""
+    """Return the reducer for the examples; models with gated layers need the root mean square of each coefficient."""
     usual = None
     if any(lm.is_signed(n) for n in range(lm.n_layers)):
         usual = _usual_sizes(lm, text, positions, work, options)
@@ -264,7 +272,7 @@ def _usual_sizes(
 def _from_corpus(
     lm: Decoder, corpus: TokenizedCorpus, positions: np.ndarray | None, work: Work, options: Options
 ) -> tuple[KeyTriggers, Arrays]:
-    """Collect triggers in one sweep and, if positions are given, examples in the same sweep."""
+    """Collect triggers in one pass over the corpus and, if positions are given, measure examples in that pass."""
     name, what = ("triggers", "triggers") if positions is None else ("sweep", "triggers and examples")
     of = "their corpus" if positions is None else "the corpus"
 
@@ -290,7 +298,7 @@ def _from_corpus(
 
 
 def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Arrays:
-    """Measure what every layer does to the examples, in one pass over the sentences that contain them."""
+    """Measure the examples, in one pass over only the segments that contain them."""
 
     def compute() -> Arrays:
         seen = _examples(lm, text, positions, work, options)
@@ -339,7 +347,7 @@ def _perturbed(
 def _people(
     index: Index, lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
 ) -> Arrays:
-    """Measure how well the rules agree with the labels that people left in the index."""
+    """Measure how well the rules that find patterns agree with the labels that people stored in the index."""
     rows = [row for row in index.labels().rows() if row["kind"] == "key"]
     return (
         annotator_agreement.compared(rows, pattern_search.finder(lm, text, work.seed, options), text, triggers)

@@ -1,4 +1,4 @@
-"""The options of the study: each choice that the paper leaves open, or that its released code makes differently."""
+"""The options of the study: choices that the paper leaves open, or where its released code differs from its text."""
 
 from __future__ import annotations
 
@@ -23,33 +23,37 @@ class Options:
     """Settings of the study; the defaults follow the paper's text except where noted.
 
     Attributes:
-        index: folder of an index of this model, from which triggers are taken instead of a sweep. How they were chosen
-            and how many there are is then the index's own setting, and `triggers` and `top` are not used.
-        trigger_corpus: text whose prefixes are the triggers, where it is not the examples' (the paper: triggers from
-            the training set, examples from the validation set); what `open_corpus` takes, as a path.
-        examples: random prefixes for Figs. 7 to 11 (paper: 4,000).
-        draw: "prefixes", any prefix of the corpus with equal chance (the paper's text), or "sentences", one random
-            prefix of each of as many random sentences (the released code).
-        triggers: "prefixes", every prefix may be a trigger (the text), or "sentences", each sentence at most once and
-            never its last prefix (the code).
-        target: "next", what follows the prefix (the text), or "last", its last token (what the released agreement
-            script compares with).
-        top: triggers for each key (paper: 50).
-        shown: of these, how many are looked at for patterns (paper: 25).
-        pattern_keys: keys of each layer looked at for patterns (paper: 10).
-        perturbed_keys: keys of each layer whose triggers are shortened (paper: 100).
-        perturbed_triggers: how many random ones of each such key's triggers are shortened (paper: all 50).
-        predictive: values with the largest probability to look at (paper: 100).
-        compositions: last-layer compositions to judge (paper: 100).
-        basis: how streams are read: "final", by the model's own last norm and readout (as in the follow-up's code), or
-            "raw", by the readout alone (the formula; the same where there is no last norm, as in WikiLM).
-        values_basis: the same for single values: "raw" is the paper's softmax(v E).
-        fraction: the fraction of the largest |m| of a layer, above which a memory also counts as active.
-        semantic: "wordnet" classes, or "both" these and neighbours in the embedding.
-        judge: finds patterns in addition to the rules, such as a language model; see
-        `unembed.annotation.judge`.
-        include_unlearned: read tokens that the model never learned, too; left out by default.
-        control: run the study on the same architecture with random weights, too.
+        index: folder of an index of this model that already has the triggers: the prefixes with each key's largest
+            coefficients. The index then decides how triggers are chosen; `triggers` is not used, and `top` only as an
+            upper limit.
+        trigger_corpus: path of a text (see `open_corpus`) from which the triggers come, if not from the corpus of the
+            examples. (The paper takes triggers from the training set and examples from the validation set.)
+        examples: number of random prefixes for Figs. 7 to 11 (paper: 4,000).
+        draw: how these prefixes are drawn: "prefixes", any prefix of the corpus with equal probability (the paper's
+            text), or "sentences", one random prefix from each of that many random sentences (the released code).
+        triggers: which prefixes may be triggers: "prefixes", every prefix (the paper's text), or "sentences", at most
+            one prefix of each sentence, and never the whole sentence (the released code).
+        target: the token that a value vector should predict: "next", the token after the trigger (the paper's text), or
+            "last", the trigger's last token (the released code).
+        top: number of triggers for each key (paper: 50).
+        shown: number of these triggers in which patterns are sought (paper: 25).
+        pattern_keys: number of keys of each layer for which patterns are sought (paper: 10).
+        perturbed_keys: number of keys of each layer whose triggers lose a token (paper: 100).
+        perturbed_triggers: number of random triggers of each such key that lose a token (paper: all 50).
+        predictive: number of value vectors with the largest top probability in Table 2 (paper: 100).
+        compositions: number of examples to judge in which the last layer's output has neither the residual's nor the
+            FFN's top token (paper: 100).
+        basis: how the residual stream is decoded to tokens: "final", with the final norm and the unembedding (as in the
+            code of Geva et al. 2022), or "raw", with the unembedding alone (the paper's formula; WikiLM, the paper's
+            model, has no final norm).
+        values_basis: how value vectors are decoded, as for `basis`; "raw" is the paper's softmax(v E).
+        fraction: a memory also counts as active if |m| is at least this fraction of the layer's largest |m|, where m is
+            its coefficient.
+        semantic: what makes tokens related in meaning: "wordnet" (classes of WordNet), or "both" (also neighbours in
+            the token embedding).
+        judge: finds patterns in addition to the rules, such as a language model; see `unembed.annotation.judge`.
+        include_unlearned: also include tokens that the model never learned.
+        control: also run the study on the same architecture with random weights.
     """
 
     index: str | None = None
@@ -101,7 +105,7 @@ class Options:
             raise InvalidInput(f"option {name}={getattr(self, name)}", why="it is out of range")
 
     def of_control(self) -> Options:
-        """Return settings of the control: a small sample, no index, no judge."""
+        """Return settings for the control with random weights: a small sample, no index, no judge."""
         return replace(
             self,
             index=None,

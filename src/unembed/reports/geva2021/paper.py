@@ -1,22 +1,22 @@
-"""The paper's model, WikiLM, with which layers and vocabularies are compared."""
+"""Facts about WikiLM, the model of the paper, for comparison with the model of the report."""
 
 from __future__ import annotations
 
 N_LAYERS = 16
 FIRST_UPPER = 10
-"""The first of its layers (from 0) in which values agree with their keys' triggers."""
+"""Its first "upper layer" (counted from 0), in which value vectors begin to predict the tokens after triggers."""
 N_MEMORIES = 4096
-"""Of each of its layers."""
+"""Memories (FFN neurons) in each of its layers."""
 D_VOCAB = 267_744
-"""Its words."""
+"""Words in its vocabulary."""
 NO_FIGURE = "The paper has no such figure."
 
 
 def at(*layers: int) -> tuple[float, ...]:
-    """Return the paper's layers, counted from 1, as shares of the depth."""
+    """Return the relative depth (0 to 1) of layers of WikiLM, which the paper counts from 1."""
     return tuple((layer - 1) / (N_LAYERS - 1) for layer in layers)
 
 
 def first_upper(n_layers: int) -> int:
-    """Return the first of the "upper layers": the layer at the relative depth of the paper's eleventh of sixteen."""
+    """Return the index of the first "upper layer": at the same relative depth as layer 11 of 16 in the paper."""
     return min(max(1, round(FIRST_UPPER * n_layers / N_LAYERS)), n_layers - 1) if n_layers > 1 else 0

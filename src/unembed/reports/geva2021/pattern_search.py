@@ -1,4 +1,4 @@
-"""Count patterns in the triggers of sampled keys: found by rule (in random prefixes too), and by a judge."""
+"""Find patterns in the triggers of sampled keys, by rules and by a judge; the rules also search random prefixes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def finder(lm: Decoder, text: TokenStream, seed: int, options: Options) -> patterns.Finder:
-    """Return the rules, with random prefixes of the corpus that show what is common."""
+    """Return a `Finder` of patterns that compares prefixes with random prefixes of the corpus."""
     kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
     everything = text.prefix_positions()
     random = np.random.default_rng([seed, 3])
@@ -37,9 +37,9 @@ def finder(lm: Decoder, text: TokenStream, seed: int, options: Options) -> patte
 
 
 def by_rule(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
-    """Return the shares of prefixes by kind of pattern.
+    """Return the share of prefixes with each kind of pattern, as columns of a table.
 
-    They cover sampled keys and as many sets of random prefixes (layer -1).
+    The rows are the sampled keys, and as many sets of random prefixes (their layer is -1).
     """
 
     def compute() -> Arrays:
@@ -49,7 +49,7 @@ def by_rule(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, o
         rules = finder(lm, text, work.seed, options)
         keys = _sampled(triggers, work, options)
         sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
-        # The same number of sets of random prefixes shows what the rules find where there is no pattern.
+        # Sets of random prefixes show what the rules find by chance.
         sets += [((-1, i), random.choice(everything, min(options.shown, len(everything)))) for i in range(len(keys))]
         rows = []
         for done, (key, places) in enumerate(sets):
@@ -64,7 +64,7 @@ def by_rule(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, o
 
 
 def by_judge(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
-    """Return what a judge finds in the prefixes of the same keys, and its agreement with the rules (Cohen's kappa)."""
+    """Return the patterns that the judge finds for the same keys, and its agreement with the rules (Cohen's kappa)."""
     judge = require_judge(options.judge)
 
     def compute() -> Arrays:
@@ -99,5 +99,5 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> Arrays:
 
 
 def _body(text: TokenStream, position: int) -> np.ndarray:
-    """Return a prefix without the special tokens in front."""
+    """Return the tokens of the prefix that ends at `position`, without leading special tokens."""
     return text.prefix(position, special=False)

@@ -1,14 +1,14 @@
-"""Patterns in a key's triggers, found by rule: what at least three prefixes share and chance does not explain (Fig. 2).
+"""Find patterns in a key's triggers by rules: features that at least three prefixes share, and more than by chance.
 
 - shallow: the last one, two or three tokens; or two to four tokens in a row anywhere in the prefix;
-- semantic: a WordNet class of meaning or of named things (optionally: neighbours in the model's embedding) to which at
-  least two different tokens belong.
+- semantic: a WordNet class, or optionally a group of neighbours in the token embedding, with at least two different
+  tokens from the ends of the prefixes.
 
-A pattern counts if random prefixes of the corpus contain it as often with a probability of at most `CHANCE`. Of
-several patterns in nearly the same prefixes, only the most significant is reported. People are replaced by rules here,
-so shares compare between layers, and with random prefixes, rather than with the paper's.
+A pattern counts if as many random prefixes of the corpus would share it with a probability of at most `CHANCE`. Of
+several patterns in nearly the same prefixes, only the most significant is reported. In the paper people found the
+patterns, so shares found by rules can be compared between layers and with random prefixes, but not with the paper.
 
-Source: Geva et al. 2021, section 3 (patterns in three or more of 25 prefixes, shallow or semantic).
+Source: Geva et al. 2021, section 3 and Fig. 2 (patterns in three or more of 25 prefixes, shallow or semantic).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from jaxtyping import Bool, Int
 from unembed.concepts.token_classes import Classes
 
 FEWEST = 3
-"""Prefixes that make a pattern."""
+"""Smallest number of prefixes that must share a pattern."""
 CHANCE = 1e-3
-"""Largest probability that random prefixes hold a pattern as often; for classes divided by how many were tried."""
+"""Largest probability that as many random prefixes share a pattern; for classes, divided by the number tried."""
 SAME = 0.6
-"""Share of prefixes (of the two sets' union) from which on two patterns of one kind are one."""
+"""Two patterns of one kind count as the same if the intersection over union of their prefixes is larger."""
 SEEN = 32
-"""Tokens at the end of a prefix in which words for a class are looked for."""
+"""Number of tokens at the end of a prefix that are checked for classes."""
 REFERENCE = 2000
-"""Random prefixes that show how common a pattern is."""
+"""Number of random prefixes from which the frequency of features is estimated."""
 
 Prefix = Int[np.ndarray, " _"]
 Feature = tuple[str, tuple[int, ...]]
@@ -48,15 +48,15 @@ class Pattern:
     what: str
     """"ends with", "contains" or "class"."""
     tokens: tuple[int, ...]
-    """The shared tokens; for a class, its number."""
+    """Ids of the shared tokens; for a class, a tuple with the index of the class."""
     members: frozenset[int]
-    """Which prefixes."""
+    """Indices of the prefixes that have the pattern."""
     chance: float
-    """Probability that this many random prefixes have it."""
+    """Probability that at least as many random prefixes have the pattern."""
 
 
 def surface(prefix: Prefix) -> set[Feature]:
-    """Return the last tokens of a prefix and the n-grams that it contains."""
+    """Return the shallow features of a prefix: its last one to three tokens, and the n-grams (2 to 4) in it."""
     ids = prefix.tolist()
     found: set[Feature] = {("ends with", tuple(ids[-n:])) for n in (1, 2, 3) if len(ids) >= n}
     for n in (2, 3, 4):
@@ -65,7 +65,7 @@ def surface(prefix: Prefix) -> set[Feature]:
 
 
 def meanings(prefix: Prefix, classes: Classes, kinds: Sequence[str]) -> dict[Feature, set[int]]:
-    """Return the classes of the words at the end of a prefix, each with these words."""
+    """Return the classes of the last tokens of a prefix, each with the set of these tokens that belong to it."""
     found: dict[Feature, set[int]] = defaultdict(set)
     for token in dict.fromkeys(prefix[-SEEN:].tolist()):
         for number in classes.of(token).tolist():
@@ -76,7 +76,7 @@ def meanings(prefix: Prefix, classes: Classes, kinds: Sequence[str]) -> dict[Fea
 
 @dataclass(frozen=True, eq=False)
 class Finder:
-    """Looks for patterns in sets of prefixes, given how common each feature is in random prefixes."""
+    """Finds patterns in sets of prefixes, given how common each feature is in random prefixes (`rates`)."""
 
     classes: Classes | None
     kinds: tuple[str, ...]
@@ -85,7 +85,7 @@ class Finder:
 
     @classmethod
     def of(cls, reference: Sequence[Prefix], classes: Classes | None, kinds: Sequence[str]) -> Finder:
-        """Build a finder from random prefixes and the classes of the vocabulary (None: no semantic patterns)."""
+        """Return a finder, given random prefixes and classes of tokens; no semantic patterns if `classes` is None."""
         counts: dict[Feature, int] = defaultdict(int)
         for prefix in reference:
             for feature in surface(prefix):
@@ -97,11 +97,11 @@ class Finder:
         return cls(classes, tuple(kinds), {f: (c + 1) / (n + 1) for f, c in counts.items() if c > 0}, n)
 
     def rate(self, feature: Feature) -> float:
-        """Return the probability that a random prefix has the feature; one count is added, so that it is never 0."""
+        """Return the probability that a random prefix has the feature, with one count added so that it is never 0."""
         return self.rates.get(feature, 1 / (self.n_reference + 1))
 
     def patterns(self, prefixes: Sequence[Prefix]) -> list[Pattern]:
-        """Return the patterns of a key's triggers, most significant first."""
+        """Return the shallow and then the semantic patterns of a key's triggers, each most significant first."""
         shallow = self._distinct("shallow", _holders(map(surface, prefixes)), len(prefixes), CHANCE)
         if self.classes is None:
             return shallow
@@ -119,7 +119,7 @@ class Finder:
     def _by_other_words(
         self, pattern: Pattern, words: Sequence[dict[Feature, set[int]]], shallow: Sequence[Pattern]
     ) -> bool:
-        """Tell whether the class includes more than one word that a shallow pattern does not already cover."""
+        """Return whether at least two tokens of the class belong to no shallow pattern."""
         counts: dict[int, int] = defaultdict(int)
         for i in pattern.members:
             for token in words[i][pattern.what, pattern.tokens]:
@@ -152,12 +152,12 @@ def _holders(found: Iterable[Iterable[Feature]]) -> dict[Feature, frozenset[int]
 
 @cache
 def tail(n: int, p: float, k: int) -> float:
-    """Return the probability that at least k of n draws succeed, each with chance p."""
+    """Return the probability of at least k successes in n independent trials with success probability p."""
     return float(sum(comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1)))
 
 
 def covered(patterns: Iterable[Pattern], n: int, kind: str) -> Bool[np.ndarray, " n"]:
-    """Mark the prefixes that have a pattern of a kind."""
+    """Return a mask of the n prefixes that have a pattern of this kind ("shallow" or "semantic")."""
     found = np.zeros(n, bool)
     for pattern in patterns:
         if pattern.kind == kind:
@@ -166,7 +166,7 @@ def covered(patterns: Iterable[Pattern], n: int, kind: str) -> Bool[np.ndarray, 
 
 
 def described(pattern: Pattern, classes: Classes | None, strings: Callable[[Sequence[int]], list[str]]) -> str:
-    """Describe the pattern for a reader."""
+    """Return the pattern in words, such as: ends with “of the”."""
     if pattern.what == "class":
         assert classes is not None
         return f"{classes.names[pattern.tokens[0]]} ({classes.evidence[pattern.tokens[0]]})"

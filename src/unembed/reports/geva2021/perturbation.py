@@ -1,11 +1,11 @@
-"""Measure how much a key's coefficient falls if its triggers lose their first, last, or a random token (Fig. 3).
+"""Measure how a key's coefficient changes if its triggers lose their first, last, or a random token (Fig. 3).
 
-The coefficient is the one after the activation, at the end of the shortened prefix. Its change is relative to that of
-the whole prefix, so that -1 means that the key no longer fires (the floor for ReLU). Special tokens in front are kept.
-Triggers of one token are left out where nothing would remain.
+The coefficient is measured after the activation function, at the end of the shortened prefix. Its change is relative to
+the coefficient at the end of the whole prefix: -1 means that it becomes 0 (the lowest value with ReLU). Leading special
+tokens are never removed. A trigger is left out if it would have no tokens left.
 
-Source: Geva et al. 2021, section 3.2; the paper leaves open how changes are averaged: here over a key's triggers, then
-over keys.
+Source: Geva et al. 2021, section 3.2; the paper does not state how changes are averaged. Here they are
+averaged over the triggers of each key, then over keys.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ KINDS = ("first", "last", "random")
 
 @dataclass(frozen=True, eq=False)
 class Shortened:
-    """A prefix without one of its tokens, and the keys whose coefficients on it are measured."""
+    """A prefix without one of its tokens, and the comparisons for which a coefficient is measured on it."""
 
     tokens: Int[np.ndarray, " pos"]
     comparisons: list[tuple[int, int, int]]
-    """Sampled key, trigger, kind."""
+    """For each comparison, its index in the result of `changes`: (key, trigger, kind)."""
 
 
 def changes(
@@ -45,14 +45,16 @@ def changes(
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, "key trigger kind"]:
-    """Return the relative change (m' - m) / m of each sampled key's coefficient; NaN if there is no such trigger.
+    """Return the relative change (m' - m) / m of each key's coefficient if a trigger loses a token, or NaN.
+
+    The last axis is the kind of token that is removed, in the order of `KINDS`.
 
     Args:
-        keys: layer and number of the sampled ones.
-        most: how many random triggers of each key are shortened; all when None.
-        progress: called with passes done and passes in all.
+        keys: layer and key number of each sampled key.
+        most: the number of random triggers of each key that lose a token; all when None.
+        progress: called with the number of finished forward passes and their total number.
 
-    Memory: one batch's coefficients of one layer.
+    Memory: the coefficients of one layer for one batch.
     """
     found = np.full((len(keys), triggers.top, len(KINDS)), np.nan, dtype=np.float32)
     batches = []
@@ -80,7 +82,7 @@ def changes(
 def _jobs(
     text: TokenStream, triggers: KeyTriggers, keys: Sequence[tuple[int, tuple[int, int]]], seed: int, most: int | None
 ) -> list[Shortened]:
-    """Return the shortened prefixes of a layer's keys; equal ones only once."""
+    """Return the shortened prefixes for the given keys, sorted by length; equal prefixes are merged into one."""
     jobs: dict[bytes, Shortened] = {}
     for k, (layer, key) in keys:
         random = np.random.default_rng([seed, layer, key])

@@ -1,4 +1,4 @@
-"""The trigger examples of every key, from a sweep or from an index, with the tokens that follow them."""
+"""The triggers of every key: the prefixes of the corpus on which its coefficient is largest."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Lists = tuple[Tensor, Tensor] | tuple[list[float], list[int]]
 
 
 class OncePerSentence(TopTriggers):
-    """Triggers as the released code selects them: one prefix of each sentence, and never its last one.
+    """A reducer that selects triggers as the released code does: at most one of each sentence, never at its last token.
 
-    A sentence is treated as a document, so that the limit of one trigger for each document applies to it. The last
-    position of every segment is left out, because nothing follows it.
+    Each sentence counts as a document, because there is at most one trigger for each document. The last position of
+    every segment is left out, because no token follows it.
     """
 
     _changed: tuple[Batch, Batch] | None = None
@@ -40,53 +40,55 @@ class OncePerSentence(TopTriggers):
         return self._changed[1]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Offer the coefficients of a layer to its lists."""
+        """Update the top lists of a layer with its coefficients."""
         super().see(point, layer, tensor, self._as_documents(batch))
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Offer the coefficients of a layer of experts to its lists."""
+        """Update the top lists of a mixture-of-experts layer with its coefficients."""
         super().see_routed(layer, routed, self._as_documents(batch))
 
     def update(self, batch: Batch) -> None:
-        """Count the positions."""
+        """Count the token positions of the batch."""
         super().update(self._as_documents(batch))
         self._changed = None
 
 
 def reducer(how: str, top: int) -> Reducer:
-    """Return a reducer that selects triggers: "prefixes" as in the paper's text, "sentences" as in its code."""
+    """Return the reducer that selects `top` triggers for each key; see `Options.triggers` for `how`."""
     return OncePerSentence(top) if how == "sentences" else TopTriggers(top, min_prefix=1)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyTriggers:
-    """The triggers of every key, best first; the keys of all layers follow one another.
+    """The triggers of every key, largest coefficient first. The rows (keys) of all layers are concatenated.
 
-    The coefficient of a gated memory has either sign, and which of them is the positive one is a convention: negating
-    its up-projection and its value leaves the model as it is. Such a memory is therefore two keys, one for each sign,
-    and a layer of n gated memories has 2 n: first the sign at which each reaches its largest coefficient, then the
-    other. Neither the numbers nor their order depend on the convention.
+    In an ungated layer each memory (FFN neuron) is one key. In a gated layer each memory is two keys, one for positive
+    and one for negative coefficients: the sign is only a convention, because negating the up-projection and the value
+    vector of a memory leaves the model unchanged. A layer of n gated memories thus has 2 n keys. Keys 0 to n - 1 have
+    the sign at which each memory reaches its largest |coefficient|; keys n to 2 n - 1 have the other sign.
     """
 
     coefficients: Float[np.ndarray, "key top"]
-    """-inf where a key has fewer (inf at negative coefficients)."""
+    """The coefficient at each trigger. Missing triggers have -inf, or inf for keys of negative coefficients."""
     positions: Int[np.ndarray, "key top"]
-    """Places on the corpus axis, -1 where a key has fewer."""
+    """The token position of each trigger in the corpus; -1 for missing triggers."""
     bounds: Int[np.ndarray, " layers_and_one"]
     """The keys of layer l are rows bounds[l] to bounds[l + 1]."""
     sign: Int[np.ndarray, " key"]
-    """Of the key's coefficients: 1 or -1."""
+    """The sign of the key's coefficients: 1 or -1."""
     signed: Bool[np.ndarray, " layer"]
-    """Whether a layer has two keys for each memory."""
+    """Whether a layer has two keys for each memory, because it is gated."""
 
     @classmethod
     def of_lists(
         cls, values: Sequence[Tensor], positions: Sequence[Tensor], negative: Sequence[Lists] | None = None
     ) -> KeyTriggers:
-        """Build it from the lists of a sweep, one tensor for each layer.
+        """Return the triggers, given coefficients and positions for each layer.
 
         Args:
-            negative: coefficients and positions of the negative sign; empty for layers whose coefficients have none.
+            values: the largest coefficients of each memory, (memory, top) for each layer.
+            positions: their token positions in the corpus.
+            negative: for each layer, the lowest coefficients and their positions; empty arrays for ungated layers.
         """
         lower: Sequence[Lists] = negative or [([], [])] * len(values)
         layers = [
@@ -107,7 +109,7 @@ class KeyTriggers:
 
     @classmethod
     def of_sweep(cls, lists: Triggers) -> KeyTriggers:
-        """Build it from a sweep, which lists both signs where a layer's coefficients have them."""
+        """Return the triggers that a pass over the corpus found; gated layers have lists for both signs."""
         if lists.negative_values is None or lists.negative_positions is None:
             return cls.of_lists(lists.values, lists.positions)
         negative = list(zip(lists.negative_values, lists.negative_positions, strict=True))
@@ -115,7 +117,7 @@ class KeyTriggers:
 
     @classmethod
     def of_index(cls, index: Index, lm: Decoder, top: int) -> KeyTriggers:
-        """Build it from an index, which may have fewer triggers for each key than requested."""
+        """Return the triggers in an index: `top` for each key, or fewer if the index has fewer."""
         poles = [[np.asarray(array[:, :top]) for array in index.pole(pole)] for pole in index.poles]
         bounds = np.concatenate([[0], np.cumsum(index.manifest.layers)])
         nothing = np.zeros((0, top))
@@ -128,7 +130,7 @@ class KeyTriggers:
 
     @property
     def top(self) -> int:
-        """The number of triggers for each key."""
+        """The largest number of triggers for a key."""
         return self.positions.shape[1]
 
     @property
@@ -138,31 +140,34 @@ class KeyTriggers:
 
     @property
     def n_memories(self) -> int:
-        """The mean number of memories of a layer; a memory with two signs counts once."""
+        """The mean number of memories in a layer (a gated memory counts once, although it is two keys)."""
         return int((np.diff(self.bounds) // np.where(self.signed, 2, 1)).mean())
 
     def row(self, layer: int, key: int) -> int:
-        """Return the row of a layer's key."""
+        """Return the row, in the arrays of all layers, of a key given by layer and key number."""
         return int(self.bounds[layer]) + key
 
     def memory(self, layer: int, key: int) -> tuple[int, Pole]:
-        """Return the index of a key's memory, and the pole at which the key is read."""
+        """Return the index of a key's memory in the layer, and the sign of the key: "positive" or "negative"."""
         keys = int(self.bounds[layer + 1] - self.bounds[layer])
         index = key % (keys // 2) if self.signed[layer] else key
         return index, "negative" if self.sign[self.row(layer, key)] < 0 else "positive"
 
     def key(self, layer: int, index: int, pole: Pole = "positive") -> int:
-        """Return the number of the key of a memory at one sign of its coefficient."""
+        """Return the key number, in its layer, of a memory with this sign of the coefficient; ignored if ungated."""
         if not self.signed[layer]:
             return index
         first = self.memory(layer, index)[1] == pole
         return index if first else index + int(self.bounds[layer + 1] - self.bounds[layer]) // 2
 
     def sampled(self, per_layer: int, least: int, seed: int, name: str) -> list[tuple[int, int]]:
-        """Draw random keys of every layer with at least `least` triggers; fewer if a layer does not have enough.
+        """Draw `per_layer` random keys of every layer (or all, if there are fewer) among those with `least` triggers.
+
+        Args:
+            name: what the keys are for; other names draw other keys.
 
         Returns:
-            Layer and number of the key in it.
+            Layer and key number of each.
         """
         chosen = []
         for layer in range(self.n_layers):
@@ -189,12 +194,12 @@ def _both_signs(
     negative_values: Shaped[np.ndarray, "..."],
     negative_positions: Shaped[np.ndarray, "..."],
 ) -> _Layer:
-    """Return the keys of a layer, the stronger sign of every memory first if it has two."""
+    """Return the keys of a layer; if it is gated, first those with each memory's stronger sign, then the others."""
     values, positions = values.astype(np.float32), positions.astype(np.int64)
     if not len(negative_values):
         return _Layer(values, positions, np.ones(len(values), np.int64), signed=False)
     negative_values, negative_positions = negative_values.astype(np.float32), negative_positions.astype(np.int64)
-    # A memory without a trigger of one sign has an infinite coefficient there, which counts as the smaller one.
+    # A sign without triggers has an infinite coefficient; -1 makes it the weaker sign.
     sizes = [
         np.where(p[:, 0] >= 0, np.abs(v[:, 0]), -1.0)
         for v, p in ((values, positions), (negative_values, negative_positions))

@@ -1,4 +1,4 @@
-"""Values as distributions: does a value rank first what follows its key's triggers (Figs. 4 to 6, Table 2)?
+"""Compare the top token of each value vector with the tokens that follow its key's triggers (Figs. 4 to 6, Table 2).
 
 Source: Geva et al. 2021, section 4.
 """
@@ -22,44 +22,47 @@ from unembed.reports.geva2021.triggers import KeyTriggers
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """What each memory's value predicts and what follows its key's triggers, layer by layer."""
+    """The top token of each key's value vector, and the token that follows the key's first trigger.
+
+    The rows (keys) of all layers are concatenated, as in `KeyTriggers`.
+    """
 
     bounds: Int[np.ndarray, " layers_and_one"]
     top: Int[np.ndarray, " key"]
-    """The value's first token."""
+    """The top token of the value vector."""
     probability: Float[np.ndarray, " key"]
-    """Its probability, max(p)."""
+    """The probability of that token, max(p)."""
     target: Int[np.ndarray, " key"]
-    """The token that follows the key's first trigger; -1 where no trigger has one."""
+    """The token that follows the key's first trigger that has a next token; -1 if there is none."""
     rank: Int[np.ndarray, " key"]
-    """The rank of the target in the value's reading, from 1; -1 where there is no target."""
+    """The rank of the target (from 1) in the logits of the value vector; -1 where there is no target."""
     hits: Int[np.ndarray, " key"]
-    """How many of the key's triggers are followed by the value's first token."""
+    """Number of the key's triggers that are followed by `top`."""
     followed: Int[np.ndarray, " key"]
-    """How many of them are followed by any."""
+    """Number of the key's triggers that are followed by any token."""
     signed: Bool[np.ndarray, " layer"]
     """Whether a layer has two keys for each memory, one for each sign of its coefficient; see `KeyTriggers`."""
 
     @property
     def agrees(self) -> Bool[np.ndarray, " key"]:
-        """Tell for each key whether the value's first token is the target."""
+        """Whether the top token of each value vector is the target."""
         return (self.target >= 0) & (self.top == self.target)
 
     def layer(self, layer: int) -> slice:
-        """Return the rows of a layer."""
+        """Return the slice of the rows that belong to a layer."""
         return slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))
 
     def of_memories(self, layer: int) -> tuple[Bool[np.ndarray, " memory"], Bool[np.ndarray, " memory"]]:
-        """Tell for each memory of a layer whether it agrees at any of its signs, and whether it has a target there."""
+        """Return masks of a layer's memories that agree, and that have a target, at one sign or both."""
         signs = 2 if self.signed[layer] else 1
         rows = self.layer(layer)
         agrees, known = self.agrees[rows].reshape(signs, -1), (self.target[rows] >= 0).reshape(signs, -1)
         return np.asarray(agrees.any(axis=0)), np.asarray(known.any(axis=0))
 
     def by_chance(self, layer: int) -> float:
-        """Return the agreement rate that random pairs of values and targets within a layer would have.
+        """Return the agreement rate if the targets of a layer were paired with its value vectors at random.
 
-        A memory with two signs has two such pairs, and so about twice the chance.
+        A gated memory agrees if either of its two keys does, which about doubles the rate. NaN without targets.
         """
         rows = self.layer(layer)
         known = self.target[rows] >= 0
@@ -73,11 +76,11 @@ class Agreement:
 
 
 def targets_of(text: TokenStream, triggers: KeyTriggers, target: str = "next") -> Int[np.ndarray, "key top"]:
-    """Return the token that each trigger is paired with; -1 if there is none.
+    """Return the token that each trigger's value vector should predict; -1 if there is none.
 
     Args:
-        target: "next", what follows the prefix, as in the paper; or "last", the prefix's own last token, as the
-            released script has it.
+        target: "next", the token after the trigger, as in the paper; or "last", the last token of the trigger, as in
+            the released code.
     """
     flat = triggers.positions.ravel()
     found = text.next_tokens(flat) if target == "next" else text.tokens_at(flat)
@@ -94,17 +97,18 @@ def agreement(
     target: str = "next",
     hidden: Bool[torch.Tensor, " d_vocab"] | None = None,
 ) -> Agreement:
-    """Return every value's first token, its probability, and the rank of the token after the key's first trigger.
+    """Return the top token of every value vector, its probability, and the rank of the token after the first trigger.
 
-    The first trigger is the best one that a token follows; the last prefix of a sentence has no next token.
+    The first trigger is the one with the largest coefficient among those with a next token: the last prefix of a
+    sentence has none.
 
     Args:
-        triggers: the triggers of all keys. A key of negative coefficients adds -v, which is then what is read.
-        basis: how values are read.
+        triggers: the triggers of all keys. For a key of negative coefficients, -v replaces the value vector v.
+        basis: how value vectors are decoded to tokens.
         target: see `targets_of`.
-        hidden: tokens left out of tops and ranks (never learned ones).
+        hidden: mask of tokens to leave out of rankings (tokens that the model never learned).
 
-    Memory: `lens.ROWS * lens.COLUMNS` scores at a time.
+    Memory: `lens.ROWS * lens.COLUMNS` logits at a time.
     """
     paired = targets_of(text, triggers, target)
     has = paired >= 0

@@ -1,7 +1,9 @@
-"""Measure how far apart two words are, by WordNet and by the embedding, for compositions of the last layer.
+"""Measure how similar two words are, by WordNet and by the token embedding.
+
+The report uses this for examples in which the last layer's output has another top token than its two inputs.
 
 Source of the WordNet measure: Lin 1998, 2 IC(common) / (IC(a) + IC(b)), with information content as in
-`unembed.concepts.wordnet`. The paper judged 100 cases by hand.
+`unembed.concepts.wordnet`. The paper's authors judged 100 cases by hand.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from unembed.concepts.wordnet import wordnet
 from unembed.models.decoder import Decoder
 
 RELATED = 0.5
-"""Lin similarity from which on two words count as related."""
+"""Smallest Lin similarity of words that count as related."""
 WINDOW = 0.05
-"""Share of the vocabulary, on either side of a token in the order of frequencies, that random pairs come from."""
+"""Random pairs have frequency ranks within this share of the vocabulary above or below those of the pair."""
 _PAIRS = 2000
 
 
 @cache
 def lin(a: str, b: str) -> float | None:
-    """Return the largest Lin similarity (0 to 1) of two lower-case words' senses; None if WordNet lacks one.
+    """Return the largest Lin similarity (0 to 1) over the senses of two lower-case words.
 
-    Forms of one word, and words with a common sense, have similarity 1.
+    Inflected forms of one word, and words with a common sense, have similarity 1. None if a word is not in WordNet.
     """
     net = wordnet()
     senses = [net.senses(word) for word in (a, b)]
@@ -48,7 +50,7 @@ def lin(a: str, b: str) -> float | None:
 
 
 def by_wordnet(lm: Decoder, first: Sequence[int], second: Sequence[int]) -> Float[np.ndarray, " pair"]:
-    """Return the Lin similarity of pairs of tokens; NaN if one is not a whole word in WordNet."""
+    """Return the Lin similarity of pairs of tokens; NaN if a token is not a whole word or not in WordNet."""
     strings = lm.token_strings(torch.arange(lm.d_vocab)) if lm.d_vocab <= 2**17 else None
     if strings is None:
         ids = sorted({*first, *second})
@@ -81,11 +83,11 @@ def share_of_closer(
     counts: Int[np.ndarray, " d_vocab"],
     seed: int,
 ) -> Float[np.ndarray, " pair"]:
-    """Return for each pair the share of random pairs, with similar frequencies, that have closer embeddings.
+    """Return for each pair the share of random pairs of similar frequency whose embeddings are less similar.
 
-    Embeddings of frequent tokens are close to each other whatever they mean, so a pair is compared with pairs whose
-    tokens have similar frequency ranks, within `WINDOW` of the vocabulary on either side. Tokens that the model never
-    learned are left out.
+    Embeddings of frequent tokens are close to each other whatever the tokens mean. A pair is therefore compared with
+    pairs whose tokens have similar frequency ranks: at most the share `WINDOW` of the vocabulary above or below. Tokens
+    that the model never learned are left out.
     """
     known = np.flatnonzero(~lm.unlearned.cpu().numpy())
     order = known[np.argsort(-counts[known], kind="stable")]

@@ -1,7 +1,7 @@
 """Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary Space".
 
-The study covers sections 4 to 6 and the appendix, on any decoder with dense feed-forward layers, which may be gated,
-RMS-normed or sandwich-normed. Where the paper leaves a choice open, there is an option; see `Options`.
+The report on this paper covers sections 4 to 6 and the appendix, for any decoder with feed-forward layers. Where the
+paper leaves a choice open, there is an option; see `Options`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Section 6 of Geva et al. 2022 on any model: early exit, and toxicity if prompts are given.
 
-Each part runs by itself. A part that cannot run (a package is not installed, the text is too short) leaves one line
-that says so.
+The two experiments are independent. If one cannot run (a package is missing, or the text is too short), `notes` gives
+the reason.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from unembed.toxicity.selection import ON, by_scorer, manual, paper_values
 from unembed.toxicity.word_filter import read_words
 
 FEWEST_EXAMPLES = 20
-"""Examples from which on early exit is measured: fewer leave nothing to train, calibrate and test on."""
+"""Smallest number of examples for early exit: fewer cannot be split for training, calibration and testing."""
 CLUSTERS = 200
-"""Of the values, for the sub-updates rule (Sec. 6.2)."""
+"""Number of clusters of value vectors for the sub-updates rule (Sec. 6.2)."""
 PERPLEXITY_TEXT = (
     "Perplexities here are of the first 16,384 tokens of WikiText-103's validation text, in windows of a whole "
     "context; the text at hand does not name the text of the paper's, which fit WikiText-2's test text (--option "
@@ -53,33 +53,33 @@ PERPLEXITY_TEXT = (
 QUICK = {"sweep": QUICK_SWEEP, "penalties": ("l2",), "folds": 3}
 """Settings of the classifiers for exit_protocol="quick"."""
 PICKED = 10
-"""Values turned on against toxic text (Sec. 6.1)."""
+"""Number of value vectors turned on against toxic text (Sec. 6.1)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Applications:
-    """The results of section 6; a part that was not measured is None, with the reason in `notes`."""
+    """The results of section 6; a result that was not measured is None, and `notes` gives the reason."""
 
     saturation: Table | None = None
-    """Layer at which the prediction settles (Tables 9 and 10)."""
+    """Share of examples whose prediction saturates in each layer (Tables 9 and 10)."""
     early_exit: Table | None = None
-    """Every rule over five splits (Table 6)."""
+    """Results of every early-exit rule, over five splits (Table 6)."""
     toxicity: Table | None = None
     """Table 5 for this model, greedy decoding."""
     toxicity_by_beams: Table | None = None
-    """The same by beam search, as in the paper."""
+    """Table 5 for this model, beam search as in the paper."""
     perplexity_text: str = ""
-    """The text of the perplexities of Table 5, next to what the paper states about its own."""
+    """A sentence on the text on which perplexity is measured here, and on that of the paper."""
     published_toxicity: Table | None = None
-    """Table 5 as it was published."""
+    """Table 5 as published."""
     notes: tuple[str, ...] = ()
 
 
 def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Applications:
     """Measure early exit on `options.exit_examples` examples, and toxicity if `options.prompts` names a file.
 
-    A part that cannot run raises no error: the report shows the other parts. If an import fails inside a package that
-    is installed, the report says so.
+    An experiment that cannot run raises no error: the report shows the other one, with the reason. That includes a
+    failed import inside an installed package.
     """
     notes: list[str] = []
     saturation = early_exit = toxicity = by_beams = published = None
@@ -110,7 +110,7 @@ def _named(work: Work, name: str) -> Callable[[int, int], None]:
 
 
 def _table_6(lm: Decoder, found: Examples, work: Work, sweep: Mapping[str, Any]) -> tuple[Table, list[str]]:
-    """Return Table 6 and notes; without scikit-learn, only the rules that need no classifier."""
+    """Return Table 6 and a list of notes; without scikit-learn, the table has only the rules without a classifier."""
     clusters = min(CLUSTERS, lm.n_memories // 2)
     progress = _named(work, "exit rules")
     try:
@@ -122,10 +122,10 @@ def _table_6(lm: Decoder, found: Examples, work: Work, sweep: Mapping[str, Any])
 
 
 def arms_of(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> list[Arm]:
-    """Return the rows of Table 5 that this model and these options allow.
+    """Return the interventions (arms) to compare, the rows of Table 5, that this model and these options allow.
 
     Raises:
-        InvalidInput: a value picked by hand is no name of a memory.
+        InvalidInput: a name in `options.values` is not the name of a memory (FFN neuron).
         OutOfRange: the model has no such memory.
     """
     arms: list[Arm] = [plain()]
@@ -133,7 +133,7 @@ def arms_of(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> list[A
         named = [read_signed_memory(name.strip()) for name in options.values.split(",")]
         picked = [manual(lm, [lm.memory(*one.address)], ON * one.sign).edits[0] for one in named]
         arms.append(with_values("values picked by hand", edits_of(lm, picked, options)))
-    elif (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # the ten values of Table 8 are rows of gpt2-medium
+    elif (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # Table 8 lists memories of gpt2-medium
         arms.append(with_values("values picked by hand", edits_of(lm, paper_values(lm).edits, options)))
     found = by_scorer(lm, scorer, PICKED, seed=work.seed)
     arms.append(with_values("values picked by a scorer", edits_of(lm, found.edits, options)))
@@ -145,10 +145,10 @@ def arms_of(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> list[A
 
 
 def edits_of(lm: Decoder, picked: Sequence[Edit], options: Options) -> Sequence[Edit]:
-    """Return the edits that turn values on, after the activation or (if the options say so) before it.
+    """Return the edits that set coefficients of memories, with `options.pre_activation` to f(value) instead of value.
 
     Raises:
-        Unsupported: before it in a gated layer, whose coefficient has two factors.
+        Unsupported: `options.pre_activation` with a gated layer, whose coefficient is a product of two factors.
     """
     if not options.pre_activation:
         return picked
@@ -156,10 +156,10 @@ def edits_of(lm: Decoder, picked: Sequence[Edit], options: Options) -> Sequence[
 
 
 def activated(lm: Decoder, layer: int, value: float) -> float:
-    """Return the coefficient of a memory whose pre-activation is `value`.
+    """Return the coefficient of a memory (FFN neuron) if the input of its activation function is `value`.
 
     Raises:
-        Unsupported: a gated layer, whose coefficient has two factors.
+        Unsupported: the layer is gated, so that the coefficient is a product of two factors.
     """
     site = lm.feed_forward(layer)
     if site.is_gated:

@@ -1,4 +1,4 @@
-"""Measure everything in the study of Geva et al. 2022, in stages that an interrupted run does not repeat."""
+"""Run all measurements of the study of Geva et al. 2022, and store each finished step for a run that is interrupted."""
 
 from __future__ import annotations
 
@@ -41,38 +41,43 @@ from unembed.stream.run import run
 
 VALUES, RANDOM, UPDATES = "sub-updates", "random vectors", "updates"
 NEGATED = "sub-updates, negated"
-"""What gated memories promote at the rarer sign of their coefficients: the same values read at their other end."""
+"""The kind of vector for what gated memories promote at the rarer sign of their coefficients: negated value vectors."""
 _STAGES = 6
 PAPER_CLUSTERS = 10_000
 FEWEST_VALUES = 65_536
-"""Values of WikiLM, the smaller of the paper's models by this number."""
+"""Number of value vectors of WikiLM, which has fewer than GPT2 medium, the paper's other model."""
 
 Signs = tuple[Float[Tensor, " _"], ...]
-"""For each layer the signs of its values; layers of experts and dense ones have different numbers of them."""
+"""For each layer, the sign (1 or -1) of each value vector; layers may differ in their number of value vectors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
     """The measurements from which the report's sections and findings are made.
 
+    A sub-update is what one memory (FFN neuron) adds to the residual stream: its coefficient times its value vector.
+
     Attributes:
         examples: random prefixes, without those whose last position has massive activations.
         left_out: the number of prefixes that were left out for this reason.
-        sample: events and scores of these prefixes.
-        signs: multiply the values of each layer, so that a gated memory's is what it adds on balance at the ends
-            of the examples; its own sign is a convention. 1 for ungated layers.
-        changes: what single sub-updates change, at some of the examples; None where it was left out, or where the
-            architecture does not allow it.
-        concepts: the concepts of values, random vectors, whole updates and, where coefficients are signed, negated
-            values.
-        concepts_by_lens: the same vectors read by the model's fitted lens; None where there is none.
-        update_prefixes: for each of the whole updates, the number of the prefix it was made on.
-        judged: concepts that a judge sees in the same values; None without one.
-        token_counts: occurrences of each token in the text, or in the text that the options name for frequencies.
-        overlaps: top tokens read raw and through the final norm: "values", "random", "value_with_random",
-            "random_with_value", (layer, vector) each.
-        extreme: the most extreme sub-updates of the examples.
-        applications: section 6.
+        sample: where the top token changes in these prefixes (saturations and eliminations), and the scores of
+            sub-updates.
+        signs: for each layer, 1 or -1 for each memory: the sign by which to multiply its value vector. For a gated
+            memory it is the direction in which the memory writes on balance at the ends of the examples, because the
+            sign in its weights is only a convention. It is 1 for ungated layers.
+        changes: how single sub-updates change probabilities, at some of the examples; None where it was left out, or
+            where the architecture does not allow it.
+        concepts: the concepts in the top tokens of value vectors, random vectors, whole FFN updates and, for gated
+            layers, negated value vectors.
+        concepts_by_lens: the same, with vectors decoded by the model's fitted lens; None without a lens.
+        update_prefixes: for each whole FFN update in `concepts`, the number of its prefix.
+        judged: the concepts that a judge finds for the same value vectors; None without a judge.
+        clusters: clusters of all value vectors.
+        token_counts: how often each token occurs in the corpus, or in the text of the option `frequency_text`.
+        overlaps: overlap of the top tokens with and without the final norm, (layer, vector) each, of "values" and of
+            "random" vectors; and of two vectors: "value_with_random", "random_with_value".
+        extreme: the sub-updates with extreme scores in the examples.
+        applications: the results of section 6.
     """
 
     lm: Decoder
@@ -96,12 +101,12 @@ class Measurements:
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
-        """The tokens left out of every reading."""
+        """A mask of the tokens to leave out of rankings; None for no tokens."""
         return hidden_tokens(self.lm, self.options.include_unlearned)
 
     @property
     def unseen(self) -> float:
-        """The share of the tokens that do not occur in the text of the frequencies, of those that are not left out."""
+        """The share of tokens, without those left out, whose count in `token_counts` is 0."""
         counts = self.token_counts if self.hidden is None else self.token_counts[~self.hidden.cpu().numpy()]
         return float((counts == 0).mean())
 
@@ -112,7 +117,7 @@ class Measurements:
 
     @property
     def provenance(self) -> Provenance:
-        """The provenance: model, text, basis, seed, and what was left out."""
+        """The provenance of every table: model, text, basis, seed, and what was left out."""
         left_out = 0 if self.hidden is None else int(self.hidden.sum())
         notes = {"top": 30, "unlearned tokens left out": left_out, LEFT_OUT: self.left_out}
         basis = self.options.basis
@@ -120,12 +125,12 @@ class Measurements:
 
 
 def with_known_bases(lm: Decoder, options: Options) -> Options:
-    """Return the options with a basis of scores that this model has: "adaptive" for an adaptive softmax.
+    """Return the options; a model with an adaptive softmax gets the basis "adaptive".
 
-    Its linear scores e_w . m_i v_i (which equal those of `frozen`) can be compared only within a band of words.
+    For such a model the linear scores e_w . m_i v_i can be compared only within one band of words of the softmax.
 
     Raises:
-        InvalidInput: "adaptive" for another model.
+        InvalidInput: the basis is "adaptive", but the model has no adaptive softmax.
     """
     if comparable_basis(lm) == "final":
         return replace(options, basis="adaptive")
@@ -195,9 +200,9 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
 
 
 def by_lens(m: Measurements) -> Measurements | None:
-    """The same measurements with streams, values, updates and random vectors read by the model's fitted lens.
+    """Return the measurements, with the residual stream and all vectors decoded to tokens by the model's fitted lens.
 
-    None where there is no lens, or where the paper's reading is by an adaptive softmax.
+    None where there is no lens, or where the model has an adaptive softmax.
     """
     if m.concepts_by_lens is None:
         return None
@@ -220,7 +225,7 @@ def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | No
 def _changes(
     lm: Decoder, examples: list[Segment], work: Work, options: Options, hidden: Tensor | None
 ) -> ProbabilityChanges | None:
-    """Measure Eq. 2 on some of the examples; None for models with several streams."""
+    """Test Eq. 2 (a sub-update changes a probability) on some examples; None for models with several streams."""
     if not options.changes or lm.structure.streams is not None:
         return None
     n = min(options.changes, len(examples))
@@ -242,10 +247,15 @@ def _concepts(
     hidden: Tensor | None,
     basis: Basis,
 ) -> tuple[dict[str, VectorConcepts], Int[np.ndarray, " update"]]:
-    """Find concepts of values, of similar random vectors and of whole updates: equally many from each layer.
+    """Find concepts in the top tokens of value vectors, similar random vectors and whole FFN updates of every layer.
 
-    Values of gated memories are read at the sign of `signs`, and included negated too: what their rarer sign promotes.
-    The second result is the number of the prefix of each update.
+    Value vectors of gated memories are multiplied by `signs`. Negated ones are included too, as another kind of vector.
+
+    Args:
+        per_layer: number of vectors of each kind in each layer.
+
+    Returns:
+        The concepts by kind of vector, and the number of the prefix of each update.
     """
     generator = torch.Generator().manual_seed(seed)
     layers = range(lm.n_layers)
@@ -290,7 +300,7 @@ def _concepts(
 
 
 def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotation:
-    """Return what a judge sees in the values' top tokens; each judge judges once, and its answers are stored."""
+    """Return the concepts that a judge finds in the top tokens of value vectors; its answers are stored."""
     checked = require_judge(judge)
 
     def compute() -> Arrays:
@@ -314,12 +324,12 @@ def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None, signs:
 
 
 def default_clusters(n_values: int) -> int:
-    """Return the paper's number of clusters where there are as many values as in its smaller model, else a tenth."""
+    """Return the default number of clusters: the paper's, or for fewer than `FEWEST_VALUES` values a tenth of them."""
     return PAPER_CLUSTERS if n_values >= FEWEST_VALUES else max(1, n_values // 10)
 
 
 def _clusters(lm: Decoder, work: Work, n_clusters: int | None, signs: Signs) -> ValueClusters:
-    """Cluster all values and store the tree as a stage; see `Options.clusters` for their number."""
+    """Cluster all value vectors, and store the tree; see `Options.clusters` for the number of clusters."""
     n_clusters = default_clusters(lm.n_memories) if n_clusters is None else n_clusters
 
     def compute() -> Arrays:

@@ -14,35 +14,35 @@ class Options:
     """Settings of the study; the defaults are the paper's except where noted.
 
     Attributes:
-        examples: random prefixes for section 5 (paper: 2,000).
-        changes: of these, how many test Eq. 2, the change of a probability by each dominant sub-update; 0 leaves it
-            out.
-        per_layer: vectors of each layer searched for concepts (paper: 10).
-        clusters: clusters of all values (paper: 10,000 of 65,536 or 98,304); when None, 10,000 where there are at least
-            65,536 values, else a tenth of the values.
-        frequency_text: text in which tokens are counted, to tell rare tokens from common ones; what `open_corpus`
-            takes, as a path; the text of the examples when None.
-        threshold: score beyond which a sub-update is extreme (paper: 10 for GPT2, 5 for WikiLM); the outermost 0.5 %
-            when None, because units of scores differ between models.
-        norm_values: values of each layer for App. A.1.
-        basis: "raw" (the paper's e_w . m_i v_i) or "frozen" (through the final norm), of the scores. A model with an
-            adaptive softmax (WikiLM) is read by it: values by its log-probabilities, scores in "adaptive", the change
-            of log p.
-        exit_examples: examples for section 6.2 (paper: 10,000); 0 leaves it out.
+        examples: number of random prefixes for section 5 (paper: 2,000).
+        changes: number of these prefixes on which Eq. 2 is tested: the change of a token's probability by each of the
+            ten sub-updates (coefficient times value vector) that are largest in a layer; 0 leaves the test out.
+        per_layer: number of vectors of each kind in each layer that are searched for concepts (paper: 10).
+        clusters: number of clusters of all value vectors (paper: 10,000 of 65,536 or 98,304); when None, 10,000 if
+            there are at least 65,536 value vectors, else a tenth of their number.
+        frequency_text: path of a text (see `open_corpus`) in which tokens are counted, to distinguish rare from common
+            tokens; the text of the examples when None.
+        threshold: absolute score above which a sub-update is extreme (paper: 10 for GPT2, 5 for WikiLM); when None, the
+            most extreme 0.5 % are, because the scale of scores differs between models.
+        norm_values: number of value vectors of each layer for App. A.1.
+        basis: how sub-updates are scored: "raw" (the paper's e_w . m_i v_i) or "frozen" (through the final norm, with
+            its scale fixed). A model with an adaptive softmax (WikiLM) is always scored by the change of log p(w).
+        exit_examples: number of examples for section 6.2 (paper: 10,000); 0 leaves the section out.
         exit_protocol: how the classifiers of section 6.2 are fitted: "paper" (l1 and l2, seven regularisations, eight
             folds) or "quick" (l2, three regularisations, three folds), a tenth of the time.
-        prompts: file of prompts to continue, for section 6.1; without it that section is left out.
-        scorer: what scores toxicity: "linear", which comes with the package, or what `unembed toxicity` takes.
-        values: for section 6.1, names of values picked by hand, separated by commas, such as "L3M12,L5M278"; when None,
-            the paper's ten on gpt2-medium.
-        perplexity_text: for section 6.1, file of the text on which perplexity is measured, whole (the paper's numbers
-            fit WikiText-2's test text); a part of the text that comes with the package when None.
+        prompts: file of prompts to continue, for section 6.1; without a file the section is left out.
+        scorer: what scores toxicity: "linear" (comes with the package), or any scorer that `unembed toxicity` takes.
+        values: for section 6.1, names of memories whose value vectors were picked by hand, separated by commas, such as
+            "L3M12,L5M278"; when None, the ten of the paper if the model is gpt2-medium.
+        perplexity_text: for section 6.1, file of the text on which perplexity is measured, all of it (the paper's
+            numbers fit the test text of WikiText-2); when None, a part of the text that comes with the package.
         words: file of banned words, for the word filters.
-        beams: the width of the beam search in addition to greedy decoding in section 6.1 (paper: 3); 0 leaves it out.
-        pre_activation: turn values on before the activation function, not after it: a value is set to f(3), not to 3.
-        judge: names concepts in the same values in addition to the program; see `unembed.annotation.judge`.
-        include_unlearned: read tokens that the model never learned, too; left out by default.
-        control: run the study on the same architecture with random weights, too.
+        beams: number of beams of the beam search in section 6.1, in addition to greedy decoding (paper: 3); 0 for none.
+        pre_activation: in section 6.1, set the input of the activation function f to 3, so that a coefficient becomes
+            f(3), instead of setting the coefficient itself to 3.
+        judge: finds concepts for the same value vectors in addition to the rules; see `unembed.annotation.judge`.
+        include_unlearned: also include tokens that the model never learned.
+        control: also run the study on the same architecture with random weights.
     """
 
     examples: int = 2000
@@ -80,7 +80,7 @@ class Options:
                 raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
 
     def of_control(self) -> Options:
-        """Return settings of the control: a small sample, no toxicity, no judge."""
+        """Return settings for the control with random weights: a small sample, no toxicity, no judge."""
         return replace(
             self,
             examples=min(self.examples, 400),

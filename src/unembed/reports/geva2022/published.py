@@ -1,11 +1,11 @@
-"""Numbers as printed in the paper. Shares are fractions here, not percent; None if no confirmed number is known."""
+"""Numbers as printed in the paper. Shares are fractions, not percent; None: the number is not confirmed."""
 
 from __future__ import annotations
 
 from unembed.document.model import Reference
 
 GPT2_VOCAB = 50_257
-"""Tokens of GPT2."""
+"""Number of tokens in the vocabulary of GPT2."""
 COVERAGE = {
     "sub-updates": {"gpt2": 0.367, "wikilm": 0.551},
     "random vectors": {"gpt2": 0.16, "wikilm": 0.227},
@@ -18,9 +18,9 @@ COVERAGE_WITH_STOP_WORDS = {
 }
 """Tab. 2, rows "+ stopwords"."""
 EXAMPLES = 2000
-"""Sec. 5.1: prefixes behind the events."""
+"""Sec. 5.1: number of prefixes in which events are counted."""
 EVENTS = {"saturation": {"gpt2": 1579, "wikilm": 1184}, "elimination": {"gpt2": 1996, "wikilm": 1909}}
-"""Sec. 5.1: events in these examples."""
+"""Sec. 5.1: number of events of each kind in these prefixes."""
 SATURATION_MAX = {"gpt2": 8.5, "wikilm": 1.2}
 """Tab. 4: mean over saturation events of the largest score among the 10 dominant sub-updates."""
 SATURATION = {
@@ -34,22 +34,22 @@ SATURATION = {
 CONTRIBUTION = 0.05
 """Fig. 6: the top 10 of 4,096 typically make up about 5 % of the sum."""
 EXTREME = {"GPT2": 10.0, "WikiLM": 5.0}
-"""Sec. 5.2: scores beyond which a sub-update is extreme."""
+"""Sec. 5.2: absolute score above which a sub-update is extreme."""
 EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
 """Sec. 5.2: share of value vectors that the extreme clusters cover."""
 
 FEWEST = 20
-"""Events, or sub-updates, below which nothing is judged."""
+"""Smallest number of events, or of sub-updates, that is judged."""
 AT_LEAST = 0.1
-"""Score from which on a sub-update matters, in logits of the stream that it is added to: there it multiplies the odds
-of its token by about 1.1 (Eq. 2). Where a norm follows, this is not the raw score."""
+"""Smallest score that matters, in units of logits of the stream to which a sub-update is added: it multiplies the odds
+of its token by about 1.1 (Eq. 2). For a model with a final norm, this is not the raw score."""
 
 NO_VALUES = "The figure's values are not in the text at hand."
 NOT_IN_PAPER = "The paper has no such figure."
 
 
 def saturation_lines() -> tuple[Reference, ...]:
-    """Return Tab. 9 and 10 by relative depth: the paper's first layer is at 0 and its last at 1."""
+    """Return the shares in Tab. 9 and 10 as lines for figures, by relative depth (0: first layer, 1: last layer)."""
     names = {"wikilm": "WikiLM (published)", "gpt2": "GPT2 medium (published)"}
     return tuple(
         Reference(names[model], tuple(s / 100 for s in rows), at=tuple(i / (len(rows) - 1) for i in range(len(rows))))
@@ -58,7 +58,7 @@ def saturation_lines() -> tuple[Reference, ...]:
 
 
 def for_model(n_layers: int) -> str | None:
-    """Return which of the paper's two models has about this depth, for tables by layer."""
+    """Return which of the paper's two models has this number of layers ("wikilm" or "gpt2"); None if neither."""
     return {16: "wikilm", 24: "gpt2"}.get(n_layers)
 
 

@@ -454,7 +454,7 @@ _OWN_DEPTH = {
     **dict.fromkeys(("copying", "skip-trigrams", "bugs", "primitive in-context learning"), 1),
     **dict.fromkeys(("virtual heads", "second layer", "K-composition", "Q-composition", "V-composition"), 2),
 }
-"""The number of layers of the models on which the paper's own test is made, by name of the quantity."""
+"""The number of layers that a model must have for the paper's own claim to be judged, by the name of the quantity."""
 
 
 def with_extensions(part: Part[Measurements]) -> Part[Measurements]:

@@ -25,9 +25,9 @@ from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above
 from unembed.results import visible
 
 IN_CONTEXT = 0.1
-"""Nats by which late tokens must be predicted better than early ones."""
+"""Smallest difference in loss, in nats, between early and late tokens that counts as in-context learning."""
 MUCH = 0.5
-"""Share of the in-context gain that is counted as "much of it"."""
+"""Share of the in-context gain that counts as "much of it"."""
 
 
 def induction_heads(m: Measurements) -> Numbers | None:

@@ -29,9 +29,9 @@ from unembed.reports.published import RECALLED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 
 REPEATED = 0.05
-"""Nats by which heads must help repeated tokens more than new ones."""
+"""Smallest difference, in nats, between how much heads lower the loss of repeated and of new tokens."""
 COPIES = 0.5
-"""Copying score from which on a head counts as copying; the paper does not state its line."""
+"""Smallest copying score of a head that counts as copying; the paper states no threshold."""
 
 
 def copying(m: Measurements) -> Numbers:

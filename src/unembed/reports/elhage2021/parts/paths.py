@@ -24,11 +24,11 @@ from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 
 MATTERS = 0.05
-"""Nats that the heads must take off the loss before their orders are compared."""
+"""Smallest reduction of the loss, in nats, for which paths of different order are compared."""
 ONE_DIRECTION = 0.5
-"""Share of a product's squared size from which on one direction makes it."""
+"""Share of a product's squared Frobenius norm above which a single direction explains it."""
 STANDS_OUT = 5.0
-"""Standard deviations above random circuits at which a composition is counted as strong."""
+"""Number of standard deviations above random matrices from which on a composition counts as strong."""
 _TERMS = "Two-layer models: term importance analysis"
 
 

@@ -15,7 +15,7 @@ from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judge
 from unembed.stream.run import run
 
 ROTATION = 1e-3
-"""Relative change of a logit below which a rotated model is the same function."""
+"""Largest relative change of a logit for which a rotated model counts as the same function."""
 
 
 def judge_memory_management(n: Numbers) -> Judgement:

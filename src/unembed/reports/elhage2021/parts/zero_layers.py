@@ -9,9 +9,9 @@ from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 
 PARTIAL = 0.05
-"""Partial rank correlation of the direct path with bigrams; random embeddings give 0."""
+"""Smallest partial rank correlation of the direct path with bigrams that counts; random embeddings give 0."""
 BIGRAM_GAIN = 0.5
-"""Share of the gain of bigrams over token frequencies that a model of the bigram table must reach."""
+"""Smallest share of the gain of bigrams over token frequencies for a model that approximates bigrams."""
 
 
 @once

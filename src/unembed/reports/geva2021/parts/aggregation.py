@@ -1,4 +1,4 @@
-"""Section 5.1, aggregation: how many memories are active (Fig. 7), and whether a layer agrees with any (Fig. 8)."""
+"""Section 5.1: how many memories (FFN neurons) are active (Fig. 7); does one predict the layer's top token (Fig. 8)?"""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from unembed.reports.quantities import (
 )
 
 SHORT = 5
-"""A prefix of fewer tokens is short."""
+"""Prefixes with fewer tokens count as short."""
 FEWEST_CASES = 20
-"""Agreeing cases below which they are not judged."""
+"""Smallest number of agreeing cases that is judged."""
 
 
 _WORDS = {
@@ -43,16 +43,17 @@ _WORDS = {
 
 
 def _counted(m: Measurements) -> str:
-    """Return which count of active memories is judged: the paper's, or an invariant one for gated layers."""
+    """Return the name of the count of active memories to judge; gated layers need one that ignores signs."""
     return "carrying" if m.triggers.signed.any() else "above_zero"
 
 
 @once
 def active(m: Measurements) -> Numbers:
-    """Return the share of memories that are active: with a coefficient above 0, or enough of them for an update.
+    """Return the share of memories that are active, by layer.
 
-    The sign of a gated memory's coefficient is a convention. There the share is that of the smallest set of memories
-    that carries `CARRIED` of what the layer writes.
+    Active memories are those with a coefficient above 0. The sign of a gated memory's coefficient is only a convention,
+    so in models with gated layers they are the fewest memories that make up the share `CARRIED` of the sum of
+    |coefficient| times the length of the value vector.
     """
     e, seed = m.examples[_counted(m)], m.seed
     layers = [mean_of(row, seed=seed, share=True) for row in e]
@@ -82,7 +83,7 @@ def judge_drop(n: Numbers) -> Judgement:
 
 
 def explain_active(m: Measurements) -> str | None:
-    """Explain, for an activation other than ReLU, how many memories carry what the layer writes."""
+    """State how many memories make up most of a layer's output, for an activation other than ReLU; None for ReLU."""
     site = m.lm.feed_forward(0)
     if site.activation == "relu" and not site.is_gated:
         return None
@@ -154,7 +155,7 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
 
 
 def active_section(m: Measurements) -> Section:
-    """Show how many memories of a layer are active, counted in three ways."""
+    """Show how many memories of each layer are active, by several definitions of active."""
     e, fraction, gated = m.examples, m.options.fraction, bool(m.triggers.signed.any())
     counts = {"carrying": f"carrying {100 * CARRIED:.0f} %"}
     if gated:
@@ -195,7 +196,7 @@ def active_section(m: Measurements) -> Section:
 
 @once
 def zero(m: Measurements) -> Numbers:
-    """Return the share of examples in which no memory has the layer's prediction, by layer and by definition."""
+    """Return the share of examples in which no memory has the layer's top token, by layer, for three definitions."""
     e, n = m.examples, len(m.positions)
     names = {"active": "any_active", "all_memories": "any_value", "released_code": "any_output"}
     return Numbers(**{to: [share_of(int((~row).sum()), n) for row in e[name]] for to, name in names.items()})
@@ -203,7 +204,7 @@ def zero(m: Measurements) -> Numbers:
 
 @once
 def agreeing(m: Measurements) -> Numbers:
-    """Return the cases (layer and example) in which an active memory agrees with the layer, among all cases."""
+    """Compare the cases (layer and example) in which an active memory has the layer's top token with all cases."""
     e, seed = m.examples, m.seed
     layers, which = np.nonzero(e["any_active"])
     stop, n = stop_words(m.lm), e["update"].shape[1]
@@ -223,7 +224,7 @@ def agreeing(m: Measurements) -> Numbers:
 
 
 def explain_zero(m: Measurements) -> str:
-    """Explain how likely a random token is some memory's first token in a small vocabulary."""
+    """State which share of the vocabulary is the top token of some value vector of a layer."""
     a = m.agreement
     share = [len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers)]
     return (
@@ -234,7 +235,7 @@ def explain_zero(m: Measurements) -> str:
 
 
 def explain_agreeing(m: Measurements) -> str | None:
-    """Explain a result in which most of all cases agree."""
+    """State in which share of all cases some memory agrees; None if it is at most a third, as in the paper."""
     share = float(m.examples["any_active"].mean())
     if share <= 1 / 3:
         return None
@@ -334,7 +335,7 @@ COMPOSITION: tuple[Quantity[Measurements], ...] = (
 
 
 def composition_section(m: Measurements) -> Section:
-    """Show whether a layer's prediction is also that of one of its memories."""
+    """Show how often the top token of a layer is also the top token of one of its memories."""
     e, found = m.examples, zero(m)
     stop, short = stop_words(m.lm), m.example_text.prefix_lengths(m.positions) < SHORT
     layers = list(zip(e["update"], e["any_active"], strict=True))
@@ -371,7 +372,7 @@ def composition_section(m: Measurements) -> Section:
 
 
 def stop_words(lm: Decoder) -> np.ndarray:
-    """Mark the tokens that are common stop words: booleans (d_vocab,)."""
+    """Return a mask (d_vocab,) of the tokens that are common stop words."""
     return np.array([token.word in STOP_WORDS for token in clean(lm.token_strings(range(lm.d_vocab)))])
 
 

@@ -1,4 +1,4 @@
-"""Section 3, keys capture input patterns: what triggers share (Fig. 2, Table 1), and what shortening does (Fig. 3)."""
+"""Section 3, keys capture input patterns: what triggers share (Fig. 2, Table 1); triggers without a token (Fig. 3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PATTERNS = ("shallow", "both", "semantic", "none")
 
 @once
 def patterns(m: Measurements) -> Numbers:
-    """Count the keys and prefixes with a pattern, for sampled keys and for sets of random prefixes."""
+    """Measure the shares of keys and of prefixes with a pattern, for sampled keys and for sets of random prefixes."""
     found, seed = m.patterns, m.seed
     keys = found["layer"] >= 0
     high, low = keys & (found["layer"] >= m.upper), keys & (found["layer"] < m.upper)
@@ -123,7 +123,7 @@ def _minus(m: Measured) -> Measured:
 
 
 def patterns_section(m: Measurements) -> Section:
-    """Compare the patterns found by rule in the triggers of sampled keys with those in random prefixes."""
+    """Compare the patterns that rules find in the triggers of sampled keys with those in random prefixes."""
     series = {kind: kind if kind != "none" else "none found" for kind in _PATTERNS}
     shown, title = ("covered", *_PATTERNS), "Fig. 2: trigger prefixes by kind of pattern"
     return Section(
@@ -146,7 +146,7 @@ def patterns_section(m: Measurements) -> Section:
 
 
 def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict[str, list]:
-    """Return, by layer, the shares of prefixes for each kind of pattern, and the number of patterns of a key."""
+    """Return columns by layer: the share of prefixes with each kind of pattern, and the number of patterns per key."""
     rows = [found["layer"] == layer for layer in range(m.n_layers)]
     return {
         "layer": list(range(m.n_layers)),
@@ -157,7 +157,7 @@ def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict
 
 
 def _keys(m: Measurements, found: Mapping[str, np.ndarray], chosen: np.ndarray) -> tuple[list, dict[str, list]]:
-    """Return layer and number of the chosen keys, and columns with their names and patterns."""
+    """Return layer and key number of the chosen rows of `found`, and columns with the keys' names and patterns."""
     keys = list(zip(found["layer"][chosen].tolist(), found["index"][chosen].tolist(), strict=True))
     described = [d or "none" for d in found["described"][chosen].tolist()]
     return keys, {
@@ -176,7 +176,7 @@ def _examples(m: Measurements) -> Exhibit:
 
 
 def _judged(m: Measurements) -> list[Exhibit]:
-    """Show what a judge, if one was given, finds in the same prefixes, next to the rules."""
+    """Show the patterns that a judge and the rules find in the same prefixes; empty without a judge."""
     found = m.judged
     if not len(found.get("layer", ())):
         return []
@@ -193,7 +193,7 @@ def _judged(m: Measurements) -> list[Exhibit]:
 
 
 def _kappas(m: Measurements) -> list[Exhibit]:
-    """Show how well the rules agree with people (if an index with labels was given) and with a judge."""
+    """Show how well the rules agree with people's labels in the index, and with a judge; empty without either."""
     compared = [found for found in (m.people, m.judged) if len(found.get("pair", ()))]
     if not compared:
         return []
@@ -208,7 +208,7 @@ def _kappas(m: Measurements) -> list[Exhibit]:
 
 @once
 def shortened(m: Measurements) -> Numbers | None:
-    """Measure how the coefficients of sampled keys change if a trigger loses its first, last, or a random token."""
+    """Average the change of a key's coefficient if a trigger loses its first, last, or a random token."""
     if not len(m.perturbed):
         return None
     layer, per_key, seed = m.perturbed[:, 0], _changes_by_key(m.changes), m.seed
@@ -284,12 +284,12 @@ PERTURBATION: tuple[Quantity[Measurements], ...] = (
 
 
 def _changes_by_key(changes: np.ndarray) -> np.ndarray:
-    """Average the change of each key over its triggers: (key, kind)."""
+    """Average the changes (key, trigger, kind) over triggers; returns (key, kind)."""
     return np.array([[plain_mean(row) for row in key.T] for key in changes]).reshape(-1, len(KINDS))
 
 
 def perturbation_exhibit(name: str, title: str, m: Measurements, changes: np.ndarray, note: str = "") -> Exhibit:
-    """Tabulate the mean and median change of each layer by kind; `changes` are (key, trigger, kind)."""
+    """Return a table of the mean and median change by layer and kind of token; `changes` are (key, trigger, kind)."""
     per_key = _changes_by_key(changes)
     rows = [m.perturbed[:, 0] == n for n in range(m.n_layers)]
     cells: dict[str, list] = {"layer": list(range(m.n_layers))}
@@ -301,7 +301,7 @@ def perturbation_exhibit(name: str, title: str, m: Measurements, changes: np.nda
 
 
 def perturbation_section(m: Measurements) -> Section:
-    """Show what shortening a trigger does to the coefficient."""
+    """Show how the coefficient changes if a trigger loses a token."""
     n_keys, n_triggers = m.changes.shape[:2]
     series, title = {kind: f"{kind} token removed" for kind in KINDS}, "Fig. 3: relative change of the coefficient"
     return Section(

@@ -1,4 +1,4 @@
-"""Agreement at each sign of the coefficients of gated layers, as a detail of the sections before it."""
+"""The agreement of value vectors with triggers in gated layers, for each sign of the coefficient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unembed.reports.quantities import Part
 
 
 def poles_section(m: Measurements) -> Section | None:
-    """Show agreement at the stronger and at the weaker sign of gated memories; None where no layer is gated."""
+    """Show agreement for the stronger and the weaker sign of each memory; None unless all layers are gated."""
     if not m.triggers.signed.all():
         return None
     series = {"stronger": "sign of the largest coefficient", "weaker": "the other sign"}
@@ -36,7 +36,7 @@ def poles_section(m: Measurements) -> Section | None:
 
 
 def _rate(m: Measurements, layer: int, half: int) -> Measured:
-    """Return the agreement rate of the keys of one half of a layer: of the stronger sign, or of the weaker one."""
+    """Return the agreement rate of a layer's keys with the stronger sign (`half` 0) or the weaker sign (`half` 1)."""
     rows = m.agreement.layer(layer)
     agrees, known = (np.split(x[rows], 2)[half] for x in (m.agreement.agrees, m.agreement.target >= 0))
     return share_of(int(agrees.sum()), int(known.sum()))

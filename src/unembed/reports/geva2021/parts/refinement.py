@@ -1,4 +1,4 @@
-"""Section 5.2: residual connections refine predictions (Figs. 9 to 11), up to compositions in the last layer."""
+"""Section 5.2: residual connections refine predictions layer by layer (Figs. 9 to 11); changes in the last layer."""
 
 from __future__ import annotations
 
@@ -37,16 +37,19 @@ CLASSES = {
     "joint": "both agree, output differs",
 }
 HEAD = 10
-"""Tokens of the head of a distribution, from which a new prediction is drawn."""
+"""Number of top tokens of the residual among which the new top token is sought."""
 FEWEST_PAIRS = 20
-"""Compositions below which their kinds are not judged."""
+"""Smallest number of cases that is judged."""
 
 
 def breakdown(residual: np.ndarray, update: np.ndarray, output: np.ndarray) -> dict[str, np.ndarray]:
-    """Classify which of its two parts, residual r or update y, the layer's output o follows (token ids).
+    """Classify whether the top token of a layer's output (o) is that of its residual (r) or update (y), as masks.
 
     residual: o = r ≠ y. ffn: o = y ≠ r. agreement: o = r = y. composition: r ≠ y and o is neither. joint: r = y and o
-    is another token, which no single softmax allows but norms and adaptive softmaxes do.
+    is another token, which is possible only with a final norm or an adaptive softmax.
+
+    Args:
+        residual: token ids, and so for `update` and `output`; all have the same shape.
     """
     follows_r, follows_y, same = output == residual, output == update, residual == update
     return {
@@ -63,19 +66,19 @@ def _kinds(m: Measurements) -> dict[str, np.ndarray]:
 
 
 def _shares(claims: np.ndarray) -> list[Measured]:
-    """Return the share of examples for which each layer's claim holds."""
+    """Return for each layer the share of examples for which `claims` (layer, example) is True."""
     return [share_of(int(row.sum()), len(row)) for row in claims]
 
 
 @once
 def match(m: Measurements) -> Numbers:
-    """Measure when the residual ranks the final prediction first: in a layer, or from that layer on for good."""
+    """Measure in which layers the residual's top token is the final prediction, and from which layer on it stays so."""
     e, n_layers, upper, seed = m.examples, m.n_layers, m.upper, m.seed
-    equal = e["residual"] == e["output"][-1]  # layer example
-    # An example has settled at a layer if the residual predicts the model's own token from this layer to the last.
+    equal = e["residual"] == e["output"][-1]  # (layer, example)
+    # An example has settled at a layer if the residual predicts the final token in this and all later layers.
     settled = np.logical_and.accumulate(equal[::-1], axis=0)[::-1]
     matches, bottom = _shares(equal), max(1, round(n_layers / 4)) if n_layers > 1 else 0
-    steps = np.diff(equal.astype(float), axis=0)  # growth into the next layer, layer-1 example
+    steps = np.diff(equal.astype(float), axis=0)  # growth into the next layer, (layer - 1, example)
     steep, flat = (rows.mean(axis=0) if len(rows) else None for rows in (steps[upper:], steps[:upper]))
     growth = None if steep is None or flat is None else paired_difference(steep, 2 * flat, seed=seed)
     return Numbers(
@@ -92,7 +95,7 @@ def match(m: Measurements) -> Numbers:
 
 @once
 def probability(m: Measurements) -> Numbers:
-    """Measure how the probability that the residual gives the prediction grows from layer to layer."""
+    """Measure how the probability of the final prediction in the residual grows from layer to layer."""
     found = m.examples["probability"].astype(float)
     return Numbers(
         steps=[mean_of(step, seed=m.seed) for step in np.diff(found, axis=0)],
@@ -102,7 +105,7 @@ def probability(m: Measurements) -> Numbers:
 
 @once
 def outputs(m: Measurements) -> Numbers:
-    """Measure what the layer's output follows."""
+    """Measure how often a layer's output has the residual's top token alone, or a token other than the residual's."""
     e, kinds = m.examples, _kinds(m)
     changed = e["output"] != e["residual"]
     layers, which = np.nonzero(changed)
@@ -116,7 +119,7 @@ def outputs(m: Measurements) -> Numbers:
 
 @once
 def overturned(m: Measurements) -> Numbers | None:
-    """Measure which token replaces the residual's: its rank in the residual, and in the FFN's update."""
+    """Where a layer changes the top token, measure the new token's rank in the residual and in the FFN's update."""
     e, seed = m.examples, m.seed
     layers, which = np.nonzero(e["output"] != e["residual"])
     if len(layers) < FEWEST_PAIRS:
@@ -133,7 +136,7 @@ def overturned(m: Measurements) -> Numbers | None:
 
 
 def judge_growth(n: Numbers) -> Judgement:
-    """Judge the growth per layer before and after the start of the upper layers."""
+    """Judge whether matches with the final prediction grow faster in the upper layers than below."""
     if n.growth is None:
         return Judgement("The model has too few layers to compare growth.", "inconclusive")
     return judged(
@@ -145,7 +148,7 @@ def judge_growth(n: Numbers) -> Judgement:
 
 
 def judge_rise(n: Numbers) -> Judgement:
-    """Judge the probability that the residual gives the prediction, layer by layer."""
+    """Judge whether the final prediction's probability in the residual rises and never falls from layer to layer."""
     falls = sum(step.high < 0 for step in n.steps)
     return judged(
         f"The residual's probability of the prediction rises by {points(n.rise)} on average from the first layer to "
@@ -156,7 +159,7 @@ def judge_rise(n: Numbers) -> Judgement:
 
 
 def explain_growth(m: Measurements) -> str | None:
-    """Explain how little is left to grow where the upper layers begin, if it is too little to pass the test."""
+    """State how little can still grow in the upper layers; None if there is enough left to pass the test."""
     found, upper, n_layers = match(m), m.upper, m.n_layers
     matched = float((m.examples["residual"][upper] == m.examples["output"][-1]).mean())
     left = (1 - matched) / max(n_layers - upper, 1)
@@ -170,7 +173,7 @@ def explain_growth(m: Measurements) -> str | None:
 
 
 def explain_alone(m: Measurements) -> str:
-    """Explain what the output of the layer with the smallest share is, and how many layers share the work."""
+    """State what the output follows instead in the layer where it least often has the residual's top token alone."""
     kinds = {name: rows.mean(axis=1) for name, rows in _kinds(m).items()}
     layer = int(np.argmin(kinds["residual"]))
     changed = float(sum(kinds[name][layer] for name in ("composition", "joint", "ffn")))
@@ -310,7 +313,7 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
 
 
 def refinement_section(m: Measurements) -> Section:
-    """Show when the residual already has the prediction, and what each FFN does to it."""
+    """Show in which layers the residual already has the final prediction, and how each FFN changes it."""
     found, kinds = match(m), _kinds(m)
     residual = {
         "layer": range(m.n_layers),
@@ -368,25 +371,25 @@ def _median_rank(ranks: np.ndarray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Compositions:
-    """Sampled compositions of the last layer, each judged by the rules."""
+    """Examples in which the last layer's output has neither the residual's nor the update's top token."""
 
     found: Int[np.ndarray, " composition"]
-    """Examples in which the last layer composes."""
+    """Indices of all such examples."""
     chosen: Int[np.ndarray, " pair"]
-    """Those that are judged."""
+    """Indices of the sampled examples, which are judged: a pair of the residual's and the output's top token each."""
     wordnet: Float[np.ndarray, " pair"]
     cosine: Float[np.ndarray, " pair"]
     related: Bool[np.ndarray, " pair"]
     known: Bool[np.ndarray, " pair"]
-    """Whether the rules can decide."""
+    """Whether the rules can decide if the two tokens are related."""
 
 
 def judge_compositions(m: Measurements) -> Compositions:
-    """Draw compositions of the last layer, and judge whether the new token is related to the residual's token.
+    """Sample compositions of the last layer (see `breakdown`), and judge if the new token is related to the residual's.
 
-    Two tokens are related where WordNet relates them or where their embeddings are closer than 99 % of random pairs of
-    the same frequencies; they are distant where WordNet has both and does not relate them, or where their embeddings
-    are no closer than 90 % of such pairs. Otherwise it is undecided.
+    Two tokens are related if their WordNet similarity is at least `RELATED`, or if their embeddings are closer than
+    those of 99 % of random pairs of similar frequency. Otherwise they are distant if WordNet has both, or if their
+    embeddings are closer than those of fewer than 90 % of such pairs. All other pairs are undecided.
     """
     before_all, update, output = (m.examples[name][-1].astype(np.int64) for name in ("residual", "update", "output"))
     kinds = breakdown(before_all, update, output)
@@ -405,7 +408,7 @@ def judge_compositions(m: Measurements) -> Compositions:
 
 @once
 def compositions(m: Measurements) -> Numbers:
-    """Count the compositions of the last layer, and the sampled ones that move to a related token."""
+    """Measure the share of compositions in the last layer, and how many of those sampled move to a related token."""
     found = judge_compositions(m)
     related, known = int(found.related.sum()), int(found.known.sum())
     return Numbers(
@@ -443,7 +446,7 @@ LAST_LAYER: tuple[Quantity[Measurements], ...] = (
 
 
 def last_layer_section(m: Measurements) -> Section:
-    """Show compositions of the last layer: how far the new token is from the residual's token."""
+    """Show compositions of the last layer, and how similar the new token is to the residual's token."""
     found: Compositions = compositions(m).judged
     chosen, n_pairs = found.chosen, len(found.chosen)
     tokens = {

@@ -1,4 +1,4 @@
-"""List every choice of this run, and where the paper's text and its released code differ."""
+"""The section that lists the options of this run, and where the paper's text and its released code differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DIFFERENCES = {
 
 
 def settings_section(m: Measurements) -> Section:
-    """Show the options of the run as a table, and the settings of the index that gave the triggers."""
+    """Show a table of the run's options, and the settings of the index from which the triggers come."""
     names = [f.name for f in fields(Options) if f.name not in ("index", "tokens_per_batch")]
     here = {name: str(getattr(value := getattr(m.options, name), "annotator", value)) for name in names}
     exhibits, text = [], ()

@@ -1,4 +1,4 @@
-"""Section 4, values represent distributions: do they agree with what follows the triggers (Figs. 4 to 6, Table 2)?"""
+"""Section 4: is the top token of a value vector the token that follows its key's triggers (Figs. 4 to 6, Table 2)?"""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from unembed.reports.published import READ_OFF, SUMMARY, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, below, judged, once, within
 
 BINS = 8
-"""Bins of the largest probability; the paper has eight."""
+"""Number of bins of the largest probability (paper: eight)."""
 PAPER_BINS = (8.9e-5, 1.3e-4, 1.8e-4, 2.2e-4, 2.7e-4, 3.1e-4, 3.6e-4, 4e-4)
-"""Where the paper's bins begin (labels of Fig. 6)."""
+"""The lower ends of the paper's bins (labels of Fig. 6)."""
 
 
 def rates(a: Agreement) -> list[Measured]:
-    """Return the agreement rate of every layer."""
+    """Return for every layer the share of memories whose value vector's top token follows the key's first trigger."""
     return [_rate(a, n, n + 1) for n in range(len(a.bounds) - 1)]
 
 
 def ranks(a: Agreement) -> list[np.ndarray]:
-    """Return the ranks of the targets in every layer, NaN where there is no target."""
+    """Return for every layer the rank of each key's target in its value vector, NaN where there is no target."""
     rows = [a.rank[a.layer(n)] for n in range(len(a.bounds) - 1)]
     return [np.where(row > 0, row, np.nan) for row in rows]
 
 
 def _rate(a: Agreement, start: int, stop: int) -> Measured:
-    """Return the share of the memories of some layers that agree, at any sign of a gated memory's coefficient."""
+    """Return the agreement rate of layers `start` to `stop` - 1; a gated memory agrees if it does at either sign."""
     counts = [(int(agrees.sum()), int(known.sum())) for agrees, known in map(a.of_memories, range(start, stop))]
     return share_of(sum(hits for hits, _ in counts), sum(n for _, n in counts))
 
 
 @once
 def agreement(m: Measurements) -> Numbers:
-    """Measure how often a value ranks first the token that follows its key's first trigger."""
+    """Measure how often a value vector's top token is the token that follows its key's first trigger."""
     a, n = m.agreement, m.n_layers
     return Numbers(
         upper=m.upper,
@@ -57,7 +57,7 @@ def agreement(m: Measurements) -> Numbers:
 
 @once
 def next_ranks(m: Measurements) -> Numbers:
-    """Measure the rank of the trigger's next token, by layer."""
+    """Measure the rank, in the value vector, of the token that follows the first trigger, by layer."""
     a, layer = m.agreement, np.repeat(np.arange(m.n_layers), np.diff(m.triggers.bounds))
     known = a.rank > 0
     of_layer = [a.rank[known & (layer == n)] for n in range(m.n_layers)]
@@ -70,7 +70,7 @@ def next_ranks(m: Measurements) -> Numbers:
 
 @once
 def by_probability(m: Measurements) -> Numbers:
-    """Measure agreement in bins of equal size, by the value's largest probability."""
+    """Measure agreement in bins of equally many keys, sorted by the value vector's largest probability."""
     a, known = m.agreement, np.flatnonzero(m.agreement.target >= 0)
     order = known[np.argsort(a.probability[known], kind="stable")]
     parts = [part for part in np.array_split(order, BINS) if len(part)]
@@ -82,7 +82,7 @@ def by_probability(m: Measurements) -> Numbers:
 
 
 def by_paper_bins(a: Agreement) -> list[Measured]:
-    """Return the agreement rate of the values below the paper's first bin, and of those in each of its bins."""
+    """Return the agreement rate of the keys below the paper's first bin, and then in each of the paper's bins."""
     known = a.target >= 0
     bins = np.searchsorted(PAPER_BINS, a.probability[known], side="right")
     agrees = a.agrees[known]
@@ -91,7 +91,7 @@ def by_paper_bins(a: Agreement) -> list[Measured]:
 
 @once
 def predictive(m: Measurements) -> Numbers:
-    """Find the values with the largest probability: their layers, and how many agree with one of their triggers."""
+    """Measure how many keys with the largest value probabilities lie in upper layers, and agree with a trigger."""
     a, known = m.agreement, m.agreement.target >= 0
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     in_upper = np.searchsorted(a.bounds, order, side="right") - 1 >= m.upper
@@ -107,7 +107,7 @@ def predictive(m: Measurements) -> Numbers:
 
 
 def explain_agreement(m: Measurements) -> str | None:
-    """Explain how much agreement chance gives in the lower layers, if it is a third of the rate or more."""
+    """State the agreement by chance in the lower layers; None if it is less than a third of the rate."""
     chance = float(np.nanmean([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
     rate = agreement(m).low.value
     if not chance >= rate / 3:
@@ -120,7 +120,7 @@ def explain_agreement(m: Measurements) -> str | None:
 
 
 def explain_predictive_upper(m: Measurements) -> str | None:
-    """Explain that longer values have a larger maximum probability if nothing sets their scale."""
+    """State that longer value vectors have a larger top probability; None if those of lower layers are not longer."""
     lengths = [float(written_values(m.lm, n).float().norm(dim=-1).mean()) for n in range(m.n_layers)]
     low, high = float(np.mean(lengths[: m.upper] or [0.0])), float(np.mean(lengths[m.upper :]))
     if low <= 1.2 * high:
@@ -206,7 +206,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             f"{n.medians[-1]:,.0f} in the last, of {n.d_vocab:,} tokens; the rank correlation with the layer is "
             f"{format_interval(n.trend)} over keys.",
             below(n.trend, 0),
-            # The median rank must at least halve; a smaller change is drift, not improvement.
+            # The median rank must at least halve: a smaller change is no clear improvement.
             bool(n.medians[-1] < n.medians[0] / 2),
         ),
         origins=(
@@ -285,7 +285,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def values_section(m: Measurements) -> Section:
-    """Show whether values rank first what follows their keys' triggers."""
+    """Show how often the top token of a value vector is the token that follows its key's triggers."""
     a, bins = m.agreement, by_probability(m)
     of_layers = {
         "layer": range(m.n_layers),
@@ -341,7 +341,7 @@ def values_section(m: Measurements) -> Section:
 
 
 def _of_both_signs(m: Measurements) -> tuple[str, ...]:
-    """State what counts as a key and as agreement where layers are gated; nothing elsewhere."""
+    """Return a paragraph on what a key and agreement are in gated layers; empty for ungated models."""
     if not m.triggers.signed.any():
         return ()
     return (
@@ -356,7 +356,7 @@ def _of_both_signs(m: Measurements) -> tuple[str, ...]:
 def predictive_exhibit(
     name: str, what: str, m: Measurements, a: Agreement, triggers: KeyTriggers, note: str
 ) -> Exhibit:
-    """Show, as in Table 2, the values with the largest probability, and how often their triggers agree."""
+    """Show the value vectors with the largest top probability, and how often it follows their triggers (Table 2)."""
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     layers = np.searchsorted(a.bounds, order, side="right") - 1
     followed = a.followed[order].tolist()

@@ -1,4 +1,4 @@
-"""The parts of the report on Geva et al. 2022: what is published, measured and shown, one module for each section."""
+"""The sections of the report on Geva et al. 2022, one module for each."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ PARTS: tuple[Part[Measurements], ...] = (
     *applications.PARTS,
     *appendix.PARTS,
 )
-"""In reading order."""
+"""The sections, in the order of the report."""

@@ -1,4 +1,4 @@
-"""Appendix A.1 and A.3: the effect of the final norm (Fig. 4), and the share of dominant sub-updates (Fig. 6)."""
+"""Appendix A.1 and A.3: the effect of the final norm (Fig. 4), and the ten largest sub-updates' share (Fig. 6)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _OVERLAPS = {
 
 @once
 def norm(m: Measurements) -> Numbers:
-    """Measure the overlap of top tokens with and without the norm, for values and for random vectors."""
+    """Measure the overlap of top tokens with and without the final norm, for value vectors and for random vectors."""
     overlaps = {name: mean_of(m.overlaps[name].ravel(), seed=m.seed, share=True) for name in _OVERLAPS}
     return Numbers(has_norm=m.lm.structure.final_norm is not None, **overlaps)
 
 
 def judge_norm(n: Numbers) -> Judgement:
-    """Judge the overlap with and without the norm against the overlap with random vectors."""
+    """Judge whether value vectors mostly have the same top tokens with and without the norm, unlike other vectors."""
     if not n.has_norm:
         return Judgement("The model has no final norm, so both readings are the same.", "inconclusive")
     return judged(
@@ -59,7 +59,7 @@ NORM: tuple[Quantity[Measurements], ...] = (
 
 
 def norm_section(m: Measurements) -> Section:
-    """Show App. A.1."""
+    """Show the overlap of top tokens with and without the final norm (App. A.1)."""
     cells = {"layer": range(m.lm.n_layers), **{name: means(m.overlaps[name], m.seed) for name in _OVERLAPS}}
     y_label, no_values = "intersection over union", published.NO_VALUES
     title = "Overlap of the top 30 tokens with and without the final norm (Fig. 4)"
@@ -78,7 +78,7 @@ def norm_section(m: Measurements) -> Section:
 
 @once
 def contribution(m: Measurements) -> Numbers:
-    """Measure the ten dominant sub-updates' share of all contributions, and the share of ten average ones."""
+    """Measure the ten largest (dominant) sub-updates' share of all contributions, and the share of ten average ones."""
     share = m.sample.contribution
     return Numbers(
         layers=means(share, m.seed),
@@ -90,7 +90,7 @@ def contribution(m: Measurements) -> Numbers:
 @once
 def coefficients(m: Measurements) -> Numbers:
     """Measure the share of negative coefficients among the ten dominant sub-updates."""
-    negative = (m.sample.coefficients < 0).mean(axis=-1)  # layer example
+    negative = (m.sample.coefficients < 0).mean(axis=-1)  # (layer, example)
     return Numbers(layers=means(negative, m.seed), whole=mean_of(negative.mean(axis=0), seed=m.seed, share=True))
 
 
@@ -106,12 +106,12 @@ def _where_signed(m: Measurements) -> Numbers | None:
 
 
 def _middle(layers: Sequence[Measured]) -> Measured:
-    """Return the median layer; of an even number of layers, the upper of the two middle ones."""
+    """Return the median of the layers' values; for an even number, the larger of the two middle values."""
     return sorted(layers, key=lambda x: x.value)[len(layers) // 2]
 
 
 def judge_large_contribution(n: Numbers) -> Judgement:
-    """Judge in how many layers the ten dominant sub-updates make up more than a tenth."""
+    """Judge whether the ten largest sub-updates make up more than a tenth of the sum in some layers but not in all."""
     layers: list[Measured] = n.layers
     over = [i for i, x in enumerate(layers) if x.low > 0.1]
     undecided = any(x.low <= 0.1 <= x.high for x in layers)
@@ -124,7 +124,7 @@ def judge_large_contribution(n: Numbers) -> Judgement:
 
 
 def explain_contribution(m: Measurements) -> str:
-    """Explain how much of the difference the number of memories accounts for."""
+    """State how much of the difference from the paper the number of memories (FFN neurons) explains."""
     found, in_paper = contribution(m), DOMINANT / 4096
     middle = _middle(found.layers).value
     return (
@@ -186,7 +186,7 @@ CONTRIBUTION: tuple[Quantity[Measurements], ...] = (
 
 
 def contribution_section(m: Measurements) -> Section:
-    """Show App. A.3."""
+    """Show the share of the ten largest sub-updates in all contributions (App. A.3)."""
     cells = {
         "layer": range(m.sample.n_layers),
         "dominant": [replace(x, published=published.CONTRIBUTION) for x in contribution(m).layers],

@@ -16,16 +16,16 @@ from unembed.results import Table
 from unembed.toxicity.scorers import ATTRIBUTES
 
 PAPER_EXAMPLES = 10_000
-"""Examples behind Tables 6, 9 and 10 of the paper; a tenth of them is for testing."""
+"""Number of examples for Tables 6, 9 and 10 in the paper; a tenth of them is for testing."""
 
 
 _RULES = {"rule": "sub_updates, set", "ordered": "sub_updates", "classifier": "both"}
-"""The rule of the paper's text, that of its released code, and the classifier of stream and update."""
+"""Method names of the rule in the paper's text, the rule in its code, and the classifier of stream and FFN update."""
 
 
 @once
 def rule(m: Measurements) -> Numbers | None:
-    """Return accuracy and saved layers of the sub-updates rule and of a trained classifier, over five splits."""
+    """Return accuracy and number of saved layers of the early-exit rules and of a classifier; None if not measured."""
     rows = {} if m.applications.early_exit is None else {r["method"]: r for r in m.applications.early_exit.rows()}
     if "both" not in rows:
         return None
@@ -38,7 +38,7 @@ def rule(m: Measurements) -> Numbers | None:
 
 
 def judge_rule(n: Numbers) -> Judgement:
-    """Judge the sub-updates rule against a trained classifier, over five splits."""
+    """Judge whether the sub-updates rule is as accurate, and saves as many layers, as a trained classifier."""
     spread = 2 * math.hypot(n.rule_accuracy_std, n.classifier_accuracy_std)
     layers = 2 * math.hypot(n.rule_saved_layers_std, n.classifier_saved_layers_std)
     accurate = n.rule_accuracy >= 90 and n.rule_accuracy >= n.classifier_accuracy - max(spread, 1.0)
@@ -50,14 +50,13 @@ def judge_rule(n: Numbers) -> Judgement:
         f"saves {n.classifier_saved_layers:.2f} ± {n.classifier_saved_layers_std:.2f}. The ordered match of the "
         f"released code leaves {n.ordered_accuracy:.1f} ± {n.ordered_accuracy_std:.1f} % and saves "
         f"{n.ordered_saved_layers:.2f} ± {n.ordered_saved_layers_std:.2f}.",
-        # If even an oracle saves less than a tenth of the layers, the methods cannot differ visibly, so there is no
-        # verdict.
+        # If even an oracle saves less than a tenth of the layers, no method can stand out: the verdict is open.
         None if n.oracle < 0.1 * n.n_layers else accurate and saves,
     )
 
 
 def explain_rule(m: Measurements) -> str | None:
-    """Explain how much even an oracle could save, and on how many examples the rule is fitted."""
+    """State how many layers even an oracle saves, and on how many examples the rule is fitted."""
     n = rule(m)
     if n is None:
         return None
@@ -91,7 +90,7 @@ EARLY_EXIT: tuple[Quantity[Measurements], ...] = (
 
 @once
 def toxicity(m: Measurements) -> Numbers | None:
-    """Measure the share of toxic continuations, with and without the values that a scorer picked."""
+    """Return the share of toxic continuations, with and without the value vectors that a scorer picked turned on."""
     if m.applications.toxicity is None:
         return None
     rows = {row["arm"]: row for row in m.applications.toxicity.rows()}
@@ -123,7 +122,7 @@ TOXICITY: tuple[Quantity[Measurements], ...] = (
 
 
 def toxicity_section(m: Measurements) -> Section | None:
-    """Show Table 5 for greedy decoding, for beams, and as published; None without prompts."""
+    """Show Table 5 for greedy decoding, for beam search, and as published; None without prompts."""
     found = m.applications
     if found.toxicity is None:
         return None
@@ -194,7 +193,7 @@ def early_exit_section(m: Measurements) -> Section | None:
 
 
 def small_sample(n: int) -> tuple[str, ...]:
-    """Say how far numbers from fewer examples than in the paper can be trusted; empty if there are as many."""
+    """Return a note on the precision of numbers from fewer examples than in the paper; empty if there are as many."""
     if n >= PAPER_EXAMPLES:
         return ()
     tested = max(n // 10, 1)
@@ -207,12 +206,12 @@ def small_sample(n: int) -> tuple[str, ...]:
 
 
 def notes_section(m: Measurements) -> Section | None:
-    """List each part that was not measured, with the reason."""
+    """List each experiment that was not run, with the reason; None if all were run."""
     return Section("Not measured", m.applications.notes) if m.applications.notes else None
 
 
 def _in_shares(name: str, table: Table, note: str, percent: Sequence[str], **shown: Any) -> Exhibit:
-    """Convert a table's columns from percent to shares."""
+    """Return a table as an exhibit, with the columns `percent` converted from percent to shares (0 to 1)."""
     columns = {column: table.columns[column] for column in table.column_names}
     if "method" in columns:
         columns["method"] = [name.replace("_", "-") for name in columns["method"]]

@@ -1,4 +1,4 @@
-"""Section 4: do sub-updates promote concepts? It measures what the top tokens of vectors share (Tab. 2, Fig. 2)."""
+"""Section 4: do sub-updates promote concepts? The top tokens of vectors are searched for concepts (Tab. 2, Fig. 2)."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _GROUPS = {"in_a_concept": COUNTED, "with_stopwords": WITH_STOP_WORDS, **{kind: 
 
 
 BY_LENS = ", by the lens"
-"""Ends the names of vectors that the model's fitted lens reads."""
+"""Suffix of the names of vectors that the model's fitted lens decodes."""
 
 
 @once
 def readings(m: Measurements) -> dict[str, VectorConcepts]:
-    """Return the concepts of every kind of vector, and of the same vectors read by the lens if there is one."""
+    """Return the concepts of every kind of vector, and of the same vectors decoded by the fitted lens, if any."""
     return {**m.concepts, **{name + BY_LENS: found for name, found in (m.concepts_by_lens or {}).items()}}
 
 
 def _units(m: Measurements, vectors: str) -> np.ndarray | None:
-    """Return the units that were drawn at random: the prefixes of updates, or the vectors themselves."""
+    """Return the units for resampling: each update's prefix number, or None for other vectors (one unit each)."""
     return m.update_prefixes if vectors.removesuffix(BY_LENS) == UPDATES else None
 
 
 @once
 def shares(m: Measurements) -> dict[str, dict[str, Measured]]:
-    """Return the share of the top tokens in a concept, by kind of vector and by column of Tab. 2."""
+    """Return the share of top tokens that are in a concept, by kind of vector and by column of Tab. 2."""
     return {
         name: {
             column: mean_of(found.coverage(kinds), units=_units(m, name), seed=m.seed, share=True)
@@ -56,7 +56,7 @@ def shares(m: Measurements) -> dict[str, dict[str, Measured]]:
 
 @once
 def numbers(m: Measurements) -> dict[str, Measured]:
-    """Return the number of concepts of a vector, by kind of vector."""
+    """Return the mean number of concepts per vector, by kind of vector."""
     return {
         name: mean_of(found.number(), units=_units(m, name), seed=m.seed, share=True)
         for name, found in readings(m).items()
@@ -65,7 +65,7 @@ def numbers(m: Measurements) -> dict[str, Measured]:
 
 @once
 def coverage(m: Measurements) -> Numbers:
-    """Measure how many top tokens of values, random vectors and updates are in a concept."""
+    """Measure the share of top tokens that are in a concept, for value vectors, random vectors and updates."""
     values, random, updates = (m.concepts[name].coverage(COUNTED) for name in (VALUES, RANDOM, UPDATES))
     lensed = m.concepts_by_lens
     return Numbers(
@@ -79,7 +79,7 @@ def coverage(m: Measurements) -> Numbers:
 
 
 def _by_lens(m: Measurements, lensed: Mapping[str, VectorConcepts]) -> Numbers:
-    """Measure how many top tokens of values and random vectors are in a concept, read by the fitted lens."""
+    """Measure the share of top tokens in a concept, for value vectors and random vectors decoded by the fitted lens."""
     values, random = (lensed[name].coverage(COUNTED) for name in (VALUES, RANDOM))
     return Numbers(
         values=shares(m)[VALUES + BY_LENS]["in_a_concept"],
@@ -90,7 +90,7 @@ def _by_lens(m: Measurements, lensed: Mapping[str, VectorConcepts]) -> Numbers:
 
 @once
 def stop_words(m: Measurements) -> Numbers:
-    """Measure the share that stop words add to the top tokens in concepts, for updates and for values."""
+    """Measure how much stop words add to the share of top tokens in concepts, for updates and for value vectors."""
     values, updates = (
         m.concepts[name].coverage(WITH_STOP_WORDS) - m.concepts[name].coverage(COUNTED) for name in (VALUES, UPDATES)
     )
@@ -103,7 +103,7 @@ def stop_words(m: Measurements) -> Numbers:
 
 @once
 def number_of_concepts(m: Measurements) -> Numbers:
-    """Count the concepts of values and of random vectors."""
+    """Measure the mean number of concepts per value vector and per random vector."""
     values, random = (m.concepts[name].number().astype(np.float64) for name in (VALUES, RANDOM))
     return Numbers(
         values=numbers(m)[VALUES],
@@ -120,13 +120,13 @@ def _over_layers(m: Measurements, vectors: str, kinds: Sequence[str]) -> list[Me
 
 @once
 def coverage_by_layer(m: Measurements) -> Numbers:
-    """Measure how many top tokens of values are in a concept, by layer."""
+    """Measure the share of top tokens of value vectors that are in a concept, by layer."""
     return Numbers(layers=_over_layers(m, VALUES, COUNTED))
 
 
 @once
 def semantic(m: Measurements) -> Numbers:
-    """Measure how many top tokens are in semantic concepts, for values and for random vectors."""
+    """Measure the share of top tokens in semantic concepts, for value vectors and for random vectors."""
     values, random = (m.concepts[name].coverage(("semantic",)) for name in (VALUES, RANDOM))
     other = m.concepts[VALUES].coverage(tuple(kind for kind in COUNTED if kind != "semantic"))
     return Numbers(
@@ -140,7 +140,7 @@ def semantic(m: Measurements) -> Numbers:
 
 @once
 def last_updates(m: Measurements) -> Numbers | None:
-    """Compare how many top tokens are in a concept, for updates of the last two layers and earlier ones."""
+    """Compare the share of top tokens in a concept between updates of the last two layers and of the earlier layers."""
     share, at = m.concepts[UPDATES].coverage(COUNTED), np.array(m.concepts[UPDATES].layers)
     last = at >= m.lm.n_layers - 2
     if last.all():
@@ -154,7 +154,7 @@ def last_updates(m: Measurements) -> Numbers | None:
 
 
 def explain_concepts(m: Measurements) -> str:
-    """Explain what share of the vocabulary the top tokens are, and what the program finds."""
+    """State which share of the vocabulary the top tokens are; a program, not people, finds concepts in them."""
     return (
         f"Concepts are found by a program, not by people, among {TOP} of {m.lm.d_vocab:,} tokens "
         f"({format_percent(TOP / m.lm.d_vocab)} of the vocabulary; {format_percent(TOP / GPT2_VOCAB)} in GPT2), of a "
@@ -163,7 +163,10 @@ def explain_concepts(m: Measurements) -> str:
 
 
 def _all_inside(layers: Sequence[Measured], low: float, high: float) -> bool | None:
-    """Tell whether every layer's share lies in a band; it is False if a layer's whole interval lies outside."""
+    """Return whether every layer's value lies in the band `low` to `high`.
+
+    False if a layer's whole confidence interval lies outside; None if only a value does.
+    """
     if any(x.high < low or x.low > high for x in layers):
         return False
     return True if all(low <= x.value <= high for x in layers) else None
@@ -334,7 +337,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def section(m: Measurements) -> Section:
-    """Show Tab. 2 and Fig. 2, and the concepts that a judge sees in the same values, if there is one."""
+    """Show Tab. 2 and Fig. 2, and the concepts that a judge, if given, finds for the same value vectors."""
     reading = "read by the adaptive softmax's log-probabilities" if comparable_basis(m.lm) == "final" else "raw reading"
     columns = {"random_vectors": RANDOM, "updates": UPDATES, **({"negated": NEGATED} if NEGATED in m.concepts else {})}
     if m.concepts_by_lens is not None:

@@ -1,4 +1,7 @@
-"""Section 5.1 and appendix A.5: saturation and elimination, and how sub-updates score the token (Tab. 4, 9, 10)."""
+"""Section 5.1 and appendix A.5: saturation and elimination events, and sub-updates' scores in them (Tab. 4, 9, 10).
+
+In a saturation the final prediction becomes the top token for good; in an elimination an FFN lowers its top token.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,12 @@ def _scores(m: Measurements, kind: Kind, random: bool = False) -> np.ndarray:
 
 
 def _logits(m: Measurements, kind: Kind, random: bool = False) -> np.ndarray:
-    """Return the same scores in logits of the stream that the sub-updates are added to."""
+    """Return the scores of `_scores` in units of logits of the residual stream."""
     return of_events(m.sample, kind, scores_in_logits(m.sample, basis=m.options.basis, random=random))
 
 
 def _strongest(m: Measurements, kind: Kind) -> Measured:
-    """Return the largest of ten scores in logits of the stream, averaged over events."""
+    """Return the largest of the ten scores of an event, in units of logits, averaged over events."""
     return mean_of(_logits(m, kind).max(axis=1), seed=m.seed)
 
 
@@ -59,9 +62,10 @@ def _enough(m: Measurements, *kinds: Kind) -> bool:
 
 @once
 def table_4(m: Measurements) -> dict[tuple[Kind, str], Numbers]:
-    """Return the largest, mean and smallest of ten scores, by kind of event, for dominant and random sub-updates.
+    """Return the largest, mean and smallest score among ten sub-updates, averaged over events.
 
-    Each is averaged over events; `medians` are the same over events, in that order.
+    The keys are (kind of event, "dominant" or "random"): the ten sub-updates are the largest of the layer, or random.
+    `medians` are the medians over events of the largest, mean and smallest score.
     """
 
     def of(scores: np.ndarray) -> Numbers:
@@ -74,7 +78,7 @@ def table_4(m: Measurements) -> dict[tuple[Kind, str], Numbers]:
 
 @once
 def maxima(m: Measurements) -> Numbers | None:
-    """Measure the strongest sub-update of saturations and of eliminations."""
+    """Compare the largest score in saturations with that in eliminations; None with too few events."""
     if not _enough(m, *KINDS):
         return None
     largest = {kind: _scores(m, kind).max(axis=1) for kind in KINDS}
@@ -86,7 +90,7 @@ def maxima(m: Measurements) -> Numbers | None:
 
 
 def _spread(m: Measurements, kind: Kind) -> Numbers | None:
-    """Return the largest and the smallest score for one kind of event."""
+    """Return the mean largest and the mean smallest score for one kind of event; None with too few events."""
     if not _enough(m, kind):
         return None
     found = table_4(m)[kind, "dominant"]
@@ -95,7 +99,7 @@ def _spread(m: Measurements, kind: Kind) -> Numbers | None:
 
 
 def _ratio_of_sizes(scores: np.ndarray, seed: int) -> Measured:
-    """Return |mean of maxima| over |mean of minima|, both from the same resampled events."""
+    """Return |mean of maxima| / |mean of minima| over events (rows), with a bootstrap interval."""
     most, least = scores.max(axis=1), scores.min(axis=1)
     random = np.random.default_rng(seed)
     rows = random.integers(0, len(scores), (1000, len(scores)))
@@ -119,7 +123,7 @@ def _in_logits(n: Numbers) -> str:
 
 @once
 def candidate(m: Measurements) -> Numbers | None:
-    """Measure whether an eliminated candidate falls by itself or because others rise."""
+    """Measure how far the eliminated token's own logit falls; None with too few events."""
     if not _enough(m, "elimination"):
         return None
     change = m.sample.candidate_change[counted_events(m.sample, "elimination")]
@@ -133,7 +137,7 @@ def candidate(m: Measurements) -> Numbers | None:
 
 @once
 def by_random(m: Measurements) -> Numbers | None:
-    """Compare random sub-updates with dominant ones, in saturations."""
+    """Compare the largest score of random sub-updates with that of the largest sub-updates, in saturations."""
     if not _enough(m, "saturation"):
         return None
     dominant, random = (_scores(m, "saturation", by).max(axis=1) for by in (False, True))
@@ -148,7 +152,7 @@ def by_random(m: Measurements) -> Numbers | None:
 
 @once
 def settled(m: Measurements) -> Numbers | None:
-    """Measure when predictions settle: before or in the last layer, and how often compared with other layers."""
+    """Measure the shares of saturations in the last layer and before it, and the lead over any other layer."""
     if m.sample.n_layers < 3:
         return None
     last = m.sample.saturation == m.sample.n_layers - 1
@@ -161,7 +165,7 @@ def settled(m: Measurements) -> Numbers | None:
 
 
 def explain_candidate(m: Measurements) -> str:
-    """Explain how much of the fall comes from the ten dominant sub-updates."""
+    """State how much of the fall of the eliminated token comes from the ten largest sub-updates."""
     change = float(m.sample.candidate_change[counted_events(m.sample, "elimination")].mean())
     ten = float(_scores(m, "elimination").sum(axis=1).mean())
     return (
@@ -271,7 +275,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def section(m: Measurements) -> Section:
-    """Show events and their scores, and in which layers predictions settle."""
+    """Show saturations and eliminations with the scores in them, and in which layers predictions saturate."""
     sample, provenance = m.sample, m.provenance
     wikilm, gpt2 = ([share / 100 for share in published.SATURATION[model]] for model in ("wikilm", "gpt2"))
     as_published = {"layer": range(len(gpt2)), "wikilm": wikilm + [None] * (len(gpt2) - len(wikilm)), "gpt2": gpt2}
@@ -307,7 +311,7 @@ def section(m: Measurements) -> Section:
 
 
 def about_units(m: Measurements) -> tuple[str, ...]:
-    """State the unit of raw scores where a norm follows; nothing elsewhere."""
+    """Return a paragraph on the unit of raw scores; empty if the model has no final norm."""
     if m.lm.structure.final_norm is None or m.options.basis == "adaptive":
         return ()
     lengths = np.median(m.sample.stream_length, axis=1)
@@ -321,8 +325,8 @@ def about_units(m: Measurements) -> tuple[str, ...]:
 
 
 def _fewer_than_ten(sample: EventSample) -> tuple[str, ...]:
-    """Note updates with fewer than ten active memories, which ReLU can cause; empty if there are none."""
-    few = (sample.coefficients != 0).sum(axis=-1) < DOMINANT  # layer example
+    """Return a note on FFN updates with fewer than ten active memories (possible with ReLU); empty without any."""
+    few = (sample.coefficients != 0).sum(axis=-1) < DOMINANT  # (layer, example)
     if not few.any():
         return ()
     layers = ", ".join(f"{n} ({row.mean():.1%})" for n, row in enumerate(few) if row.any())
@@ -388,7 +392,7 @@ def _saturation_table(sample: EventSample, provenance: Provenance) -> Exhibit:
 
 
 def event_table(lm: Decoder, sample: EventSample, examples: list[Segment], provenance: Provenance) -> Exhibit:
-    """List some events of each kind, largest change of rank first, with a prefix by which to trace them."""
+    """List some events of each kind that an FFN causes, largest change of rank first, with the prefix of each."""
     by_number = {s.number: s for s in examples}
     chosen = []
     for kind in KINDS:

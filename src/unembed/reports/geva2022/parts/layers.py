@@ -1,4 +1,4 @@
-"""Section 5.2: scores across layers (Fig. 3), extreme sub-updates, their clusters and the two groups they form."""
+"""Section 5.2: scores by layer (Fig. 3); sub-updates with extreme scores, their clusters, and rare or common tokens."""
 
 from __future__ import annotations
 
@@ -23,60 +23,61 @@ from unembed.reports.published import PRINTED, SUMMARY, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, least_of, once
 
 FREQUENT = 0.9
-"""Share of the appearances that the frequently active clusters hold together; the paper gives no number."""
+"""Share of all extreme sub-updates that lie in frequently active clusters; the paper gives no number."""
 SHORT = 3
-"""Tokens of a short prefix (the paper: extreme sub-updates are mostly active on inputs of three or fewer)."""
+"""Largest number of tokens of a short prefix (the paper: extreme sub-updates are mostly active on such inputs)."""
 PERIODS = (".", "。")
-"""The token that ends a sentence, the paper's example of a target that is easily inferred."""
+"""Tokens that end a sentence, the paper's example of a target that is easy to predict."""
 EASY = 0.5
-"""Final probability above which a target is called easy here, "obvious" in the paper."""
+"""Smallest probability of a prediction that counts as easy ("obvious" in the paper)."""
 FEWEST_VALUES = 5
-"""Values of a group below which its depth is not judged."""
+"""Smallest number of value vectors in a group whose depth is judged."""
 DRAWS = 200
-"""Random sets of sub-updates compared with the extreme ones."""
+"""Number of random sets of sub-updates to compare with the extreme ones."""
 _TOP = 10
 _CLUSTERS_SHOWN = 25
 
 
 def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
-    """Mark rows in a frequently active cluster: these are the fewest clusters that hold `FREQUENT` of all rows.
+    """Return a mask of the rows in frequently active clusters: the fewest clusters with `FREQUENT` of all rows.
 
     Args:
-        clusters_of_rows: the cluster of each appearance of an extreme sub-update.
+        clusters_of_rows: the cluster of each occurrence of an extreme sub-update.
     """
     numbers, counts = np.unique(clusters_of_rows, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    # Count clusters from the most frequent until their sum reaches the share.
+    # Take clusters, most frequent first, until they have the share of all rows.
     n = int(np.searchsorted(np.cumsum(counts[order]), FREQUENT * len(clusters_of_rows) - 1e-9)) + 1
     return np.isin(clusters_of_rows, numbers[order[:n]])
 
 
 def clusters_of(m: Measurements) -> np.ndarray:
-    """Return the cluster for each appearance of an extreme sub-update."""
+    """Return the cluster of the value vector for each occurrence of an extreme sub-update."""
     rows = zip(m.extreme.layer, m.extreme.index, strict=True)
     return np.array([m.clusters.of(int(n), int(i)) for n, i in rows], dtype=np.int64)
 
 
 @once
 def frequent(m: Measurements) -> ExtremeSubUpdates:
-    """Return the extreme sub-updates whose clusters are frequently active (Sec. 5.2)."""
+    """Return the extreme sub-updates in frequently active clusters (Sec. 5.2; see `frequently_active`)."""
     extreme, active = m.extreme, frequently_active(clusters_of(m))
     rows = (a[active] for a in (extreme.layer, extreme.index, extreme.example, extreme.score))
     return ExtremeSubUpdates(extreme.threshold, extreme.basis, *rows)
 
 
 def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Tell for rows of token ids whether at least half of the tokens are in the rarer half of the vocabulary."""
+    """Return for each row of token ids whether at least half of its tokens are in the rarer half of the vocabulary."""
     rank = np.empty(len(token_counts), dtype=np.int64)
     rank[np.argsort(-token_counts, kind="stable")] = np.arange(len(token_counts))
     return (rank[ids] >= len(token_counts) / 2).mean(axis=1) >= 0.5
 
 
 def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
-    """Return the ten top tokens of what each memory adds at a sign of its coefficient.
+    """Return the ids of the ten top tokens of what each memory (FFN neuron) adds to the residual stream.
 
     Args:
-        memories: layer, index, and 1 for the usual sign in the run or -1 for the other.
+        memories: rows of layer, index, and 1 for the usual sign of the coefficient (`Measurements.signs`) or -1 for the
+            opposite sign.
     """
     if not len(memories):
         return np.zeros((0, _TOP), dtype=np.int64)
@@ -86,9 +87,9 @@ def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
 
 
 def ways_of(m: Measurements, extreme: ExtremeSubUpdates) -> Int[np.ndarray, " row"]:
-    """Return 1 for each sub-update whose coefficient has its memory's usual sign in the run, -1 for the others.
+    """Return 1 for each sub-update whose coefficient has the usual sign of its memory (`Measurements.signs`), else -1.
 
-    It is 1 throughout ungated layers, whose values are read as they are.
+    In ungated layers it is always 1.
     """
     at = m.sample.dominant[extreme.layer, extreme.example] == extreme.index[:, None]
     m_of_row = m.sample.coefficients[extreme.layer, extreme.example][np.arange(len(at)), at.argmax(axis=1)]
@@ -99,25 +100,26 @@ def ways_of(m: Measurements, extreme: ExtremeSubUpdates) -> Int[np.ndarray, " ro
 
 @once
 def promoters(m: Measurements) -> Int[np.ndarray, "memory 3"]:
-    """Return the distinct memories of frequently active clusters, each with the sign at which it is extreme."""
+    """Return the distinct memories in frequently active clusters: layer, index, and the sign of `ways_of`."""
     found = frequent(m)
     return np.unique(np.column_stack([found.layer, found.index, ways_of(m, found)]), axis=0).astype(np.int64)
 
 
 @once
 def rare(m: Measurements) -> np.ndarray:
-    """Mark the memories of frequently active clusters that promote rare tokens."""
+    """Return a mask of the memories of `promoters` whose top tokens are mostly rare."""
     memories = promoters(m)
     return is_rare(m.token_counts, top_ids(m, memories)) if len(memories) else np.zeros(0, dtype=bool)
 
 
 @once
 def figure_3(m: Measurements) -> Numbers:
-    """Return the dominant sub-updates' scores of the top candidate, by layer and for every example.
+    """Return the scores that the ten largest sub-updates give to the top token, by layer and example.
 
-    They are in the paper's unit and, under names that end in "in_logits", in logits of the stream before the FFN.
+    The scores are in the paper's unit; fields whose names end in "in_logits" are in units of logits of the stream
+    before the FFN.
     """
-    scores = candidate_scores(m.sample, basis=m.options.basis)  # layer example 10
+    scores = candidate_scores(m.sample, basis=m.options.basis)  # (layer, example, 10)
     maxima, minima = scores.max(axis=-1), scores.min(axis=-1)
     logits = scores_in_logits(m.sample, basis=m.options.basis)[..., TOKENS.index("candidate")]
     return Numbers(
@@ -135,18 +137,18 @@ def _of_deep_models(m: Measurements) -> Numbers | None:
 
 
 def _last_layers(n_layers: int) -> int:
-    """Return how many last layers diverge in the paper: two of 24 in GPT2 medium, three of 16 in WikiLM."""
+    """Return the number of last layers to judge apart: a seventh (in the paper 2 of 24 in GPT2, 3 of 16 in WikiLM)."""
     return max(1, round(n_layers / 7))
 
 
 def _top(n_layers: int) -> str:
-    """Name the last layers that diverge."""
+    """Return the last layers that are judged apart, in words."""
     last = _last_layers(n_layers)
     return "the last layer" if last == 1 else f"the last {last} layers"
 
 
 def judge_means(n: Numbers) -> Judgement:
-    """Judge the mean scores below the last layers."""
+    """Judge whether mean scores are positive in most layers below the last ones, and negative nowhere."""
     earlier: list[Measured] = n.means[: len(n.means) - _last_layers(len(n.means))]
     positive, negative = sum(x.low > 0 for x in earlier), sum(x.high < 0 for x in earlier)
     return judged(
@@ -157,7 +159,7 @@ def judge_means(n: Numbers) -> Judgement:
 
 
 def judge_peaks(n: Numbers) -> Judgement:
-    """Judge in which layer the largest maximum lies, below the last layers."""
+    """Judge whether the largest scores peak clearly in one layer below the last ones, and early enough."""
     n_layers = len(n.maxima)
     earlier = n.maxima[: n_layers - _last_layers(n_layers)]
     by_layer = earlier.mean(axis=1)
@@ -176,9 +178,9 @@ def judge_peaks(n: Numbers) -> Judgement:
 
 
 def judge_strongly_down(n: Numbers) -> Judgement:
-    """Judge the minima of the last layers against those of the others."""
+    """Judge whether the smallest scores of the last layers are clearly negative, and twice those of the others."""
     n_layers, below_top = len(n.minima), len(n.minima) - _last_layers(len(n.minima))
-    # The examples are what was drawn at random, so the layers of each example are averaged first.
+    # Intervals resample examples, so the layers of each example are averaged first.
     (top, rest), (top_in_logits, rest_in_logits) = (
         (minima[below_top:].mean(axis=0), minima[:below_top].mean(axis=0)) for minima in (n.minima, n.minima_in_logits)
     )
@@ -195,7 +197,7 @@ def judge_strongly_down(n: Numbers) -> Judgement:
 
 @once
 def few_values(m: Measurements) -> Numbers | None:
-    """Count the values in frequently active clusters of extreme sub-updates, and of random dominant ones."""
+    """Measure the share of all value vectors in frequently active clusters of extreme sub-updates, and by chance."""
     extreme, sample, clusters = m.extreme, m.sample, m.clusters
     if len(extreme) < FEWEST:
         return None
@@ -216,7 +218,7 @@ def few_values(m: Measurements) -> Numbers | None:
 
 
 def judge_few_values(n: Numbers) -> Judgement:
-    """Judge the number of values in clusters of extreme sub-updates against that of random dominant ones."""
+    """Judge whether the frequently active clusters have few of all value vectors, and fewer than by chance."""
     mean, (low, high) = float(n.by_chance.mean()), np.quantile(n.by_chance, (0.025, 0.975))
     return judged(
         f"{format_percent(n.covered)} of the values lie in a cluster that is frequently active in extreme updates; for "
@@ -228,18 +230,18 @@ def judge_few_values(n: Numbers) -> Judgement:
 
 
 UNUSABLE = 0.5
-"""Share of tokens that do not occur in the text, from which on its counts cannot tell the rarer half of the tokens."""
+"""If this share of tokens never occurs in the text, its counts cannot tell which half of the tokens is rarer."""
 
 
 @once
 def groups(m: Measurements) -> Numbers:
-    """Measure the depth of extreme values that promote rare and common tokens."""
+    """Return the relative depths of the extreme memories that promote rare tokens, and of the other ones."""
     depth = promoters(m)[:, 0] / max(m.sample.n_layers - 1, 1)
     return Numbers(rare=depth[rare(m)], common=depth[~rare(m)], unseen=m.unseen, seed=m.seed)
 
 
 def judge_groups(n: Numbers) -> Judgement:
-    """Judge the depth of values for rare tokens against that for common tokens."""
+    """Judge whether memories that promote rare tokens lie in later layers than those that promote common tokens."""
     if n.unseen >= UNUSABLE:
         here = (
             f"{n.unseen:.0%} of the tokens do not occur in the text, so that its counts cannot tell which are rare; a "
@@ -262,7 +264,7 @@ def judge_groups(n: Numbers) -> Judgement:
 
 @once
 def inputs(m: Measurements) -> Numbers | None:
-    """Compare examples with extreme sub-updates with all: how many prefixes are short or predictions likely."""
+    """Compare how often prefixes are short or predictions certain, for extreme sub-updates and for all examples."""
     if len(m.extreme) < FEWEST:
         return None
     cases = cases_of(m)
@@ -278,7 +280,7 @@ def inputs(m: Measurements) -> Numbers | None:
 
 @once
 def cases_of(m: Measurements) -> dict[str, np.ndarray]:
-    """Mark the examples with a short prefix, with a likely prediction, and with a period as prediction."""
+    """Return masks of the examples with a short prefix, a prediction of high probability, and a predicted period."""
     period = np.array([token.strip() in PERIODS for token in m.lm.token_strings(m.sample.final.tolist())])
     return {
         "short_prefix": m.text_lengths <= SHORT,
@@ -288,7 +290,7 @@ def cases_of(m: Measurements) -> dict[str, np.ndarray]:
 
 
 def judge_inputs(n: Numbers) -> Judgement:
-    """Judge whether extreme sub-updates are mostly active in easy cases, and in each of them more than elsewhere."""
+    """Judge whether extreme sub-updates occur mostly in easy cases, and in each kind more often than other examples."""
     names = {
         "short_prefix": f"a prefix of at most {SHORT} tokens",
         "easy_target": f"a prediction of probability {EASY} or more",
@@ -391,7 +393,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def section(m: Measurements) -> Section:
-    """Show Fig. 3, the clusters of extreme sub-updates, and their two groups."""
+    """Show Fig. 3, the clusters of extreme sub-updates, and those that promote rare or common tokens."""
     extreme, no_figure = m.extreme, published.NOT_IN_PAPER
     scores, title = "Scores of the top candidate by the dominant sub-updates", "Extreme sub-updates by layer"
     return Section(
@@ -433,7 +435,7 @@ def section(m: Measurements) -> Section:
 
 
 def _of_signs(m: Measurements) -> tuple[str, ...]:
-    """State the sign at which values of gated layers are read; nothing elsewhere."""
+    """Return a paragraph on the signs of value vectors in gated layers; empty for ungated models."""
     if not any(m.lm.is_signed(n) for n in range(m.lm.n_layers)):
         return ()
     return (
@@ -492,7 +494,7 @@ def _group_table(m: Measurements) -> Exhibit:
     triples = np.column_stack([extreme.layer, extreme.index, ways_of(m, extreme)]).tolist()
     rows = np.array([of_memory[tuple(row)] for row in triples], bool)
     every, nothing = np.arange(len(m.sample)), memories[:0]
-    chosen = {  # a group's memories, and the examples in which they appear
+    chosen = {  # the memories of a group, and the examples in which they are extreme
         "both": (memories, extreme.example),
         "rare tokens": (memories[is_rare_], extreme.example[rows]),
         "common tokens": (memories[~is_rare_], extreme.example[~rows]),

@@ -1,4 +1,4 @@
-"""Section 3, Eq. 2: does the score of a sub-update state what it does to a token's probability behind the norm?"""
+"""Section 3, Eq. 2: does the score of a sub-update predict how it changes a token's probability, after the norm?"""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from unembed.reports.published import PRINTED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 
 _NAMES = {"prediction": TOKENS.index("final"), "candidate": TOKENS.index("candidate")}
-"""Columns of tables, and the tokens that they are about."""
+"""Column names of tables, and the index in `TOKENS` of the token that each column is about."""
 
 Pairs = Float[np.ndarray, "layer example 10 token"]
 
 
 def agreeing(score: Float[np.ndarray, "*pair"], change: Float[np.ndarray, "*pair"]) -> Float[np.ndarray, "*pair"]:
-    """Return 1 where both have the same sign, 0 where not, and NaN where the score is 0."""
+    """Return 1 where score and change have the same sign, 0 where they differ, and NaN where the score is 0."""
     return np.where(score == 0, np.nan, np.sign(score) == np.sign(change))
 
 
 def by_chance(score: np.ndarray, change: np.ndarray) -> float:
-    """Return the share of equal signs if scores were paired with changes of other sub-updates of the layer."""
+    """Return the share of equal signs if scores and changes were independent."""
     scored = score != 0
     up, rises = (score[scored] > 0).mean(), (change[scored] > 0).mean()
     return float(up * rises + (1 - up) * (1 - rises))
 
 
 def rank_correlations(score: Pairs, change: Pairs) -> Float[np.ndarray, "layer token"]:
-    """Return Spearman's rank correlation over the sub-updates of each layer; NaN where either is constant."""
-    from scipy.stats import spearmanr  # a slow import
+    """Return Spearman's correlation of score and change over each layer's sub-updates; NaN where one is constant."""
+    from scipy.stats import spearmanr  # imported here, because it is slow
 
     def correlation(x: np.ndarray, y: np.ndarray) -> float:
         if np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -57,7 +57,7 @@ def rank_correlations(score: Pairs, change: Pairs) -> Float[np.ndarray, "layer t
 
 @once
 def scaling(m: Measurements) -> Numbers | None:
-    """Compare scores of sub-updates with the changes of log-probabilities and of logits."""
+    """Compare scores with the changes of log-probabilities and logits that sub-updates cause; None if not measured."""
     found = m.changes
     if found is None:
         return None
@@ -83,7 +83,7 @@ def scaling(m: Measurements) -> Numbers | None:
 
 
 def judge_scaling(n: Numbers) -> Judgement:
-    """Judge whether the sign of a score is that of the change of the token's log-probability."""
+    """Judge whether scores have the sign, and the order, of the changes of log-probability."""
     return judged(
         f"The sign of the score is that of the change of log p(w) in {percent(n.signs)} of the sub-updates (by chance "
         f"{n.chance:.1%}), and that of the change of w's logit in {percent(n.signs_of_logits)}. The rank correlation "
@@ -95,7 +95,7 @@ def judge_scaling(n: Numbers) -> Judgement:
 
 
 def explain_scaling(m: Measurements) -> str | None:
-    """Explain how much of the disagreement is due to the final norm, and how much to the softmax."""
+    """State how much of the disagreement is due to the final norm, and how much to the softmax."""
     n = scaling(m)
     if n is None:
         return None
@@ -128,7 +128,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def section(m: Measurements) -> Section | None:
-    """Show scores of sub-updates next to the changes of probability; None where they were not measured."""
+    """Show scores of sub-updates next to the changes of probability; None if the changes were not measured."""
     found = m.changes
     if found is None:
         return None
@@ -189,7 +189,7 @@ def section(m: Measurements) -> Section | None:
 
 
 def _mean(rows: Float[np.ndarray, "example k"]) -> Float[np.ndarray, " example"]:
-    """Return each example's mean without NaN; NaN where there is nothing else."""
+    """Return the mean of each row over its entries that are not NaN; NaN if there are none."""
     counts = (~np.isnan(rows)).sum(axis=1)
     return np.where(counts > 0, np.nansum(rows, axis=1) / np.maximum(counts, 1), np.nan)
 
