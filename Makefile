@@ -64,7 +64,7 @@ test: $(VENV)/.installed-dev  ## all tests but those in a browser
 	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 -m "not real" --ignore tests/browser $(ARGS)
 
 real: $(VENV)/.installed-dev  ## the tests on SmolLM2, eight minutes at most; skipped in one line where it was not fetched (make real-model)
-	@OMP_NUM_THREADS=2 timeout 480 $(BIN)/python -m pytest -m real tests $(ARGS)
+	@OMP_NUM_THREADS=2 timeout 480 $(BIN)/python -m pytest tests/real $(ARGS)
 
 browser: $(VENV)/.installed-browser  ## the explorer in headless Chromium (a `chromium` on the path)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser $(ARGS)
