@@ -8,7 +8,7 @@ from tests.conftest import tiny
 
 from unembed.circuit_graph.cases import Case
 from unembed.circuit_graph.node_scores import Node
-from unembed.circuit_graph.removal_of_each import removal_of_each
+from unembed.circuit_graph.removal_of_each import removal_of_each, with_each
 from unembed.models.decoder import Decoder
 from unembed.models.named_tokens import LIKELY, MOVED
 from unembed.stream.interventions import Edit
@@ -82,3 +82,7 @@ def test_several_prompts_give_the_mean_and_a_prompt_that_is_too_short_stays_unch
     assert [one.metric for one in together] == pytest.approx(
         [(a.metric + b.metric) / 2 for a, b in ((whole, unchanged), (without, same))], abs=1e-9
     )
+
+
+def test_nothing_is_measured_without_a_change() -> None:
+    assert with_each(tiny("gpt2"), Case(PROMPT, OTHER, 5, 9), [], "zero") == []

@@ -96,7 +96,7 @@ def _logits(
     ((batch, values, _),) = bench.batches
     length = batch.tokens.shape[1]
     rows = max(1, BATCH_TOKENS // length)
-    found = list[Tensor]()
+    found = [torch.zeros(0, lm.d_vocab, dtype=torch.float64)]
     for start in range(0, len(changes), rows):
         some = changes[start : start + rows]
         of_place: dict[Place, list[tuple[int, Node, float | None]]] = {}
