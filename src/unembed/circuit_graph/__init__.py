@@ -1,6 +1,6 @@
-"""A behaviour as a circuit of memories and heads: a graph whose numbers add up, and a test by ablation.
+"""The circuit of a behaviour: a graph of memories (FFN neurons) and heads whose contributions add up, and its tests.
 
-The package is not named `circuits`, because `unembed.circuits` reads single heads as circuits (QK and OV).
+The package is not named `circuits`, because `unembed.circuits` is about the QK and OV circuits of single heads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`unembed circuit`: the circuit of a prompt or of a set of pairs, for reading, with its test."""
+"""`unembed circuit`: show the circuit of a prompt, or of a file of prompt pairs, and its test."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from unembed.results.result_files import open_result
 from unembed.stream.run import run
 
 HELD_OUT = 4
-"""Of a file of pairs every fourth is for the test, where there are at least `_ENOUGH` and no file for it."""
+"""Every fourth pair of a file is used only for the test, if there are at least `_ENOUGH` pairs and no test file."""
 _ENOUGH = 8
 
 
 class NamedGroup(NamedTuple):
-    """A group of nodes, written NAME=NODE,NODE."""
+    """A named group of nodes; its form on the command line is NAME=NODE,NODE."""
 
     name: str
     nodes: tuple[str, ...]
@@ -164,7 +164,7 @@ def circuit_answer(
 
 
 def _attached(lm: Decoder, folders: Sequence[str]) -> AttachedDictionary | None:
-    """Attach the dictionaries of some folders, each at the layer that its files name."""
+    """Open the dictionaries in some folders, and attach each at the layer that its files name; None for no folder."""
     opened = [open_dictionary(folder) for folder in folders]
     parts = [part for one in opened for part in ((one,) if isinstance(one, Dictionary) else one)]
     return attach(lm, parts) if parts else None
@@ -172,7 +172,7 @@ def _attached(lm: Decoder, folders: Sequence[str]) -> AttachedDictionary | None:
 
 @dataclass(frozen=True)
 class _Test:
-    """What is tested, and how."""
+    """The options of a circuit's test."""
 
     sizes: tuple[int, ...]
     kinds: CircuitNodes | None
@@ -188,7 +188,7 @@ class _Test:
         *,
         held_out: bool = False,
     ) -> list[tuple[str, Exhibit]]:
-        """Return what the tests show, each in a sentence and as a table."""
+        """Run the tests, and return the result of each as a sentence and as a table."""
         found: list[tuple[str, Exhibit]] = []
         for one in kinds:
             name = "test" if len(kinds) == 1 else f"test_{one}"
@@ -203,7 +203,7 @@ class _Test:
 
 @dataclass(frozen=True)
 class _Form:
-    """What is shown of a graph, which groups of its nodes are changed, and where the graph is written."""
+    """The options of the output: what to show of a graph, which groups of nodes to change, and where to write it."""
 
     nodes: int
     group_by: GroupRule | None
@@ -245,7 +245,7 @@ class _Form:
         )
 
     def _removals(self, graph: CircuitGraph, words: CircuitWords, to: SetTo) -> dict[str, Removal]:
-        """Measure the prediction without each node that is shown."""
+        """Measure the model's prediction without each of the listed nodes, one at a time."""
         assert graph.lm is not None
         names = [row["name"] for row in words.first_nodes(self.nodes)]
         nodes = [graph.node(name) for name in names]
@@ -279,14 +279,14 @@ def _of_pairs(
 
 
 def _tested_kinds(lm: Decoder, test: _Test) -> tuple[CircuitNodes, ...]:
-    """Return the kinds of nodes that are tested for several prompts: those chosen, else memories, then all."""
+    """Return the kinds of nodes to test on several prompts: those of --kinds, or else first memories and then all."""
     if test.kinds is not None:
         return (test.kinds,)
     return ("memories", "all") if lm.n_memories else ("all",)
 
 
 def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
-    """The cases on which the circuit is found, and those on which it is tested."""
+    """Return the cases on which the circuit is found, and the cases on which it is tested."""
     if len(cases) < _ENOUGH:
         return cases, cases
     held_out = cases[HELD_OUT - 1 :: HELD_OUT]

@@ -1,4 +1,4 @@
-"""Find the circuit of a behaviour: node scores, the nodes kept, their edges, and tables of both."""
+"""Find the circuit of a behaviour: score all nodes, select the best, compute their edges, and make tables of both."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from unembed.stream.run import OnePrompt
 from unembed.validation import one_of, positive_int
 
 SHARE = 0.8
-"""The share of all |R| that the kept nodes have, unless `max_nodes` are fewer."""
+"""Nodes are selected until they have this share of the sum of all |relevance|, or until there are `max_nodes`."""
 RANKED = 2000
-"""Nodes of either kind whose order is kept for tests."""
+"""Number of nodes of each kind whose order is stored for tests."""
 EDGE_PROMPTS = 20
-"""Prompts over which edges are averaged; nodes are averaged over all."""
+"""Largest number of prompts over which edges are averaged; relevance is averaged over all prompts."""
 
 
 def circuit(
@@ -43,34 +43,38 @@ def circuit(
     dictionary: AttachedDictionary | None = None,
     qk: QKRule = "constant",
 ) -> CircuitGraph:
-    """The circuit of a behaviour: which memories and heads at which positions produce a token, as a graph.
+    """Find the circuit of a behaviour: a graph of the memories (FFN neurons) and heads that produce a token.
 
-    The forward pass is the model's own. Relevance is propagated by linear rules: norm scales, attention patterns and
-    router weights are those of the run, an activation is f(z) = z * c, and the factors of a gated FFN receive half
-    each. Sums are checked at every layer and for every node.
+    A node is a head or a memory at one position. Its relevance is its contribution to the metric: the token's logit, or
+    a difference of two logits. Relevance is propagated backward through the model's own forward pass by linear rules:
+    norm scales, attention patterns and router weights are constants of the run, an activation function is f(z) = z * c
+    with a constant c, and each of the two factors of a gated FFN receives half. The sums are checked at every layer and
+    for every node.
 
     Args:
-        prompt: one prompt; several are given as `pairs`.
+        prompt: one prompt; use `pairs` for several.
         token: the token whose logit after the last position is explained.
         against: the token whose logit is subtracted.
-        against_prompt: the same prompt without the behaviour, in as many tokens: then what differs is explained.
+        against_prompt: a counterfactual: the prompt without the behaviour, with the same number of tokens. If given,
+            the difference between the two prompts is explained.
         pairs: several prompts, each as (prompt, counterfactual or None, token, against or None).
-        max_nodes: heads and memories kept at most; fewer where they have 0.8 of all relevance.
-        dictionary: what `lm.attach` returns: its features are nodes too, with its error of reconstruction as a rest
-            node; where it writes mlp_out, in place of the layer's memories.
+        max_nodes: largest number of heads and memories in the graph; fewer are enough if they have 0.8 of the sum of
+            all absolute relevance.
+        dictionary: the result of `lm.attach`. Its features are nodes too, and its reconstruction error is a node
+            without incoming edges. If it writes mlp_out, its features replace the memories of the layer.
         qk: "constant": attention patterns are constants of the run; "shared": half of a head's relevance goes through
-            its pattern to what queries and keys read.
+            its attention pattern to the inputs of its queries and keys.
 
     Raises:
-        InvalidInput: a counterfactual of another length, or both a prompt and pairs.
-        NotOneToken: a token is not a single one.
-        SumNotProved: the linear model of a run misses the metric, or edges miss a node's relevance.
-        Unsupported: the model has no layers, or several streams; or a dictionary at other points than
-            `features.READS` and `features.WRITES`, or whose features write to several layers; or, with qk="shared",
-            attention scores that do not follow from queries and keys.
+        InvalidInput: a counterfactual has another number of tokens, or both a prompt and pairs are given.
+        NotOneToken: `token` or `against` is not a single token of the vocabulary.
+        SumNotProved: the relevance does not add up to the metric, or edges do not add up to a node's relevance.
+        Unsupported: the model has no layers, or several residual streams; a dictionary has other capture points than
+            `features.READS` and `features.WRITES`, or its features write to several layers; or, with qk="shared",
+            attention scores cannot be computed from queries and keys.
 
-    Memory: activations and gradients of a batch, one number for each node, and 256 MiB for edges. Cost: about four
-    passes for the nodes, and less than one for each node that is kept.
+    Memory: activations and gradients of a batch, one value for each node, and 256 MiB for edges. Cost: about four
+    forward passes for the nodes' relevance, and less than one for each node of the graph.
     Source: Rezaei Jafari et al. 2025 (RelP); Arora et al. 2026; Ameisen et al. 2025 (graphs).
     """
     most = positive_int("max_nodes", max_nodes)
@@ -96,7 +100,7 @@ def circuit_of(
     dictionary: AttachedDictionary | None = None,
     qk: QKRule = "constant",
 ) -> CircuitGraph:
-    """The circuit of cases; see `circuit`."""
+    """Find the circuit of some cases, with at most `most` nodes; see `circuit` for the other arguments."""
     if not lm.n_layers:
         raise Unsupported(f"a circuit of {lm.name}", why="it has no layers")
     if dictionary is not None:
@@ -155,7 +159,7 @@ def _graph(
 
 
 class _Tables:
-    """Builds the tables of a graph from sums over cases."""
+    """Builds a graph's tables of nodes and edges from sums over cases."""
 
     def __init__(
         self,
@@ -175,15 +179,15 @@ class _Tables:
         self.names = [node_name(lm, node, self.position(node.back)) for node, _ in chosen]
 
     def position(self, back: int) -> int:
-        """Return a position as people count: from 0 in one prompt, from -1 backwards in several."""
+        """Convert a position counted from the end (0, 1, ...): to an index for one prompt, to -1, -2, ... for more."""
         return self.longest - 1 - back if len(self.cases) == 1 else -1 - back
 
     def token_name(self, back: int) -> str:
-        """Return the name of the token at a position, as a node."""
+        """Return the name of the node for the token embedding at a position, counted from the end (0, 1, ...)."""
         return f"token@{self.position(back)}"
 
     def nodes(self, provenance: Provenance) -> Table:
-        """Return the kept nodes by relevance, then tokens, biases, and the rest of each layer."""
+        """Return a table of the selected nodes by relevance, then tokens, biases, and each layer's sum of others."""
         n, rows = len(self.cases), list[tuple[object, ...]]()
         longest = max(self.cases, key=lambda case: len(case.prompt))
         words = promoted(self.lm, longest.prompt, [node for node, _ in self.chosen], self.dictionary)
@@ -243,7 +247,7 @@ class _Tables:
         return f"reads {where}@{self.position(back)}, {text}"
 
     def edges(self, provenance: Provenance) -> Table:
-        """Return every edge that is not 0, by target, largest first."""
+        """Return a table of all nonzero edges, by target; edges with the largest absolute weights come first."""
         n, flow = min(len(self.cases), EDGE_PROMPTS), self.flow
         sources = [
             *zip(self.names, flow.nodes.T, strict=True),

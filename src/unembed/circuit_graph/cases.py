@@ -1,4 +1,4 @@
-"""The prompts of a behaviour, each with its token and, if there is one, its counterfactual prompt."""
+"""Cases of a behaviour: a prompt, the token to explain, and optionally a counterfactual prompt."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from unembed.models.decoder import Decoder
 from unembed.stream.run import OnePrompt, prepare
 
 GivenPair = Sequence[Any]
-"""Prompt, counterfactual, token, and the token whose logit is subtracted."""
+"""A tuple of prompt, counterfactual prompt, token, and the token whose logit is subtracted."""
 BATCH_TOKENS = 512
-"""Tokens of the prompts that run at once."""
+"""Largest number of prompt tokens in one batch."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Case:
     """One prompt of a behaviour, as token ids.
 
     Attributes:
-        prompt: its tokens.
-        counterfactual: tokens of the prompt without the behaviour, as many; None where there is none.
-        token: the token whose logit after the last token is meant.
+        prompt: the tokens of the prompt.
+        counterfactual: the tokens of a prompt without the behaviour, as many as in `prompt`; None for no such prompt.
+        token: the token whose logit after the last position is explained.
         against: the token whose logit is subtracted; None for the logit alone.
     """
 
@@ -49,8 +49,8 @@ def read_case(
     """Make a case from texts or token ids.
 
     Raises:
-        InvalidInput: several prompts in one, or a counterfactual of another length.
-        NotOneToken: a token is not a single one.
+        InvalidInput: an argument contains several prompts, or the counterfactual has another number of tokens.
+        NotOneToken: `token` or `against` is not a single token of the vocabulary.
     """
     target, other = pair(lm, token, against)
     own = _one(lm, prompt)
@@ -67,11 +67,11 @@ def read_case(
 
 
 def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
-    """Check pairs of prompts, and turn each into a case.
+    """Make a case from each pair of prompts.
 
     Raises:
-        InvalidInput: there is no pair; one is not (prompt, counterfactual, token, against); or only some have a
-            counterfactual.
+        InvalidInput: there are no pairs; a pair is not (prompt, counterfactual, token, against); or only some pairs
+            have a counterfactual.
     """
     if isinstance(pairs, str) or not len(pairs):
         raise InvalidInput("pairs", why="there are none", instead="Give (prompt, counterfactual, token, against)")
@@ -98,7 +98,7 @@ def _one(lm: Decoder, prompt: OnePrompt) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class CaseBatch:
-    """Cases of one length that run at once."""
+    """Cases with prompts of equal length, which are run as one batch."""
 
     cases: tuple[Case, ...]
     tokens: Int[Tensor, "batch pos"]
@@ -106,12 +106,12 @@ class CaseBatch:
 
     @property
     def aim(self) -> Aim:
-        """The metric of each row."""
+        """The metric of each row: the logit, or the difference of logits, that is explained."""
         return Aim([case.token for case in self.cases], [case.against for case in self.cases])
 
 
 def batches(lm: Decoder, cases: Sequence[Case]) -> Iterator[CaseBatch]:
-    """Yield the cases by length, in batches of at most `BATCH_TOKENS` tokens."""
+    """Yield batches of cases of equal prompt length, with at most `BATCH_TOKENS` tokens, but at least one case."""
     by_length: dict[int, list[Case]] = {}
     for case in cases:
         by_length.setdefault(len(case.prompt), []).append(case)

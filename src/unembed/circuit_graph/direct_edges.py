@@ -1,8 +1,9 @@
-"""Find the edges of a graph: the part of a node's relevance that comes directly from each other node.
+"""Compute the edges of a graph: the part of a node's relevance that comes directly from each other node.
 
-In a cut pass, heads and memories are leaves. The derivative of what a node reads then shows what others write into it
-through the stream, norms and frozen attention, but not through another node. The edges into a node and its constants
-add up to its relevance, which is checked for every node and case.
+In a cut pass (see `linear_pass`), heads and memories are leaves of the autograd graph. The gradient of a node's input
+then shows what each other node contributes to it through the residual stream, norms and constant attention patterns,
+but not through a third node. The edges into a node, and its constants, add up to its relevance; this is checked for
+every node and case.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from unembed.names import QKRule
 from unembed.stream.decomposition import tolerance
 
 _GRADIENT_NUMBERS = 2**26
-"""Numbers in the gradients that are held at once: 256 MiB in float32."""
+"""Largest number of gradient values in memory at once: 256 MiB in float32."""
 
 
 @dataclass(eq=False)
 class Inflow:
-    """What flows into the targets of a graph, summed over cases, with a row for each target (nodes, then the metric).
+    """The edges into each target of a graph, summed over cases; tensors have a row for each node, then for the metric.
 
     Attributes:
-        nodes: from each kept node.
-        rest: from all other heads and memories of each layer.
-        tokens: from the token embedding at each position, counted back.
-        positions: from position embeddings.
-        biases: from the biases of each layer.
-        closed: from what each layer writes without being opened.
-        by_position: from whatever stands at a position: which positions a head reads, counted back.
-        ends: what biases and soft cap of the readout add to the metric.
+        nodes: edges from each selected node.
+        rest: edges from each layer's other heads and memories, added up.
+        tokens: edges from the token embedding at each position, counted back from the end.
+        positions: edges from the position embeddings, added up.
+        biases: edges from the biases of each layer, added up.
+        closed: edges from components of each layer to which no linear rule applies, added up.
+        by_position: the sum of what comes from each position, counted back from the end; shows what a head reads.
+        ends: what the biases of final norm and unembedding, and the logit soft cap, add to the metric.
         targets: the relevance of each target.
-        error: the largest error of a sum, over the largest term of that sum.
+        error: the largest error of a sum of edges, relative to the larger of the sum and its largest term.
     """
 
     nodes: Float[Tensor, "target node"]
@@ -60,9 +61,10 @@ class Inflow:
 
     @property
     def missed(self) -> Float[Tensor, " target"]:
-        """Return the part of each target that the linear model leaves unexplained.
+        """Return the part of each target's relevance that the linear model does not explain.
 
-        With counterfactuals, these are the changes of the target's own constants.
+        With counterfactuals, this comes from differences between the two runs in what the linear model takes as
+        constant, such as attention patterns.
         """
         parts = (self.nodes, self.rest, self.tokens, self.biases, self.closed)
         return self.targets - sum(part.sum(1) for part in parts) - self.positions - self.ends
@@ -77,12 +79,13 @@ def inflow(
 ) -> Inflow:
     """Compute the edges between nodes, and into the metric.
 
-    With counterfactuals, an edge is the part that differs between the two runs, through the linear model of the first.
+    With counterfactuals, an edge is what the difference of the source's activation between the two runs contributes,
+    by the linear model of the prompt's run.
 
     Raises:
-        SumNotProved: what flows into a node is not its relevance.
+        SumNotProved: the edges into a node do not add up to its relevance.
 
-    Memory: `_GRADIENT_NUMBERS` twice, activations of a batch, and the result. One backward pass for each node.
+    Memory: `_GRADIENT_NUMBERS` twice, activations of a batch, and the result. Cost: one backward pass for each node.
     """
     longest = max(len(case.prompt) for case in cases)
     rows, n = len(nodes) + 1, lm.n_layers
@@ -117,7 +120,7 @@ def inflow(
 
 @dataclass(frozen=True, eq=False)
 class _Targets:
-    """Nodes of one layer whose inflow is computed together, with the derivative of the metric with respect to each."""
+    """Nodes of one layer whose incoming edges are computed together, and the metric's gradient with respect to each."""
 
     key: tuple[PartKind, int]
     rows: list[int]
@@ -127,7 +130,7 @@ class _Targets:
 def _targets(
     made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor], nodes: Sequence[Node]
 ) -> Iterator[_Targets]:
-    """Yield the nodes that read something, in chunks of one layer."""
+    """Yield the nodes that have incoming edges, in chunks of nodes of one layer."""
     length = made.tokens.shape[1]
     width = sum(part.own[0, 0].numel() for part in made.parts.values())
     most = max(1, _GRADIENT_NUMBERS // max(1, width * made.tokens.numel()))
@@ -149,7 +152,7 @@ def _targets(
 
 
 class _Collector:
-    """Adds the inflow of targets in one cut pass to the totals."""
+    """Adds the edges of one cut pass to the totals over cases."""
 
     def __init__(
         self,
@@ -171,10 +174,10 @@ class _Collector:
         self.nodes = nodes
 
     def add(self, targets: _Targets, read: Tensor, change: Tensor) -> None:
-        """Add the inflow of some targets, and check that nothing they read is missing.
+        """Add the edges into some targets, and check that they add up to the targets' relevance.
 
         Raises:
-            SumNotProved: it is not.
+            SumNotProved: they do not add up to it.
         """
         made, total, rows = self.made, self.total, targets.rows
         _, layer = targets.key
@@ -242,20 +245,20 @@ class _Collector:
 
 
 class _Check:
-    """The sum of what flows into targets in each case, and its largest term."""
+    """The sum of the edges into each target, by case, and the largest edge."""
 
     def __init__(self, n: int, batch: int) -> None:
         self.sum = torch.zeros(n, batch, dtype=torch.float64)
         self.largest = torch.zeros(n, batch, dtype=torch.float64)
 
     def add(self, flow: Float[Tensor, "target batch pos node"]) -> None:
-        """Add terms."""
+        """Add edges to the sums."""
         flow = flow.flatten(2)
         self.sum += flow.double().sum(-1).cpu()
         self.largest = torch.maximum(self.largest, flow.abs().amax(-1).double().cpu())
 
     def error(self, whole: Float[Tensor, "target batch"]) -> float:
-        """Return the largest error of a sum, relative to the larger of its value and its largest term."""
+        """Return the largest error of a sum, relative to the larger of its expected value and its largest term."""
         whole = whole.cpu()
         size = torch.maximum(whole.abs(), self.largest).clamp_min(1e-30)
         return float(((self.sum - whole).abs() / size).max())

@@ -1,10 +1,12 @@
-"""The test of a circuit: does the model still do it with these nodes alone, and can it do it without them?
+"""Test a circuit: does the model show the behaviour with the circuit's nodes alone, and does it without these nodes?
 
-Over memories, all others are set to the value that they have without the behaviour, at every position, while the model
-runs; kept ones have the value that they compute in this run, and attention is not changed. Over heads and memories with
-a counterfactual, the circuit's nodes are put into the run of the counterfactual, which computes all else by itself. In
-either case the complement is the prompt's own run with the circuit's nodes set to the value without the behaviour.
-Beside the circuit stand as many nodes drawn at random in the same layers at the same positions.
+A test of memories sets all other memories, at every position, to the value that they have without the behaviour. The
+circuit's memories have the values that the model computes in this run, and attention is not changed. A test of heads
+and memories with a counterfactual instead copies the circuit's nodes into the run of the counterfactual, where the
+model computes everything else. In both tests, the complement is the run of the prompt with the circuit's nodes set to
+their values without the behaviour. The control is as many nodes drawn at random in the same layers and positions.
+
+F is the metric (the explained logit or difference of logits), averaged over prompts:
 
     faithfulness = (F(circuit) - F(none)) / (F(model) - F(none))
     complement   = (F(all but the circuit) - F(none)) / (F(model) - F(none))
@@ -37,7 +39,7 @@ from unembed.stream.run import run
 
 _WORDS: dict[PartKind, str] = {"head": "heads", "memory": "memories", "feature": "features"}
 DRAWS = 5
-"""Random circuits of each size."""
+"""Number of random circuits of each size."""
 _RESAMPLES = 1000
 _CORPUS_TOKENS = 1024
 _CORPUS_POINTS: dict[PartKind, Literal["z", "coefficients"]] = {"head": "z", "memory": "coefficients"}
@@ -47,7 +49,7 @@ Mask = Mapping[Place, Bool[Tensor, "_back _node"]]
 
 @dataclass(frozen=True)
 class Share:
-    """A share of the metric's difference, with its 95 % interval over prompts; no interval for one prompt."""
+    """A share of F(model) - F(none), with its 95 % interval over prompts; the bounds are None for one prompt."""
 
     value: float
     low: float | None
@@ -56,18 +58,18 @@ class Share:
 
 @dataclass(frozen=True)
 class OfSize:
-    """A circuit of one size: what it keeps, what is left without it, and what random memories keep."""
+    """The results for a circuit of one size: with its nodes alone, without them, and the same for random nodes."""
 
     nodes: int
     faithfulness: Share
     complement: Share
     random: Share
-    """The mean of the draws; its bounds are the lowest and the highest of them."""
+    """The mean over the random circuits; the bounds are the lowest and the highest value among them."""
     random_complement: Share
 
     @property
     def is_matched(self) -> bool:
-        """Tell whether random nodes keep as much, and cost as much when removed, within the intervals."""
+        """Tell whether random nodes do as well as the circuit, alone and when removed, within the intervals."""
         low = self.faithfulness.value if self.faithfulness.low is None else self.faithfulness.low
         left = self.complement.value if self.complement.high is None else self.complement.high
         assert self.random.high is not None and self.random_complement.low is not None
@@ -76,12 +78,12 @@ class OfSize:
 
 @dataclass(frozen=True)
 class CircuitTest:
-    """The test of a circuit at several sizes; `model` and `none` are the metric with all nodes and with none."""
+    """The test of a circuit at several sizes; `model` is the metric with all nodes, `none` that without any."""
 
     baseline: SetTo
     kinds: tuple[PartKind, ...]
     n_nodes: int
-    """Nodes of all kinds tested, at all positions of the longest prompt."""
+    """Number of nodes of the tested kinds, at all positions of the longest prompt."""
     n_prompts: int
     model: float
     none: float
@@ -89,15 +91,15 @@ class CircuitTest:
 
     @property
     def what(self) -> str:
-        """The kinds of nodes tested, in words."""
+        """The tested kinds of nodes, in words."""
         return " and ".join(_WORDS[kind] for kind in self.kinds)
 
 
 class Bench:
-    """Prompts on which circuits are tested, with the values of nodes outside a circuit.
+    """Prompts on which circuits are tested, with the values to which nodes are set.
 
     Args:
-        kinds: which nodes are set: memories, or heads and memories.
+        kinds: the kinds of nodes that are tested; nodes of other kinds are not changed.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Bench:
 
     @property
     def n_nodes(self) -> int:
-        """The number of nodes that are set, at all positions of the longest prompt."""
+        """The number of nodes of the tested kinds, at all positions of the longest prompt."""
         return self.longest * sum(self.sizes.values())
 
     def _captured(self, tokens: Tensor) -> Values:
@@ -132,7 +134,7 @@ class Bench:
         return values(seen, self.dictionary, where)
 
     def _own(self, batch: CaseBatch) -> Values:
-        """Return the values at which the circuit's nodes are held, if these are the values of the unchanged run."""
+        """Return the nodes' values in the unchanged run, to which tests with heads fix the circuit; else no values."""
         return self._captured(batch.tokens) if "head" in self.kinds else {}
 
     def _replacement(self, batch: CaseBatch, baseline: SetTo) -> Values:
@@ -150,7 +152,7 @@ class Bench:
         return self._captured(batch.counterfactual)
 
     def _means(self, cases: Sequence[Case]) -> dict[int, Values]:
-        """Return the mean over the counterfactual prompts of each length, at each position."""
+        """Return the nodes' mean values at each position over the counterfactual prompts, by prompt length."""
         sums: dict[int, dict[Place, Tensor]] = {}
         counts: dict[int, int] = {}
         for batch in batches(self.lm, cases):
@@ -168,17 +170,18 @@ class Bench:
         return corpus_means(self.lm, open_corpus(), [(_CORPUS_POINTS[k], n) for k, n in self.sizes], _CORPUS_TOKENS)
 
     def mask(self, nodes: Sequence[Node]) -> dict[Place, Tensor]:
-        """Mark which nodes are in a circuit, by kind and layer, at positions counted back."""
+        """Return masks of the nodes in a circuit, by kind and layer, with positions counted back from the end."""
         mask = {place: torch.zeros(self.longest, size, dtype=torch.bool) for place, size in self.sizes.items()}
         for node in nodes:
             mask[node.kind, node.layer][node.back, node.index] = True
         return mask
 
     def metric(self, nodes: Sequence[Node] | None, *, without: bool = False) -> Float[np.ndarray, " case"]:
-        """Return each prompt's metric with only these nodes (or, with `without`, all others) as they are.
+        """Return each prompt's metric with only these nodes unchanged.
 
         Args:
-            without: only all other nodes.
+            nodes: the nodes of a circuit; None changes no node.
+            without: change these nodes instead, and no others.
         """
         mask = None if nodes is None else self.mask(nodes)
         metrics = [self._of_batch(*one, mask, without=without) for one in self.batches]
@@ -187,7 +190,7 @@ class Bench:
     def _of_batch(
         self, batch: CaseBatch, other: Values, own: Values, mask: Mask | None, *, without: bool
     ) -> Float[Tensor, " case"]:
-        """Return the metric of one batch, with the nodes inside or outside the mask changed."""
+        """Return the metric of one batch with the nodes inside the mask, or outside it, changed."""
         put_in = self.is_interchange and mask is not None and not without
         tokens = batch.counterfactual if put_in else batch.tokens
         assert tokens is not None
@@ -207,7 +210,7 @@ class Bench:
         return batch.aim.of(seen.logits[:, -1]).cpu()
 
     def random_nodes(self, nodes: Sequence[Node], draw: np.random.Generator) -> list[Node]:
-        """Draw as many other nodes, each with the kind, layer and position of one node of the circuit."""
+        """Draw random nodes outside a circuit: for each of its nodes, one of the same kind, layer and position."""
         of_place: dict[tuple[PartKind, int, int], list[int]] = {}
         for node in nodes:
             of_place.setdefault((node.kind, node.layer, node.back), []).append(node.index)
@@ -230,11 +233,11 @@ def faithfulness(
     dictionary: AttachedDictionary | None = None,
     draws: int = DRAWS,
 ) -> CircuitTest:
-    """Test the first nodes of a ranking, for each size.
+    """Test circuits of the first nodes of a ranking, one circuit for each size.
 
     Returns:
         Shares with bootstrap intervals over prompts. Each size takes two passes over the prompts, and two for each of
-        the random circuits, of which there are `draws`.
+        its `draws` random circuits.
     """
     bench, draw = Bench(lm, cases, baseline, tuple(kinds), dictionary), np.random.default_rng(seed)
     usable = [node for node in ranking if node.back < bench.longest and node.kind in bench.kinds]
@@ -269,7 +272,7 @@ def _share(some: np.ndarray, none: np.ndarray, model: np.ndarray) -> float:
 
 
 def _interval(some: np.ndarray, none: np.ndarray, model: np.ndarray, seed: int) -> Share:
-    """Return the share, with the bounds that contain it in 95 % of resampled sets of prompts."""
+    """Return the share with its 95 % bootstrap interval over prompts."""
     value = _share(some, none, model)
     if len(model) < 2:
         return Share(value, None, None)

@@ -1,7 +1,8 @@
-"""The features of an attached dictionary as nodes of the linear model of a run, in place of memories.
+"""Make the features of an attached dictionary nodes of a linear pass, in place of memories (FFN neurons).
 
-The activation that a dictionary writes is the sum of its features times their values, its bias, and its error. A
-feature f(z) = z * c is linear in what the dictionary reads, with c constant; the error is a node that is not opened.
+The activation that a dictionary reconstructs is the sum of its features times their decoder vectors, its bias, and its
+error. A feature f(z) = z * c, with c constant, is linear in the input of the dictionary. The error is a node without
+incoming edges.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def require_nodes(dictionary: AttachedDictionary) -> None:
     """Refuse dictionaries whose features cannot be nodes.
 
     Raises:
-        Unsupported: features that write to several layers, dictionaries of several points, or a point that is not
-            in `READS` and `WRITES`.
+        Unsupported: the features write to several layers, the dictionaries have different capture points, or a capture
+            point is not in `READS` or `WRITES`.
     """
     parts = [part for _, part in dictionary.parts]
     what = f"a circuit with the features of {parts[0].name}"
@@ -43,7 +44,7 @@ def require_nodes(dictionary: AttachedDictionary) -> None:
 
 
 def in_place_of_memories(dictionary: AttachedDictionary | None) -> OtherNodes | None:
-    """Return a dictionary's features as nodes in place of the memories of layers whose FFN output it writes."""
+    """Return a dictionary's features as nodes, which replace the memories of layers whose mlp_out it reconstructs."""
     if dictionary is None:
         return None
     return OtherNodes(replaced_layers(dictionary), lambda made: feature_hooks(made, dictionary))
@@ -52,7 +53,7 @@ def in_place_of_memories(dictionary: AttachedDictionary | None) -> OtherNodes | 
 def feature_hooks(
     made: LinearPass, dictionary: AttachedDictionary
 ) -> tuple[dict[tuple[str, int], Callable[[Tensor], None]], dict[tuple[str, int], Hook]]:
-    """Return the captures and hooks of a pass by which a dictionary's features are nodes."""
+    """Return the capture callbacks and the hooks that make a dictionary's features nodes of a linear pass."""
     waiting: dict[int, Tensor] = {}
     captures: dict[tuple[str, int], Callable[[Tensor], None]] = {}
     hooks: dict[tuple[str, int], Hook] = {}
@@ -82,7 +83,7 @@ def _as_wide(part: Dictionary, x: Tensor) -> Dictionary:
 
 
 def _nodes(made: LinearPass, layer: int, part: Dictionary, x: Tensor) -> Float[Tensor, "batch pos feature"]:
-    """Return the features of a layer as nodes that are linear in what the dictionary reads."""
+    """Return the features of a layer as nodes that are linear in the input of the dictionary."""
     part = _as_wide(part, x)
     own = part.encode(x.detach())
     read = x.to(own)
@@ -103,7 +104,7 @@ def _nodes(made: LinearPass, layer: int, part: Dictionary, x: Tensor) -> Float[T
 
 
 def _written(made: LinearPass, layer: int, part: Dictionary, node: Tensor, x: Tensor) -> Tensor:
-    """Return the activation itself, as a sum of features, bias and error."""
+    """Return the activation unchanged, with the gradients of the sum of features, bias and error."""
     part = _as_wide(part, x)
     written = node @ part.W_dec[0]
     rest = x.detach().to(written) - written.detach() - part.b_dec

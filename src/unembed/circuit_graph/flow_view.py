@@ -1,7 +1,7 @@
-"""A circuit as a picture: the data that a page, a notebook and the explorer draw.
+"""The data of a circuit's picture, which HTML pages, notebooks and the explorer draw.
 
-A picture has few boxes, so that it keeps the most relevant nodes, and adds up all others by layer: what flows into a
-box still adds up to its relevance.
+A picture shows only the most relevant nodes, and adds up all others by layer. So the edges into a node still add up to
+its relevance.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from unembed.circuit_graph.removal_of_each import Removal
 from unembed.models.named_tokens import Candidate
 
 SCHEMA = "unembed.flow/1"
-"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
+"""Name and version of the JSON format; the version rises when a field is removed or changes its meaning."""
 BOXES = 40
-"""Heads and memories that a picture can show; all others are added up by layer."""
+"""Largest number of heads and memories that a picture shows; all others are added up by layer."""
 _WRITERS = ("head", "memory", "feature")
 NamedNodes = tuple[str, str, tuple[str, ...]]
-"""The rule, the name and the nodes (by name) of a group."""
+"""The rule, the name and the node names of a group."""
 _PROMOTED = re.compile(r'"((?:[^"]|"(?! "|$))*)"')
 
 
@@ -33,13 +33,14 @@ class FlowNode:
 
     Attributes:
         name: such as "L23H4@4".
-        kind: "head", "memory", "feature" (of a dictionary), "token", "bias", "rest" (all else of a layer) or "changes".
-        position: from 0 in one prompt, from -1 backwards in several; None for what has none.
-        relevance: what it adds to the metric along all paths; None for "changes".
-        reads: the position that a head reads most; for all else of a layer, that of what it writes to most.
-        promotes: the tokens that a head or memory promotes, made visible.
-        label: what the node is, in words.
-        removed: what the model does without it, measured; None where it was not.
+        kind: "head", "memory", "feature" (of a dictionary), "token", "bias", "rest" (all other nodes of a layer, added
+            up) or "changes" (of attention patterns, gates and norms between the two prompts).
+        position: from 0 for one prompt, from -1 backwards for several; None for nodes without a position.
+        relevance: what the node adds to the metric along all paths; None for "changes".
+        reads: the position that a head reads most; for "rest", a position at which its largest target reads.
+        promotes: the tokens that a head or memory promotes, with invisible characters made visible.
+        label: a short description of the node.
+        removed: the model's prediction without the node; None if it was not measured.
     """
 
     name: str
@@ -56,12 +57,13 @@ class FlowNode:
 
 @dataclass(frozen=True)
 class GroupEffect:
-    """What the model does with the nodes of a group changed, measured.
+    """The model's prediction while the nodes of a group are changed.
 
     Attributes:
-        change: "silence" (set to 0), "scale" (multiplied by the factor), or "patch" (set to what stands in the place
-            of a removed node).
-        factor: of "scale"; else None.
+        change: "silence" (set to 0), "scale" (multiplied by the factor), or "patch" (set to the values that removed
+            nodes get).
+        factor: the factor of "scale"; None for other changes.
+        found: the measured prediction.
     """
 
     change: str
@@ -74,10 +76,11 @@ class FlowGroup:
     """Heads and memories of a picture that belong together.
 
     Attributes:
-        by: the rule ("role", "values"), or "hand" for the graph's own groups.
-        nodes: places in the picture's `nodes`.
-        relevance: what passes through the group from other parts to other parts: the sum of what its nodes add, without
-            what they add through each other.
+        by: the rule ("role", "values"), or "hand" for groups that the user made.
+        nodes: indices into the picture's `nodes`.
+        relevance: the sum of the nodes' relevance, minus the edges between nodes of the group, so that no path counts
+            twice.
+        effects: the model's predictions while the group is changed.
     """
 
     name: str
@@ -89,26 +92,26 @@ class FlowGroup:
 
 @dataclass(frozen=True)
 class FlowView:
-    """A picture of a circuit, as `unembed.flow/1`.
+    """The data of a circuit's picture, in the format `unembed.flow/1`.
 
     Attributes:
         title: what is explained.
-        tokens: the prompt's tokens; of several prompts, those of the first.
+        tokens: the tokens of the prompt; for several prompts, those of the first.
         counterfactual: the text of the prompt without the behaviour; None without one, and for several prompts.
-        target: the token that is explained.
+        target: the token whose logit is explained.
         against: the token whose logit is subtracted; None for the logit alone.
-        ids: of the two.
-        metric: the logit of the token, or its difference to the other.
-        other_metric: the same after the counterfactual; None without one.
-        explained: what the picture adds up to: the metric, or its difference between the two prompts.
-        probabilities: of the token and of the other, after the prompt; empty for several prompts.
+        ids: the ids of `target` and `against`.
+        metric: the logit of the target, or its difference to that of `against`.
+        other_metric: the metric after the counterfactual prompt; None without one.
+        explained: the value to which the edges into the metric add up: the metric, or its difference between prompts.
+        probabilities: of `target` and `against` after the prompt; empty for several prompts.
         likely: the most likely next tokens; empty for several prompts.
-        without: what stands in the place of a removed node, in words.
-        nodes: heads and memories, the most relevant first, then all others.
-        edges: source, target (places in `nodes`; -1 for the metric) and weight in logits.
-        groups: nodes that belong together, by each rule.
-        test: the test of the circuit, in sentences.
-        error: the largest relative error of a sum.
+        without: the value that a removed node gets, in words.
+        nodes: heads, memories and features, the most relevant first, then nodes of other kinds.
+        edges: source and target (indices into `nodes`; -1 for the metric), and weight in logits.
+        groups: groups of nodes, by each rule.
+        test: the results of the circuit's test, in sentences.
+        error: the largest relative error of a sum of relevance or of edges.
     """
 
     title: str
@@ -133,7 +136,7 @@ class FlowView:
     schema: str = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the picture as JSON values."""
+        """Return the picture as a dict that can be written as JSON."""
         return asdict(self)
 
 
@@ -148,17 +151,17 @@ def flow_view(
     groups: Sequence[NamedNodes] = (),
     effects: Mapping[tuple[str, str], Sequence[GroupEffect]] | None = None,
 ) -> FlowView:
-    """Return the picture of a graph.
+    """Return the data of a graph's picture.
 
     Args:
-        graph: with its model.
-        test: the test of the circuit, in sentences.
-        removals: what the model does without a node, by name.
-        without: what stands in the place of a removed node.
-        probabilities: of the token and of the other after the prompt.
+        graph: a graph that has its model.
+        test: the results of the circuit's test, in sentences.
+        removals: the model's prediction without a node, by the node's name.
+        without: the value that a removed node gets, in words.
+        probabilities: of the explained token, and of the token whose logit is subtracted, after the prompt.
         likely: the most likely next tokens.
-        groups: rule, name and nodes (by name) of each group.
-        effects: what the model does with a group changed, by rule and name.
+        groups: the rule, the name and the node names of each group.
+        effects: the model's predictions while a group is changed, by the group's rule and name.
     """
     words = CircuitWords(graph)
     rows = list(graph.nodes.rows())
@@ -196,7 +199,7 @@ def flow_view(
 
 
 def shown_groups(graph: CircuitGraph, groups: Sequence[NamedNodes]) -> list[NamedNodes]:
-    """Return the groups with those of their nodes that a picture has, where these are two or more."""
+    """Return the groups reduced to the nodes that the picture shows, without groups of fewer than two such nodes."""
     shown = {row["name"] for row in _divided(list(graph.nodes.rows()))[0]}
     parts = [(by, name, tuple(node for node in some if node in shown)) for by, name, some in groups]
     return [one for one in parts if len(one[2]) > 1]
@@ -218,7 +221,7 @@ def _group(
 
 
 def _divided(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the nodes that a picture has, and for each other one the sum that it is added to."""
+    """Return the rows of the nodes that a picture shows, and for each hidden node the "rest" node that includes it."""
     writers = [row for row in rows if row["kind"] in _WRITERS]
     hidden = {row["name"]: f"rest L{row['layer']}" for row in writers[BOXES:]}
     shown: list[dict[str, Any]] = []
@@ -248,7 +251,7 @@ def _node(words: CircuitWords, row: dict[str, Any], removed: Removal | None) -> 
 
 
 def fed_position(words: CircuitWords, name: str) -> int | None:
-    """Return the position at which a sum of other parts is written: where what it feeds most reads."""
+    """Return a position for a node without one: that at which its largest target reads; None without a target."""
     feeds = [edge for edge in words.out_of.get(name, []) if edge[0] != METRIC]
     if not feeds:
         return None
@@ -259,7 +262,7 @@ def fed_position(words: CircuitWords, name: str) -> int | None:
 def _edges(
     graph: CircuitGraph, place: Mapping[str, int], hidden: Mapping[str, str]
 ) -> tuple[tuple[int, int, float], ...]:
-    """Return the edges into the shown nodes and the metric, those from hidden nodes added up."""
+    """Return the edges into the shown nodes and the metric; edges from hidden nodes are added up by layer."""
     sums: dict[tuple[int, int], float] = {}
     for edge in graph.edges.rows():
         source, target = hidden.get(edge["source"], edge["source"]), edge["target"]

@@ -1,4 +1,4 @@
-"""A circuit as a graph: nodes with their relevance, edges that add up to it, and the test of removing the rest."""
+"""A circuit as a graph: nodes with their relevance, edges that add up to it, and tests of the nodes in the model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from unembed.validation import one_of, positive_int
 
 NodeKind = Literal["memory", "head", "feature", "token", "bias", "rest"]
 KINDS: tuple[PartKind, ...] = ("memory", "head", "feature")
-"""The kinds of nodes that a circuit consists of; the others are what enters it and what it leaves out."""
+"""The kinds of nodes in a circuit. Nodes of other kinds are the inputs of a circuit, or sums of what it leaves out."""
 METRIC = "metric"
-"""The name of the metric as the target of edges."""
+"""The name, as a target of edges, of the explained logit or difference of logits."""
 _TESTED: dict[CircuitNodes, tuple[PartKind, ...]] = {
     "memories": ("memory", "feature"),
     "heads": ("head",),
@@ -38,10 +38,10 @@ _TESTED: dict[CircuitNodes, tuple[PartKind, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The nodes with the largest relevance, positive or negative, including more than the graph has.
+    """The nodes with the largest absolute relevance, which may be more than the nodes of the graph.
 
     Attributes:
-        kind: of `KINDS`.
+        kind: index into `KINDS`.
         back: positions counted back from the last token.
     """
 
@@ -52,7 +52,7 @@ class Ranking:
     relevance: Float[Tensor, " node"]
 
     def nodes(self, kinds: Sequence[PartKind]) -> list[Node]:
-        """Return the nodes of some kinds, in this order."""
+        """Return the nodes of some kinds, the largest absolute relevance first."""
         columns = zip(self.kind.tolist(), self.layer.tolist(), self.back.tolist(), self.index.tolist(), strict=True)
         found = [Node(KINDS[kind], layer, back, index) for kind, layer, back, index in columns]
         return [node for node in found if node.kind in kinds]
@@ -60,26 +60,26 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CircuitGraph(Displayed):
-    """The circuit of a behaviour: memories and heads at positions, what they read from each other, and what they add.
+    """The circuit of a behaviour: memories (FFN neurons) and heads at positions, and the edges between them.
 
     Attributes:
-        nodes: name, kind ("memory", "head", "feature", "token", "bias" or "rest"), layer, position, index, relevance,
-            label, influence (on the metric over all paths, in shares of what flows; see `influence.py`).
-            Relevance is a node's contribution to the metric along all paths, averaged over the prompts; with
-            counterfactuals, to the difference of the metric between the two prompts. Positions count from 0 for one
-            prompt, back from -1 for several. "rest": all other heads and memories of a layer, and what is not opened.
-        edges: source and target (names of nodes, or "metric"), and weight: the part of the target's relevance that
-            comes directly from the source. Edges into a node add up to its relevance.
-        metric: the logit of the token, or its difference to the other, of the model itself; the mean over prompts.
-        counterfactual_metric: the same of the counterfactual prompts; None without them.
+        nodes: a table with name, kind ("memory", "head", "feature", "token", "bias" or "rest"), layer, position, index,
+            relevance, label and influence (see `influence.py`). Relevance is a node's contribution to the metric along
+            all paths, averaged over the prompts; with counterfactuals, its contribution to the difference of the metric
+            between the two prompts. Positions count from 0 for one prompt, and back from -1 for several. Nodes of kind
+            "rest" are sums of a layer's other heads and memories, or components that relevance is not followed through.
+        edges: a table with source and target (names of nodes, or "metric"), and weight: the part of the target's
+            relevance that comes directly from the source. Edges into a node add up to its relevance.
+        metric: the model's logit of the token, or its difference to the other token's; the mean over prompts.
+        counterfactual_metric: the metric after the counterfactual prompts; None without them.
         replacement: the share of influence that begins at the prompt's tokens, and not at what the graph leaves out.
         completeness: the share of what flows into nodes, weighted by influence, that comes from nodes and tokens.
         error: the largest relative error of a sum: of relevance at any layer, or of edges into any node.
         cases: the prompts.
         tokens: the text of the tokens of the first prompt.
-        ranking: the nodes in the order in which the test takes them.
-        unopened: parts of the model whose own inside is not opened, by name.
-        n_nodes: heads and memories at all positions.
+        ranking: the nodes in the order in which the test selects them.
+        unopened: names of components through which relevance is not followed.
+        n_nodes: number of heads, memories and features at all positions.
         groups: names of nodes, by the group's name; see `grouped` and `with_group`.
     """
 
@@ -108,7 +108,7 @@ class CircuitGraph(Displayed):
         return self.cases[0].counterfactual is not None
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what is pickled: everything except the model."""
+        """Return the fields to pickle: all except the model and the dictionary."""
         return {**vars(self), "lm": None, "dictionary": None}
 
     def to_table(self) -> Table:
@@ -116,10 +116,10 @@ class CircuitGraph(Displayed):
         return self.nodes
 
     def bound_to(self, lm: Decoder, dictionary: AttachedDictionary | None = None) -> CircuitGraph:
-        """Return the same graph with the model that it was found on, and its dictionary, for tests.
+        """Return this graph with its model, and the dictionary of its features, so that it can be tested.
 
         Raises:
-            InvalidInput: it was found on another model, or its features need a dictionary.
+            InvalidInput: the graph was found on another model, or it has features and no dictionary is given.
         """
         if lm.name != self.provenance.model:
             raise InvalidInput(
@@ -156,7 +156,7 @@ class CircuitGraph(Displayed):
         return Node(row["kind"], row["layer"], last - row["position"], row["index"])
 
     def with_group(self, name: str, nodes: Sequence[str]) -> CircuitGraph:
-        """Return the graph with one more group, of nodes by name; L23H4 is that head at all of its positions.
+        """Return the graph with one more group of nodes; "L23H4" means all nodes of this head, at any position.
 
         Raises:
             InvalidInput: the graph has no such node.
@@ -171,10 +171,10 @@ class CircuitGraph(Displayed):
         return replace(self, groups={**self.groups, name: tuple(dict.fromkeys(chosen))})
 
     def grouped(self, by: GroupRule = "role") -> CircuitGraph:
-        """Return the graph with groups by a rule, in addition to those that it has; see `groups.py`.
+        """Return the graph with further groups, made by a rule; see `groups.py`.
 
         Raises:
-            Unsupported: by values or description, the graph was opened from a file and has no model yet.
+            Unsupported: the rule is "values" or "description", and the graph was opened from a file and has no model.
         """
         one_of("by", by, get_args(GroupRule))
         rows = self.circuit_rows()
@@ -193,20 +193,20 @@ class CircuitGraph(Displayed):
         *,
         factor: float = 2.0,
     ) -> Table:
-        """Change one group of nodes at a time in the model itself, and read what the prediction becomes.
+        """Change one group of nodes at a time in the model itself, and measure what the prediction becomes.
 
         Args:
             change: "silence" sets the nodes to 0, "scale" multiplies them by the factor, "patch" gives them the values
                 that they have in the counterfactual.
             groups: names of groups, or of single nodes; all groups when None.
-            factor: for "scale".
+            factor: what "scale" multiplies the nodes by.
 
         Returns:
             A row for the unchanged model and for each group: changed, nodes, relevance (their sum), metric (mean over
             the prompts), tokens and probabilities after the first prompt.
 
         Raises:
-            InvalidInput: there is no such group or node, or "patch" without counterfactuals.
+            InvalidInput: there is no such group or node, or the change is "patch" and there are no counterfactuals.
             Unsupported: the graph was opened from a file and has no model yet.
         """
         one_of("change", change, get_args(GroupChange))
@@ -239,15 +239,18 @@ class CircuitGraph(Displayed):
 
         Args:
             pairs: prompts that the circuit was not found on; the graph's own when None.
-            sizes: how many nodes are kept, in the order of their relevance.
+            sizes: sizes of the circuits to test; each circuit has the most relevant nodes, this many.
             kinds: "memories": all other memories are set, and attention is not changed, as published; "heads": all
-                other heads; "all": both. With heads and counterfactuals the circuit's nodes are put into the
-                counterfactual's run, or taken out of the prompt's. By default memories for several prompts, all for
-                one.
-            to: what nodes are set to: "mean" of the counterfactual prompts at each position (the default for memories
-                of several prompts), each prompt's own "counterfactual" (the default else), the mean over a text
-                ("corpus", the default without counterfactuals), or "zero" (the default then with a dictionary).
-            ranked_by: the order of the nodes; another than "relevance" is computed on the graph's own prompts.
+                other heads are set; "all": both. If heads are tested and there are counterfactuals, the circuit's nodes
+                are instead copied from the prompt's run into the counterfactual's (for faithfulness), and from the
+                counterfactual's into the prompt's (for the complement). Default: "memories" for several prompts, "all"
+                for one.
+            to: the values to which nodes are set. "mean": over the counterfactual prompts, at each position (default
+                for memories and several prompts). "counterfactual": in the prompt's own counterfactual (default for
+                other tests with counterfactuals). "corpus": the mean over a text (default without counterfactuals).
+                "zero": 0 (default without counterfactuals if the graph has a dictionary).
+            ranked_by: the score that orders the nodes; scores other than "relevance" are computed on the graph's own
+                prompts.
 
         Returns:
             A row for each size: nodes, faithfulness, complement, random, random_complement, each share with bounds
@@ -269,10 +272,10 @@ class CircuitGraph(Displayed):
         to: SetTo | None = None,
         seed: int = 0,
     ) -> Table:
-        """Test circuits of the same sizes whose nodes are chosen in other orders; see `test` for the arguments.
+        """Test circuits whose nodes are selected by relevance or by simpler scores; see `test` for the arguments.
 
         Returns:
-            A row for each order and size, random nodes last: ranked_by, nodes, faithfulness and complement with bounds.
+            A row for each score and size, random nodes last: ranked_by, nodes, faithfulness and complement with bounds.
         """
         cases = self.cases if pairs is None else read_cases(self._model("a test"), pairs)
         return self.rankings_on(cases, sizes, kinds=kinds, to=to, seed=seed)
@@ -286,7 +289,7 @@ class CircuitGraph(Displayed):
         to: SetTo | None = None,
         seed: int = 0,
     ) -> Table:
-        """Compare the orders on cases; see `rankings`."""
+        """Do the same as `rankings`, on cases instead of pairs."""
         orders: tuple[RankedBy, ...] = get_args(RankedBy)
         tests: dict[RankedBy, CircuitTest] = {
             by: self.tested_on(
@@ -306,7 +309,7 @@ class CircuitGraph(Displayed):
         ranked_by: RankedBy = "relevance",
         seed: int = 0,
     ) -> CircuitTest:
-        """Return the test as values; see `test`."""
+        """Do the same as `test`, and return the results as values instead of a table."""
         cases = self.cases if pairs is None else read_cases(self._model("a test"), pairs)
         return self.tested_on(cases, sizes, kinds=kinds, to=to, ranked_by=ranked_by, seed=seed)
 
@@ -321,7 +324,7 @@ class CircuitGraph(Displayed):
         seed: int = 0,
         draws: int = DRAWS,
     ) -> CircuitTest:
-        """The test on cases; see `test`."""
+        """Do the same as `tested`, on cases instead of pairs, with `draws` random circuits of each size."""
         lm = self._model("a test")
         sizes = [positive_int("size", size) for size in sizes]
         several = len(cases) > 1

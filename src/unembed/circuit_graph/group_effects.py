@@ -1,4 +1,4 @@
-"""Change the nodes of a group in the model itself, and read what the prediction becomes."""
+"""Change the nodes of a group in the model itself, and measure what the prediction becomes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from unembed.results import Provenance, Table
 from unembed.stream.run import run
 
 TOKENS = 3
-"""Predicted tokens listed."""
+"""Number of predicted tokens in the table."""
 UNCHANGED = "nothing"
-"""The first row: the model as it is."""
+"""What is changed in the first row of the table."""
 
 
 @torch.no_grad()
@@ -37,14 +37,14 @@ def group_effects(
     """Change one group at a time: set it to 0, scale it, or give it its values of the counterfactual.
 
     Args:
-        groups: nodes and summed relevance, by name.
-        factor: what scales the nodes' numbers, if the change is "scale".
+        groups: by name, the nodes of a group and the sum of their relevance.
+        factor: what the nodes' activations are multiplied by if the change is "scale".
 
     Returns:
         A row for the unchanged model and for each group: changed, nodes, relevance, metric (mean over the prompts),
         and the most probable tokens after the first prompt with their probabilities.
 
-    Cost: a pass over the prompts for each group, and one over the counterfactuals where they are patched in.
+    Cost: for each group, a pass over the prompts and, with "patch", one over the counterfactuals.
     """
     rows: list[tuple[Any, ...]] = [(UNCHANGED, 0, None, *_effect(lm, cases, (), change, factor, dictionary))]
     for name, (nodes, relevance) in groups.items():

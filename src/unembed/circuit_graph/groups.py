@@ -1,11 +1,13 @@
-"""Groups of a graph's nodes: by what they do in it, by the direction of their values, by what their values promote.
+"""Group a graph's nodes by their role, by the direction that they write, or by the concept that they promote.
 
-By role: a node writes the answer (half of its relevance or more goes straight to the metric), or against it; a head
-moves information between positions; a node reads the prompt (half or more of what flows in comes straight from tokens),
-or is in between. By values: nodes write in a similar direction, in clusters of average linkage that are joined at a
-cosine of `SIMILAR` or more. By description: the top tokens of what nodes write share the same concept.
+By role: a node writes the answer, or against it, if at least half of its relevance goes directly to the metric. A head
+moves information if it reads another position than its own. Other nodes read the prompt if at least half of what flows
+into them comes directly from tokens; all remaining nodes are in between.
 
-Nodes that belong to no group (a value unlike all others, tokens with nothing in common) are left out.
+By values: nodes that write similar directions to the residual stream. Clusters (average linkage) are joined at a cosine
+similarity of `SIMILAR` or more. By description: nodes whose most promoted tokens have the same first concept.
+
+Nodes without a group (a direction unlike all others, or tokens with nothing in common) are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from unembed.memories.clustering.value_clusters import dendrogram
 from unembed.models.decoder import Decoder
 
 SIMILAR = 0.5
-"""Cosine at which two groups of values are still joined."""
+"""Smallest cosine similarity at which two clusters of directions are joined."""
 ANSWER, AGAINST, MOVES, READS, BETWEEN = (
     "writes the answer",
     "writes against the answer",
@@ -38,7 +40,7 @@ def by_role(rows: Mapping[str, Mapping[str, Any]], edges: Sequence[Mapping[str, 
     Args:
         rows: the circuit's nodes, by name.
         edges: source, target and weight.
-        metric: the name of the last target.
+        metric: the name of the metric as a target of edges.
     """
     direct, from_tokens, into = dict[str, float](), dict[str, float](), dict[str, float]()
     for edge in edges:
@@ -67,7 +69,7 @@ def by_values(
     nodes: Sequence[Node],
     dictionary: AttachedDictionary | None,
 ) -> Groups:
-    """Return the names of nodes by the direction that they write, named after the first node's promoted tokens."""
+    """Group node names by the direction that nodes write; a group's name has its first node and what that promotes."""
     if len(nodes) < 2:
         return {}
     tree = dendrogram(written(lm, tokens, nodes, dictionary).float().cpu())
@@ -91,7 +93,7 @@ def by_description(
     nodes: Sequence[Node],
     dictionary: AttachedDictionary | None,
 ) -> Groups:
-    """Return the names of nodes by the first concept in the top tokens of what they write."""
+    """Group node names by the first concept in the tokens that the nodes promote most."""
     if not nodes:
         return {}
     concepts = vector_concepts(lm, written(lm, tokens, nodes, dictionary), list(rows), embedding=False).concepts

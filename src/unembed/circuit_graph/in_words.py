@@ -1,4 +1,4 @@
-"""A circuit for reading: the most relevant nodes as a table, the first in a sentence, and the test in another."""
+"""Describe a circuit: the most relevant nodes in a table, the first node in a sentence, and the test in another."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from unembed.names import SetTo, parse_head
 from unembed.results import Table, visible
 
 _TOKENS = 2
-"""Promoted tokens shown."""
+"""Number of promoted tokens in a cell of the table."""
 _MOST = 0.5
-"""The share of what a node reads from which one writer is named."""
+"""A node's main source is named if at least this share of the node's relevance comes from it."""
 _BRIEF = ("node", "at", "reads", "raises", "lowers", "relevance", "effect")
-"""Columns of the chain that a terminal shows, where they are known."""
+"""Columns of the table of nodes that the terminal shows, if the table has them."""
 
 
 def quoted(text: str) -> str:
-    """A token's text in quotes, what is invisible made visible."""
+    """Return a token's text in quotation marks, with invisible characters made visible."""
     return f'"{visible(text)}"'
 
 
 class CircuitWords:
-    """The words of one graph.
+    """Describes one graph in English.
 
     Args:
         graph: the graph of one prompt, or of several.
@@ -50,7 +50,7 @@ class CircuitWords:
 
     @property
     def subject(self) -> str:
-        """Say in one line what is explained."""
+        """What is explained, in one line."""
         graph, case = self.graph, self.graph.cases[0]
         after, after_other = f" after {self._text(case.prompt)}", ""
         if not self.is_one:
@@ -67,14 +67,14 @@ class CircuitWords:
         return "the answer" if self.graph.cases[0].against is None else "the first answer"
 
     def _stands(self, metric: float) -> str:
-        """Say by how much the answer leads the other, or its logit."""
+        """Say by how much the answer's logit exceeds the other answer's; without another answer, give the logit."""
         if self.graph.cases[0].against is None:
             return f"has a logit of {metric:.2f}"
         other = self.answers[1] if self.is_one else "the second"
         return f"{_leads(metric)} {other} by {abs(metric):.2f} logits"
 
     def _compared(self, metric: float) -> str:
-        """Say the same of the counterfactual, where only what differs is repeated."""
+        """Continue the phrase of `_stands` for the counterfactual, without words that would be the same."""
         if self.graph.cases[0].against is None:
             return f"and one of {metric:.2f}"
         if _leads(metric) == _leads(self.graph.metric):
@@ -85,17 +85,17 @@ class CircuitWords:
         return f'"{visible(text_of(self.lm, tokens), prose=True)}"'
 
     def place(self, position: int) -> str:
-        """A position in words: its token in one prompt, else how far from the end."""
+        """Return a position in words: its token for one prompt, or its distance from the end for several."""
         return (
             quoted(self.graph.tokens[position]) if self.is_one else "last" if position == -1 else f"last{position + 1}"
         )
 
     def read_position(self, name: str) -> int:
-        """The position that a head reads most."""
+        """Return the position that a head reads most."""
         return read_position(self.rows[name]["label"])
 
     def reads(self, name: str) -> str:
-        """Say what a node reads: the token of a head, and the node that wrote at least half of what it reads."""
+        """Say what a node reads: for a head, a token; and the node from which at least half of its relevance comes."""
         relevance = self.rows[name]["relevance"]
         found = [
             source.split("@")[0]
@@ -108,7 +108,7 @@ class CircuitWords:
         return f"{token} ({found[0]})" if found else token
 
     def directly(self, name: str) -> float:
-        """Say what a node adds to the metric without passing through other nodes."""
+        """Return what a node adds to the metric directly, without passing through other nodes."""
         return dict(self.out_of.get(name, [])).get(METRIC, 0.0)
 
     @staticmethod
@@ -116,15 +116,15 @@ class CircuitWords:
         return " ".join(visible(text) for text in texts[:_TOKENS])
 
     def promotes(self, label: str) -> str:
-        """The first tokens that a node promotes."""
+        """Return the first tokens that a node promotes, from its label."""
         return " ".join(label.split("promotes ")[1].split(" ")[:_TOKENS])
 
     def chain(self, top: int, removals: Mapping[str, Removal] | None = None) -> Table:
-        """The most relevant nodes: where they are, what they read and promote, and what each does, measured.
+        """Return a table of the most relevant nodes: position, what they read and promote, relevance, measured effect.
 
         Args:
             top: number of nodes.
-            removals: for each node's name, the prediction without that node; None for a table without this column.
+            removals: the model's prediction without a node, by name; without it, the table has no measured columns.
         """
         chosen = self.first_nodes(top)
         columns: dict[str, list[Any]] = {
@@ -149,15 +149,15 @@ class CircuitWords:
         return [row for row in self.rows.values() if row["kind"] in KINDS][:top]
 
     def brief(self, chain: Table) -> tuple[str, ...]:
-        """Return the columns of the chain that a terminal shows: positions only where they differ."""
+        """Return the columns of the table that the terminal shows; positions only if they differ between nodes."""
         known = [name for name in _BRIEF if name in chain.column_names]
         return tuple(name for name in known if name != "at" or len(set(chain["at"])) > 1)
 
     def first(self, removals: Mapping[str, Removal] | None = None, to: SetTo = "zero") -> str:
-        """The most relevant node in words: what it is, what the model predicts without it, and its relevance.
+        """Describe the most relevant node: what it is, what the model predicts without it, and its relevance.
 
         Args:
-            removals: the prediction without a node, by name.
+            removals: the model's prediction without a node, by the node's name.
             to: what the node's output was set to.
         """
         row = next(iter(self.first_nodes(1)), None)
@@ -171,7 +171,7 @@ class CircuitWords:
         return " ".join([*sentences, self._passes(row["relevance"])])
 
     def _is(self, row: dict[str, Any], removal: Removal | None) -> str:
-        """What a node is, where it is, what it reads, and which tokens it makes likelier."""
+        """Say what a node is, where it is, what it reads, and which tokens it raises."""
         name, is_last = row["name"], row["position"] in (len(self.graph.tokens) - 1, -1)
         short, layer = name.split("@")[0], row["layer"]
         place = self.place(row["position"])
@@ -189,7 +189,7 @@ class CircuitWords:
         return f"{short} is {what} layer {layer}, at {at.removesuffix(',')}{'; it ' if does else ''}{''.join(does)}."
 
     def _passes(self, relevance: float) -> str:
-        """How much of the metric passes through a node in the linear model of the run."""
+        """Say how much of the metric passes through a node in the linear model of the run."""
         graph = self.graph
         whole = graph.metric - (graph.counterfactual_metric or 0.0)
         between = ""
@@ -201,7 +201,7 @@ class CircuitWords:
         )
 
     def _replaced(self, to: SetTo) -> str:
-        """Say what a node's output is replaced by."""
+        """Say what the output of a removed node is replaced by."""
         counterfactual = self.graph.cases[0].counterfactual
         if to == "zero":
             return "set to 0"
@@ -210,14 +210,14 @@ class CircuitWords:
         return f"replaced by that in {self._text(counterfactual) if self.is_one else 'the counterfactuals'}"
 
     def _becomes(self, metric: float) -> str:
-        """Say which answer leads, and by how much."""
+        """Say which answer has the larger logit, and by how much."""
         if self.graph.cases[0].against is None:
             return f"the logit of {self._first_answer} is {metric:.2f}"
         answers = self.answers if self.is_one else ["the first answer", "the second"]
         return f"{answers[metric < 0]} leads by {abs(metric):.2f}"
 
     def how(self) -> str:
-        """Explain what the numbers mean."""
+        """Explain the column of relevance."""
         differs = ", less those of the counterfactual" if self.graph.is_paired else ""
         return (
             f"relevance: logits that pass through a node{differs}, with {self._frozen()} as in the run. A path through "
@@ -225,7 +225,7 @@ class CircuitWords:
         )
 
     def unopened(self) -> str:
-        """Name the parts whose inside is not opened; empty without one."""
+        """Name the components through which relevance is not followed; empty if there are none."""
         return f"Not opened: {', '.join(self.graph.unopened)}." if self.graph.unopened else ""
 
     def _frozen(self) -> str:
@@ -254,7 +254,7 @@ def _in_passing(rows: Sequence[OfSize]) -> str:
 
 
 def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
-    """A test in words: of its middle size, the others in passing."""
+    """Describe the result of a test: fully for the circuit of the middle size, briefly for the other sizes."""
     row = tested.rows[len(tested.rows) // 2]
     others = [one for one in tested.rows if one is not row]
     where = f" on {tested.n_prompts} pairs that it was not found on" if held_out else ""
@@ -287,7 +287,7 @@ _REPLACED = {
 
 
 def _without(tested: CircuitTest, row: OfSize, others: Sequence[OfSize], some: str) -> str:
-    """Without a counterfactual: what removing the nodes does to the metric, and that alone they may not suffice."""
+    """Describe the result of a test without a counterfactual: the metric without the nodes, and with these alone."""
 
     def metric(share: Share) -> str:
         return f"{tested.none + share.value * (tested.model - tested.none):+.2f}"

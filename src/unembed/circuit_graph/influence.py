@@ -1,15 +1,16 @@
-"""Influence of a node over all paths of a graph, and two scores of how much of the answer the graph explains.
+"""Compute each node's influence on the metric over all paths, and two scores of how much the graph explains.
 
-Each weight into a node is divided by the sum of their sizes, so that what flows in is 1. Influence of a node on the
-answer is then the sum over all paths from it to the metric: the metric's row of A + A^2 + ... = (I - A)^-1 - I. Biases
-and constants are left out. Paths begin at a token (the prompt), or at a rest node (what the graph does not explain: the
-heads and memories that are not in it, parts that are not opened, changes of patterns and gates).
+The absolute weights of the edges into each node are divided by their sum; the results form a matrix A. The influence of
+a node is the sum over all paths from it to the metric: the metric's row of A + A^2 + ... = (I - A)^-1 - I. Biases and
+constants are left out. A path begins at a token of the prompt, or at a node of kind "rest". These "rest" nodes are what
+the graph does not explain: heads and memories that are not in it, components through which relevance is not followed,
+and changes of attention patterns and gates.
 
     replacement  = influence of tokens / (influence of tokens and of rest nodes)
     completeness = share of what flows into nodes and metric, weighted by their influence, that is not from rest nodes
 
-Source: Ameisen et al. 2025; the scores as in the graphs of circuit-tracer (Hanna et al. 2025), whose errors of
-reconstruction are rest nodes here.
+Source: Ameisen et al. 2025; the scores as in the graphs of circuit-tracer (Hanna et al. 2025), where reconstruction
+errors take the part of "rest" nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _INPUTS = ("token", "positions")
 
 @dataclass(frozen=True)
 class Influence:
-    """Influence of every node on the metric, and the two scores; both are 0 where nothing flows into the metric."""
+    """Every node's influence on the metric, and the two scores, which are 0 if the metric has no incoming edges."""
 
     of: Mapping[str, float]
     replacement: float
@@ -37,7 +38,7 @@ def influence(kinds: Mapping[str, str], edges: Sequence[tuple[str, str, float]],
     Args:
         kinds: the kind of each node; "positions" for position embeddings, which are part of the prompt.
         edges: source, target and weight.
-        metric: the name of the last target.
+        metric: the name of the metric as a target of edges.
     """
     names = [name for name, kind in kinds.items() if kind != "bias"]
     place = {name: i for i, name in enumerate([*names, metric])}

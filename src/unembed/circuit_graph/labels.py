@@ -1,4 +1,4 @@
-"""Name a node, and say in a few words what it does: what a memory or head promotes, and what a head reads."""
+"""Name a node, and get the tokens that it promotes and the direction that it adds to the residual stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unembed.stream.run import run
 
 _READS = re.compile(r"@(-?\d+), promotes ")
 WORDS = 3
-"""Tokens in a label."""
+"""Number of promoted tokens in a label."""
 
 
 def node_name(lm: Decoder, node: Node, position: int) -> str:
@@ -31,14 +31,14 @@ def node_name(lm: Decoder, node: Node, position: int) -> str:
 
 
 def read_position(label: str) -> int:
-    """Return the position that a head reads most, from its label: reads "·France"@3, promotes ..."""
+    """Return the position that a head reads most: 3 for the label 'reads "·France"@3, promotes ...'."""
     found = _READS.search(label)
     assert found is not None
     return int(found[1])
 
 
 def text_of(lm: Decoder, tokens: Sequence[int]) -> str:
-    """The text whose tokens these are, without a begin token that the tokenizer adds."""
+    """Return the text of some tokens, without a beginning-of-sequence token that the tokenizer adds."""
     ids = list(tokens)
     if lm.tokenizer is None:
         return "".join(lm.token_strings(ids))
@@ -50,12 +50,12 @@ def text_of(lm: Decoder, tokens: Sequence[int]) -> str:
 def promoted(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
 ) -> list[list[str]]:
-    """Return the tokens that each node promotes in a run, with the sign of its coefficient or a head's z.
+    """Return the tokens that each node's output in a run promotes most.
 
     Args:
         tokens: the prompt.
-        nodes: at positions counted back from its end.
-        dictionary: the one whose features are among the nodes.
+        nodes: nodes at positions counted back from the end of the prompt.
+        dictionary: the dictionary of the features among the nodes.
     """
     if not nodes:
         return []
@@ -67,7 +67,7 @@ def promoted(
 def written(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
 ) -> Float[Tensor, "node d_model"]:
-    """Return the direction that each node writes in a run: z W_O of a head, a value with its coefficient's sign."""
+    """Return the direction that each node writes in a run: z W_O, or a value vector with its coefficient's sign."""
     where: list[Place] = list({(node.kind, node.layer): None for node in nodes})
     seen = run(lm, list(tokens), capture_points(dictionary, where), logits=False)
     own = values(seen, dictionary, where)

@@ -1,6 +1,6 @@
-"""Compute the relevance of every node over the cases of a behaviour, and select the nodes that a graph keeps.
+"""Compute the relevance of every node, summed over the cases of a behaviour, and select the nodes of a graph.
 
-Cases may differ in length, so positions count back from the end: 0 is the last token.
+Prompts may differ in length, so positions count back from the end: 0 is the last token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unembed.stream.run import Run, run
 
 @dataclass(frozen=True, order=True)
 class Node:
-    """A head, a memory or a dictionary feature at a position that is counted back from the end."""
+    """A head, a memory or a dictionary feature at a position; `back` counts the position from the end of the prompt."""
 
     kind: PartKind
     layer: int
@@ -36,17 +36,19 @@ class Node:
 
 @dataclass(eq=False)
 class NodeScores:
-    """Sums over cases: the relevance of every node, and the other parts of the metric.
+    """Sums over cases: the relevance of every node, and the other terms of the metric.
 
     Attributes:
-        parts: by kind and layer, (back, node).
-        tokens: relevance of the token embeddings, (back,).
-        positions: relevance of the position embeddings, which the model adds; 0 where it adds none.
-        biases: by layer.
-        closed: by layer and label.
-        constants: biases and soft cap of the readout.
-        metric: the model's own, summed.
-        error: the largest error of a sum in any case.
+        parts: relevance of heads, memories and features, by kind and layer.
+        tokens: relevance of the token embeddings.
+        positions: relevance of the position embeddings; 0 if the model adds none.
+        biases: relevance of the biases of each layer.
+        closed: relevance of components to which no linear rule applies, by layer and label.
+        constants: what the biases of final norm and unembedding, and the logit soft cap, add to the metric.
+        metric: the metric of the model itself.
+        counterfactual_metric: the metric after the counterfactual prompts; 0 without them.
+        error: the largest relative error of a sum in any case.
+        unopened: names of components through which relevance is not followed.
     """
 
     parts: dict[tuple[PartKind, int], Float[Tensor, "back node"]]
@@ -64,10 +66,11 @@ class NodeScores:
 def changes(
     lm: Decoder, batch: CaseBatch, made: LinearPass, dictionary: AttachedDictionary | None = None
 ) -> tuple[dict[tuple[PartKind, int], Tensor], Tensor, Run | None]:
-    """Return the difference of each node's own number to the counterfactual's, or to 0 without one.
+    """Return the difference of each node's activation to that in the counterfactual run, or to 0 without one.
 
     Returns:
-        a - a' of every node, by kind and layer; the same of the stream that enters the first block; the other run.
+        The difference for every node, by kind and layer; the difference for the residual stream that enters the first
+        block; and the counterfactual run, or None.
     """
     if batch.counterfactual is None:
         return {key: part.own.detach() for key, part in made.parts.items()}, made.start.detach(), None
@@ -83,12 +86,14 @@ def changes(
 def node_scores(
     lm: Decoder, cases: Sequence[Case], dictionary: AttachedDictionary | None = None, qk: QKRule = "constant"
 ) -> NodeScores:
-    """Run one forward and one backward pass for each batch of cases; with counterfactuals, one more forward pass.
+    """Compute the relevance of every node, summed over cases.
+
+    Each batch of cases takes one forward and one backward pass; with counterfactuals, one more forward pass.
 
     Raises:
-        SumNotProved: the linear model of a run does not add up to its metric.
+        SumNotProved: the relevance in a run does not add up to its metric.
 
-    Memory: activations and gradients of one batch, and one number for each node.
+    Memory: activations and gradients of one batch, and one value for each node.
     """
     longest = max(len(case.prompt) for case in cases)
     total = NodeScores(
@@ -114,7 +119,7 @@ def _add(sums: dict, key: object, score: Float[Tensor, "back node"], longest: in
 
 
 def _add_ends(total: NodeScores, made: LinearPass, found: Relevance, start: Tensor, *, paired: bool) -> None:
-    """Add the tokens, positions, biases and constants of one batch; in a difference of runs, constants cancel."""
+    """Add the relevance of one batch's tokens, positions, biases and constants; constants cancel if `paired`."""
     product = (start.double() * found.start.double()).sum(-1).sum(0).flip(0).cpu()
     total.metric += float(found.metric.sum())
     total.error = max(total.error, found.error)
@@ -133,7 +138,7 @@ def _add_ends(total: NodeScores, made: LinearPass, found: Relevance, start: Tens
 def ranked(
     parts: Mapping[tuple[PartKind, int], Float[Tensor, "back node"]], count: int, kind: PartKind | None = None
 ) -> list[tuple[Node, float]]:
-    """Return the nodes with the largest relevance, positive or negative; ties in the order of the forward pass."""
+    """Return the `count` nodes with the largest absolute relevance; ties in the order of the forward pass."""
     keys = sorted(key for key in parts if kind is None or key[0] == kind)
     if not keys:
         return []
@@ -150,7 +155,7 @@ def ranked(
 
 
 def select_nodes(scores: NodeScores, most: int, share: float) -> list[tuple[Node, float]]:
-    """Return the fewest nodes whose |R| sums to this share of the total over heads and memories, at most `most`."""
+    """Return the fewest nodes whose |relevance| adds up to this share of the sum over all nodes, at most `most`."""
     whole = sum(float(part.abs().sum()) for part in scores.parts.values())
     covered, chosen = 0.0, list[tuple[Node, float]]()
     for node, score in ranked(scores.parts, most):

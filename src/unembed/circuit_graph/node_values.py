@@ -1,8 +1,8 @@
-"""The numbers of nodes in a run: read them, and run the model with some of them changed.
+"""Get the activations of nodes in a run, and run the model with some of them changed.
 
-A head's number is its mixed values z, a memory's its coefficient, a feature's its activation in an attached dictionary.
-A changed feature changes the activation that the dictionary writes by its change times its value; what the dictionary
-does not reconstruct stays.
+The activation of a head is its mixed values z, that of a memory (FFN neuron) its coefficient, that of a feature its
+activation in an attached dictionary. If a feature is changed, its change times its decoder vector is added to what the
+dictionary reconstructs; the reconstruction error stays the same.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from unembed.stream.capture_points import has_point
 from unembed.stream.run import Run, run
 
 Place = tuple[PartKind, int]
-"""A kind of nodes and a layer."""
+"""A kind of node, and a layer."""
 Values = Mapping[Place, Float[Tensor, "_batch pos _node ..."]]
 Change = Callable[[Tensor, Place], Tensor]
-"""The new numbers of the nodes at a place, from their own, (batch, pos, node, ...)."""
+"""Function from the activations of a layer's nodes of one kind, (batch, pos, node, ...), to new activations."""
 POINTS: dict[PartKind, str] = {"head": "z", "memory": "coefficients"}
 
 
 def places(lm: Decoder, dictionary: AttachedDictionary | None, kinds: Sequence[PartKind]) -> dict[Place, int]:
-    """Return where the model has nodes of some kinds, and how many there are at each position."""
+    """Return the number of nodes at each position, by kind and layer, for some kinds of nodes."""
     found: dict[Place, int] = {}
     replaced = replaced_layers(dictionary)
     if "memory" in kinds:
@@ -41,13 +41,13 @@ def places(lm: Decoder, dictionary: AttachedDictionary | None, kinds: Sequence[P
 
 
 def replaced_layers(dictionary: AttachedDictionary | None) -> set[int]:
-    """Return the layers whose memories are replaced by features: the FFN's output is what the dictionary writes."""
+    """Return the layers whose memories are replaced by features, because the dictionary reconstructs mlp_out."""
     parts = () if dictionary is None else dictionary.parts
     return {layer for layer, part in parts if part.writes == "mlp_out"}
 
 
 def capture_points(dictionary: AttachedDictionary | None, where: Sequence[Place]) -> list[str]:
-    """Return the points that a run must capture for the numbers of nodes at some places."""
+    """Return the capture points that a run needs for the activations of nodes of some kinds and layers."""
     found = [POINTS[kind] for kind in POINTS if any(place[0] == kind for place in where)]
     if dictionary is not None and any(kind == "feature" for kind, _ in where):
         found += [part.reads for _, part in dictionary.parts]
@@ -55,7 +55,7 @@ def capture_points(dictionary: AttachedDictionary | None, where: Sequence[Place]
 
 
 def values(seen: Run, dictionary: AttachedDictionary | None, where: Sequence[Place]) -> Values:
-    """Return the numbers of the nodes at some places in a run that captured `capture_points`."""
+    """Return the activations of nodes of some kinds and layers, from a run that captured `capture_points`."""
     found: dict[Place, Tensor] = {}
     for kind, layer in where:
         if kind == "feature":
@@ -73,7 +73,7 @@ def run_changed(
     where: Sequence[Place],
     change: Change,
 ) -> Run:
-    """Run the model with the numbers of the nodes at some places changed."""
+    """Run the model with the activations of nodes of some kinds and layers changed."""
     hooks: dict[str, Callable[[Tensor, int], Tensor | None]] = {}
     wanted = set(where)
 

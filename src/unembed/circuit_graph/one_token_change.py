@@ -1,4 +1,4 @@
-"""A counterfactual found for a prompt: the change of one token after which the other answer is most probable."""
+"""Find a counterfactual for a prompt: the change of one token that makes the other answer most probable."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from unembed.models.decoder import Decoder
 from unembed.stream.run import run
 
 CANDIDATES = 32
-"""Tokens that are tried in the place of another."""
+"""Largest number of tokens that are tried at one position."""
 _POOL = 256
-"""Similar tokens among which those are found that are written like the one they replace."""
+"""Number of tokens with similar embeddings, among which the candidates are those written like the replaced token."""
 PLACES = 4
-"""Positions at which they are tried: those whose tokens have the largest relevance."""
+"""Largest number of positions at which tokens are tried: those whose tokens have the largest relevance."""
 
 
 @torch.no_grad()
 def with_counterfactual(lm: Decoder, case: Case) -> Case:
-    """The case with a counterfactual that differs in one token.
+    """Return the case with a counterfactual prompt that differs in one token.
 
-    The most relevant tokens are replaced by those with the most similar embeddings (but the two answers) that are
-    written alike: with or without a leading space, in capitals or not, as letters or not. Taken is the
-    change after which the other answer is most probable; without another answer, after which the token is least so.
-    One pass over the changed prompts.
+    Each of the most relevant tokens is replaced by tokens with similar embeddings, except the two answers. A token must
+    be written like the one that it replaces: with or without a leading space, a capital, or characters other than
+    letters. The result is the change after which the other answer is most probable; without another answer, the change
+    after which the explained token is least probable.
+
+    Cost: one pass over all changed prompts.
     """
     with torch.enable_grad():
         scores = node_scores(lm, [case]).tokens.flip(0)
@@ -49,7 +51,7 @@ def with_counterfactual(lm: Decoder, case: Case) -> Case:
 
 
 def _changed(batch: CaseBatch, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, " batch"]:
-    """Score how well each prompt serves as a counterfactual, as a log probability."""
+    """Score how well each prompt serves as a counterfactual, by a log-probability; higher is better."""
     case = batch.cases[0]
     own = logits.float().log_softmax(-1)
     return -own[:, case.token] if case.against is None else own[:, case.against]
@@ -69,6 +71,6 @@ def _similar(lm: Decoder, token: int) -> Int[Tensor, " candidate"]:
 
 
 def _shape(text: str) -> tuple[bool, bool, bool]:
-    """How a token is written: after a space, as letters, with a capital at its beginning."""
+    """Return how a token is written: whether it begins with whitespace, has only letters, and begins with a capital."""
     word = text.strip()
     return text[:1].isspace(), word.isalpha(), word[:1].isupper()

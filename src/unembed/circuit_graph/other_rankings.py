@@ -1,15 +1,15 @@
-"""Order nodes by simpler scores than relevance: what the test of a circuit compares its order with.
+"""Rank nodes by simpler scores than relevance, with which the test of a circuit compares relevance.
 
 | ranking | score of a node |
 |---|---|
-| gradient | its change between the two prompts times the plain gradient of the metric (attribution patching) |
-| difference | the size of its change between the two prompts |
-| coefficient | the size of its own number |
+| gradient | the change of its activation between the two prompts times the plain gradient (attribution patching) |
+| difference | the absolute change of its activation between the two prompts |
+| coefficient | the absolute value of its activation |
 
-Without counterfactuals, a change is that from 0. A head's numbers are its channels: their products with the gradient
-are added up, their size is the Euclidean norm. Scores are averaged over the prompts.
+Without counterfactuals, the change is the difference to 0. The activation of a head is a vector: its product with the
+gradient is a dot product, and its absolute value is the Euclidean norm. Scores are averaged over the prompts.
 
-Source: Arora et al. 2026 and Rezaei Jafari et al. 2025 compare with the same.
+Source: Arora et al. 2026 and Rezaei Jafari et al. 2025 make the same comparisons.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from unembed.stream.run import run
 def other_ranking(
     lm: Decoder, cases: Sequence[Case], by: RankedBy, kinds: Sequence[PartKind], count: int
 ) -> list[Node]:
-    """Return the nodes with the largest scores of one kind, positive or negative; see the module.
+    """Return the `count` nodes with the largest absolute scores; the module's docstring explains the scores.
 
-    Cost: for the gradient a forward and a backward pass over the prompts, and a forward pass over counterfactuals.
+    Cost: a forward pass over the prompts and one over counterfactuals; for "gradient", a backward pass, too.
 
     Raises:
-        Unsupported: by the gradient, in a model whose layers have FFNs of different sizes.
+        Unsupported: the score is "gradient", and the model's layers have FFNs of different sizes.
     """
     longest = max(len(case.prompt) for case in cases)
     kinds = [kind for kind in kinds if kind in POINTS]
@@ -67,5 +67,5 @@ def other_ranking(
 
 
 def _size(values: Tensor, kind: PartKind) -> Float[Tensor, "batch pos node"]:
-    """Return the size of each node's number."""
+    """Return the absolute value of each memory's activation, or the norm of each head's."""
     return torch.linalg.vector_norm(values.float(), dim=-1) if kind == "head" else values.abs()

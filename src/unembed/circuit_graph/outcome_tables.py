@@ -1,4 +1,4 @@
-"""The test of a circuit as a table, alone and next to circuits whose nodes are chosen in other orders."""
+"""Tables of a circuit's test, and of tests of circuits whose nodes are selected by other scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unembed.results import Provenance, Table
 
 
 def outcome_table(provenance: Provenance, tested: CircuitTest) -> Table:
-    """Return a test as a table, a row for each size."""
+    """Return a test as a table with a row for each size."""
     columns: dict[str, list[object]] = {"nodes": [row.nodes for row in tested.rows]}
     for name in ("faithfulness", "complement", "random", "random_complement"):
         columns |= _shares(name, [getattr(row, name) for row in tested.rows])
@@ -20,7 +20,7 @@ def outcome_table(provenance: Provenance, tested: CircuitTest) -> Table:
 
 
 def rankings_table(provenance: Provenance, tests: Mapping[RankedBy, CircuitTest]) -> Table:
-    """Return tests of the same sizes by the order of their nodes; the random nodes of the first come last."""
+    """Return a table of tests, with a row for each ranking and size; random nodes come last."""
     first = next(iter(tests.values()))
     rows = [(by, row.nodes, row.faithfulness, row.complement) for by, tested in tests.items() for row in tested.rows]
     rows += [("random", row.nodes, row.random, row.random_complement) for row in first.rows]

@@ -1,4 +1,4 @@
-"""Files of prompts with a behaviour and their counterfactuals: one JSON object or list on each line."""
+"""Read files of prompts and their counterfactuals: one JSON object or list on each line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _KEYS = (
     ("prompt", "counterfactual", "token", "against"),
     ("clean_prefix", "patch_prefix", "clean_answer", "patch_answer"),
 )
-"""Names of the four parts: ours, and those of the data of Marks et al. 2024."""
+"""Names of the four fields of a line: ours, and those in the data of Marks et al. 2024."""
 
 
 def read_pairs(path: Path) -> list[tuple[Any, ...]]:
     """Read prompt, counterfactual, token and the other token from each line.
 
     Raises:
-        InvalidInput: the file cannot be read, or a line is not of the form.
+        InvalidInput: the file cannot be read, has no lines, or has a line without these four fields.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -52,10 +52,10 @@ def _pair(path: Path, number: int, line: str) -> tuple[Any, ...]:
 
 
 def usable_cases(lm: Decoder, pairs: Sequence[Sequence[Any]]) -> tuple[tuple[Case, ...], int]:
-    """The cases whose prompts have equal lengths and whose answers are single tokens, and how many are not.
+    """Return the cases with prompts of equal length and single-token answers, and the number of other pairs.
 
     Raises:
-        InvalidInput: none is usable.
+        InvalidInput: no pair is usable.
     """
     found = list[Case]()
     for prompt, other, token, against in pairs:

@@ -1,7 +1,8 @@
-"""Compute the relevance of every part of a run to a difference of logits in one backward pass, and prove the sum.
+"""Compute the relevance of every component of a run in one backward pass, and check that relevance adds up.
 
-Relevance R = a * dm/da under the linear rules: what a part contributes to the metric m on all ways through the model.
-What crosses a cut between two layers, with the constants behind it, adds up to m; this is checked at every layer.
+The relevance of an activation a is R = a * dm/da, with gradients by the linear rules. It is what the activation
+contributes to the metric m (a logit, or a difference of two) along all paths through the model. At the input of every
+layer, the relevance of the residual stream and of all later constants must add up to m; this is checked.
 
 Source: Rezaei Jafari et al. 2025 (RelP); Elhage et al. 2021 for the linear model of a run.
 """
@@ -27,15 +28,15 @@ class Aim:
     """The metric of each row of a batch: a logit at the last position, or a difference of two.
 
     Attributes:
-        tokens: the tokens whose logit is meant.
-        against: the token whose logit is subtracted; None in rows with one logit.
+        tokens: for each row, the token whose logit is explained.
+        against: for each row, the token whose logit is subtracted; None for the logit alone.
     """
 
     tokens: Sequence[int]
     against: Sequence[int | None]
 
     def pair(self, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, "batch 2"]:
-        """Return the two logits of each row in float64; 0 if there is no second token."""
+        """Return the two logits of each row in float64; the second is 0 if no logit is subtracted."""
         rows = torch.arange(len(logits), device=logits.device)
         value = logits[rows, torch.tensor(self.tokens, device=logits.device)].double()
         other = torch.tensor([0 if a is None else a for a in self.against], device=logits.device)
@@ -50,24 +51,24 @@ class Aim:
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """How the metric depends on the last stream: m = u . x + biases + cap.
+    """How the metric depends on the last residual stream x at the last position: m = u . x + bias + cap.
 
     Attributes:
-        u: the direction in the last stream, at the scale of the run.
-        bias: what the biases of final norm and unembedding add.
-        cap: what the soft cap of the logits adds.
+        u: the direction in the residual stream, divided by the scale of the final norm in the run.
+        bias: what the biases of final norm and unembedding add to the metric.
+        cap: what the soft cap of the logits adds to the metric.
     """
 
     metric: Float[Tensor, " batch"]
     size: Float[Tensor, " batch"]
-    """The larger of the logits whose difference the metric is: what an error is measured against."""
+    """The larger absolute value of the two logits; errors are relative to it."""
     u: Float[Tensor, "batch d_model"]
     bias: Float[Tensor, " batch"]
     cap: Float[Tensor, " batch"]
 
 
 def readout(made: LinearPass, aim: Aim) -> Readout:
-    """Return the metric of each row, and how it depends on the last stream at its last position."""
+    """Return the metric of each row, and how it depends on the last residual stream at the last position."""
     lm, last = made.lm, made.last.detach()[:, -1]
     directions = [logit_direction(lm, t, a) for t, a in zip(aim.tokens, aim.against, strict=True)]
     scale = final_scale(lm, last)
@@ -98,17 +99,18 @@ def _bias(lm: Decoder, token: int, against: int | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Relevance:
-    """The relevance of every part of a run, by row of the batch.
+    """The relevance of every component of a run, for each row of the batch.
 
     Attributes:
         metric: the metric of each row.
         gradients: dm/da of heads, (batch, pos, head, d_head), and memories, (batch, pos, memory), by kind and layer.
         start: dm/dx of the stream that enters the first block.
         biases: relevance of the biases of each layer, (layer, batch).
-        closed: relevance of what each layer writes without being opened, (layer, batch), by label.
-        readout: the metric's own constants.
-        cuts: the sum at each layer, and behind the last.
-        error: the largest error of a sum, over the larger of the metric's logits and the largest term.
+        closed: relevance of components to which no linear rule applies, (batch,), by layer and label.
+        readout: how the metric depends on the last residual stream.
+        cuts: the sum of all relevance at the input of each layer, and after the last layer.
+        error: the largest difference of such a sum to the metric, relative to the larger of the metric's logits and the
+            sum's largest term.
     """
 
     gradients: dict[tuple[PartKind, int], Tensor]
@@ -126,21 +128,21 @@ class Relevance:
 
 
 def contribution(own: Tensor, gradient: Tensor, kind: PartKind) -> Float[Tensor, "*batch pos node"]:
-    """Return the relevance of each node, from its tensor and the derivative by it."""
+    """Return the relevance of each node: its activation times the gradient, summed over the channels of a head."""
     dtype = torch.promote_types(own.dtype, torch.float32)
     product = own.detach().to(dtype) * gradient.to(dtype)
     return product.sum(-1) if kind == "head" else product
 
 
 def seed(made: LinearPass, u: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch pos d_model"]:
-    """Return the derivative of the metric by the last stream."""
+    """Return the gradient of the metric with respect to the last residual stream."""
     found = torch.zeros_like(made.last)
     found[:, -1] = u.to(found.dtype)
     return found
 
 
 def relevance(made: LinearPass, aim: Aim) -> Relevance:
-    """Compute the relevance of every part in one backward pass through a whole (uncut) linear pass.
+    """Compute the relevance of every component in one backward pass through a whole (uncut) linear pass.
 
     Raises:
         SumNotProved: at some layer, relevance and constants do not add up to the metric.
@@ -178,7 +180,7 @@ def relevance(made: LinearPass, aim: Aim) -> Relevance:
 
 
 def _through_values(made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor]) -> Float[Tensor, "layer batch"]:
-    """Return the relevance that reaches each layer otherwise than by the stream: of later heads that mix its values."""
+    """Return the relevance that bypasses the stream at each layer: later heads may mix an earlier layer's values."""
     found = torch.zeros(made.lm.n_layers, len(made.tokens), dtype=torch.float64)
     for layer, first in made.values_of.items():
         heads = contribution(made.parts["head", layer].own, gradients["head", layer], "head").double()
@@ -187,7 +189,7 @@ def _through_values(made: LinearPass, gradients: dict[tuple[PartKind, int], Tens
 
 
 def _without_reading(part: Part, gradient: Tensor) -> Float[Tensor, " batch"] | None:
-    """Return the relevance of the nodes of a layer whose inside is not opened; None if all are."""
+    """Return the relevance of a layer's nodes that are no linear function of their input; None if all are linear."""
     if part.read is not None and part.constant is None:
         return None
     found = contribution(part.own, gradient, part.kind).double()
@@ -205,10 +207,10 @@ def _proved(
     closed: dict[tuple[int, str], Float[Tensor, " batch"]],
     through_values: Float[Tensor, "layer batch"],
 ) -> tuple[Float[Tensor, "cut batch"], float]:
-    """Return the sum at every layer and behind the last, and the largest error against the metric.
+    """Return the sum of relevance at every layer and after the last, and its largest error relative to the metric.
 
     Raises:
-        SumNotProved: it is above the tolerance of the model's dtype.
+        SumNotProved: the error is above the tolerance of the model's dtype.
     """
     constants = biases.clone()
     for (layer, _), whole in closed.items():

@@ -1,6 +1,6 @@
-"""What the model does without a node of a circuit, or with a group of nodes changed: measured in the model itself.
+"""Measure the model's prediction without a node of a circuit, or with a group of nodes changed.
 
-It stands beside a node's relevance, which comes from the linear model of the run.
+Unlike a node's relevance, which comes from a linear model of the run, these are predictions of the model itself.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from unembed.names import SetTo
 
 @dataclass(frozen=True)
 class Removal:
-    """The prediction of a prompt without one node.
+    """The model's prediction after a prompt, with a node removed or some nodes changed.
 
     Attributes:
-        metric: the logit of the token, or its difference to the other.
-        probabilities: of the token, and of the other if there is one.
-        tokens: those that the node raises and lowers most; None where that was not measured.
+        metric: the logit of the explained token, or its difference to the other token's.
+        probabilities: of the explained token, and of the other token if there is one.
+        tokens: the tokens that the node raises and lowers most; None if that was not measured.
     """
 
     metric: float
@@ -43,7 +43,7 @@ class Changed:
     """Nodes that are changed together.
 
     Attributes:
-        factor: what multiplies their numbers; None where they are set to the values that they have without the
+        factor: what their activations are multiplied by; None sets them to the values that they have without the
             behaviour.
     """
 
@@ -54,17 +54,17 @@ class Changed:
 def removal_of_each(
     lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node], to: SetTo, dictionary: AttachedDictionary | None = None
 ) -> list[Removal]:
-    """Measure the prediction without each node by itself; the first result is that with all of them.
+    """Measure the prediction without each node, one at a time; the first result is that with all nodes.
 
     Args:
-        cases: one prompt, or several over which results are means.
-        nodes: at positions counted back; a prompt without that position stays unchanged.
-        to: what a removed node is set to: its value after the "counterfactual", its mean over a text ("corpus"), or
+        cases: one prompt, or several; results are means over the prompts.
+        nodes: nodes at positions counted back from the end; a prompt without such a position is not changed.
+        to: what a removed node is set to: its value in the "counterfactual", its mean over a text ("corpus"), or
             "zero".
-        dictionary: the one whose features are among the nodes.
+        dictionary: the dictionary of the features among the nodes.
 
     Memory: activations and logits of `BATCH_TOKENS` tokens, and the logits of one prompt without each node. Cost: for
-    each prompt, a pass for as many nodes as fit.
+    each prompt, one pass for each batch of nodes; a batch has as many copies of the prompt as fit.
     """
     changes = [Changed(), *(Changed((node,)) for node in nodes)]
     metrics, answers, logs = torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)
@@ -81,7 +81,7 @@ def removal_of_each(
 def with_each(
     lm: Decoder, case: Case, changes: Sequence[Changed], to: SetTo, dictionary: AttachedDictionary | None = None
 ) -> list[Removal]:
-    """Measure the prediction under each change by itself; arguments, memory and cost as for `removal_of_each`."""
+    """Measure the prediction under each change, one at a time; see `removal_of_each` for arguments, memory and cost."""
     logits = _logits(lm, case, changes, to, dictionary)
     rows = zip(_metric(case, logits), _probabilities(case, logits), strict=True)
     return [Removal(float(metric), tuple(probabilities.tolist())) for metric, probabilities in rows]
@@ -91,7 +91,7 @@ def with_each(
 def _logits(
     lm: Decoder, case: Case, changes: Sequence[Changed], to: SetTo, dictionary: AttachedDictionary | None
 ) -> Float[Tensor, "change d_vocab"]:
-    """Return the logits after the prompt under each change by itself, in float64."""
+    """Return the logits after the prompt under each change, one at a time, in float64."""
     bench = Bench(lm, [case], to, ("head", "memory", *(() if dictionary is None else ("feature",))), dictionary)
     ((batch, values, _),) = bench.batches
     length = batch.tokens.shape[1]

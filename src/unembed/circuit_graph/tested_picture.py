@@ -1,4 +1,4 @@
-"""The picture of a circuit, complete: with its test, and with what the model does without each part."""
+"""Make the data of a circuit's picture, with the circuit's test and the model's prediction without each node."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from unembed.results import visible
 from unembed.stream.run import OnePrompt, run
 
 SIZES = (10, 30, 100)
-"""Nodes of the test of a picture; the first is how many a picture shows at first."""
+"""Numbers of nodes with which a circuit is tested; a picture shows the first number of nodes at first."""
 FACTORS = (0.5, 2.0)
-"""What a picture's groups are multiplied by, to read the prediction then."""
+"""Factors by which the nodes of a group are multiplied to measure the prediction."""
 _LIKELY = 10
 
 
 def picture(
     graph: CircuitGraph, sizes: Sequence[int] = SIZES, *, test: Sequence[str] | None = None, seed: int = 0
 ) -> FlowView:
-    """Return the picture of a circuit with its test and, for one prompt, what the model does without each part.
+    """Return a circuit's picture, with its test and, for one prompt, the model's prediction without each node.
 
     Args:
-        graph: with its model.
-        sizes: how many nodes are tested, in the order of their relevance.
-        test: the sentences of a test that was made before; by default the graph is tested on its own prompts.
-        seed: of the random nodes of the test.
+        graph: a graph that has its model.
+        sizes: sizes of the circuits to test; each circuit has the most relevant nodes, this many.
+        test: the results of an earlier test, in sentences; by default the graph is tested on its own prompts.
+        seed: the seed for the random nodes of the test.
 
     Raises:
         Unsupported: the graph was opened from a file and has no model yet.
@@ -71,7 +71,7 @@ def picture(
 
 
 def _groups(graph: CircuitGraph) -> list[NamedNodes]:
-    """Return the graph's own groups, and its groups by the rules that need no vocabulary."""
+    """Return the groups that the graph has, and its groups by role and by values."""
     found: list[NamedNodes] = [("hand", name, nodes) for name, nodes in graph.groups.items()]
     bare = replace(graph, groups={})
     rules: tuple[GroupRule, ...] = ("role", "values")
@@ -81,7 +81,7 @@ def _groups(graph: CircuitGraph) -> list[NamedNodes]:
 
 
 def _effects(graph: CircuitGraph, groups: Sequence[NamedNodes], to: SetTo) -> dict[tuple[str, str], list[GroupEffect]]:
-    """Measure what the model does with each group at 0, times each of `FACTORS`, and without what it does here."""
+    """Measure the prediction with each group at 0, times each of `FACTORS`, and at the values of removed nodes."""
     assert graph.lm is not None
     kinds: list[tuple[str, float | None]] = [("silence", 0.0), *(("scale", factor) for factor in FACTORS)]
     kinds += [] if to == "zero" else [("patch", None)]
@@ -114,17 +114,17 @@ def prompt_picture(
         prompt: one prompt.
         token: the token whose logit after the last position is explained.
         against: the token whose logit is subtracted.
-        against_prompt: the same prompt without the behaviour, in as many tokens. Where there is none but `against`, one
-            token is changed, found by trying.
+        against_prompt: a counterfactual: the prompt without the behaviour, with the same number of tokens. If it is
+            None and `against` is given, the code searches for a prompt that differs in one token.
         alone: explain the prompt by itself, without a counterfactual.
-        max_nodes: heads and memories kept at most.
-        step: called with what is done next.
+        max_nodes: largest number of heads and memories in the graph.
+        step: called with a description of the next step.
 
     Raises:
-        InvalidInput: a counterfactual of another length.
-        NotOneToken: a token is not a single one.
-        SumNotProved: the linear model of the run misses the metric.
-        Unsupported: the model has no layers, or several streams.
+        InvalidInput: the counterfactual has another number of tokens.
+        NotOneToken: `token` or `against` is not a single token of the vocabulary.
+        SumNotProved: the relevance does not add up to the metric.
+        Unsupported: the model has no layers, or several residual streams.
     """
     case = read_case(lm, prompt, None if alone else against_prompt, token, against)
     if case.against is not None and case.counterfactual is None and not alone:
@@ -158,17 +158,17 @@ def changed(
     *,
     other: OnePrompt | None = None,
 ) -> Removal:
-    """Measure the prediction with heads and memories at positions changed together.
+    """Measure the prediction while some heads and memories, each at one position, are changed together.
 
     Args:
         case: one prompt.
         parts: "head" or "memory", layer, position from 0, and index in the layer.
-        factor: what multiplies their numbers.
-        other: the prompt whose values take their place instead, in as many tokens.
+        factor: what their activations are multiplied by.
+        other: a prompt with the same number of tokens; if given, they are set to their values in this prompt instead.
 
     Raises:
-        InvalidInput: the other prompt has another length.
-        OutOfRange: there is no such part.
+        InvalidInput: the other prompt has another number of tokens.
+        OutOfRange: there is no such head, memory or position.
     """
     for kind, layer, position, index in parts:
         n = lm.n_memories_of(layer) if kind == "memory" and layer in lm.memory_layers else lm.n_heads
@@ -189,7 +189,7 @@ def usual_value(case: Case, dictionary: AttachedDictionary | None) -> SetTo:
 
 
 def _without(lm: Decoder, case: Case, to: SetTo) -> str:
-    """Say what stands in the place of a removed node."""
+    """Describe the value that a removed node gets."""
     if case.counterfactual is None:
         return "its mean over a text" if to == "corpus" else "0 in its place"
     return f"its value after “{visible(text_of(lm, case.counterfactual), prose=True)}”"

@@ -1,7 +1,8 @@
-"""A circuit as the JSON that the viewers of circuit-tracer and Neuronpedia open: an attribution graph.
+"""Convert a circuit to an attribution graph: JSON that the viewers of circuit-tracer and Neuronpedia open.
 
-These viewers know features, errors, embeddings and logits. Memories, heads and features of a dictionary are written as
-features; what is added up (the rest of a layer, biases, changes of patterns) as errors, which they draw as diamonds.
+The nodes of these viewers are features, errors, embeddings and logits. Memories, heads and dictionary features are
+written as features. Sums (the other nodes of a layer, biases, changes of attention patterns) are written as errors,
+which the viewers draw as diamonds.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from unembed.version import __version__
 
 FEATURE, ERROR, EMBEDDING, LOGIT = "cross layer transcoder", "mlp reconstruction error", "embedding", "logit"
 SHARE = 0.8
-"""The share of all relevance that a viewer shows at first."""
+"""At first, a viewer shows the largest nodes that have this share of the sum of all |relevance|."""
 _PINNED = 10
 
 
 def viewer_graph(graph: CircuitGraph) -> dict[str, Any]:
-    """Return the graph of one prompt as JSON values of circuit-tracer's and Neuronpedia's viewers.
+    """Return the graph of one prompt as a dict: the JSON for circuit-tracer's and Neuronpedia's viewers.
 
     Each node's `influence` is the share of |relevance| that it and all larger nodes have, by which the viewers hide
-    small nodes; groups are their supernodes. Weights are those of the graph's edges, in logits.
+    small nodes. Groups become the viewers' supernodes. Weights are those of the graph's edges, in logits.
 
     Raises:
         InvalidInput: the graph is of several prompts.
@@ -75,7 +76,7 @@ def viewer_graph(graph: CircuitGraph) -> dict[str, Any]:
 
 
 def _shares(rows: list[dict[str, Any]]) -> Mapping[str, float]:
-    """The share of |relevance| that each node has together with all larger ones."""
+    """Return the share of |relevance| that each node has together with all larger nodes."""
     ordered = sorted(rows, key=lambda row: -abs(row["relevance"] or 0.0))
     sums = list(itertools.accumulate(abs(row["relevance"] or 0.0) for row in ordered))
     whole = (sums[-1] if sums else 0.0) or 1.0
@@ -89,8 +90,8 @@ def _node(words: CircuitWords, row: dict[str, Any], share: float) -> dict[str, A
         return _written(f"E_{token}_{at}", at, "E", at, EMBEDDING, "", share)
     layer = row["layer"] or 0
     if kind in KINDS:
-        # A head has the number after the last memory of its layer, and a feature after these, so that no two nodes
-        # have one.
+        # Memories, then heads, then features of a layer are numbered consecutively, so that no two have the same
+        # number.
         after = words.lm.n_memories_of(layer) if kind != "memory" and layer in words.lm.memory_layers else 0
         after += n_heads_of(words.lm, layer) if kind == "feature" else 0
         index = row["index"] + after
@@ -133,12 +134,12 @@ def _written(
 
 
 def _paired(layer: int, index: int) -> int:
-    """The number of a feature of a layer (Cantor's pairing), as the viewers look features up."""
+    """Return the number by which the viewers look up a feature of a layer: Cantor's pairing function."""
     return (layer + index) * (layer + index + 1) // 2 + index
 
 
 def _answer(words: CircuitWords) -> dict[str, Any]:
-    """The metric as the viewers' output node, whose probability they read from its label."""
+    """Return the metric as an output node; the viewers take the probability from its label."""
     lm, case, last = words.lm, words.graph.cases[0], len(words.graph.tokens) - 1
     probability = float(run(lm, list(case.prompt)).logits[0, -1].float().softmax(-1)[case.token])
     texts = [quoted(text) for text in lm.token_strings([t for t in (case.token, case.against) if t is not None])]

@@ -6,8 +6,8 @@ case, and where the layout of the attention's weights is unknown or values are c
 the attention pattern of an earlier pass.
 
 A pass is either whole or cut. In a whole pass, gradients flow through all components. In a cut pass, heads and memories
-are leaves of the graph: the gradient of what one component reads then shows what each other component writes directly
-into it.
+are leaves of the graph: the gradient of one component's input then shows what each other component contributes to it
+directly.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def _install_ffn(
 def _heads(
     made: LinearPass, live: dict[tuple[str, int], Tensor], z: Float[Tensor, "batch pos head d_head"], layer: int
 ) -> Tensor:
-    """Return z of a layer's heads, linear in the values with the pattern constant, and record it in `made.parts`."""
+    """Return z of a layer's heads as a linear function of the values, and record it in `made.parts`."""
     own, read = z.detach(), None
     if ("own", layer) in live:
         read = z
@@ -350,7 +350,7 @@ def _heads(
 def _memories(
     made: LinearPass, live: dict[tuple[str, int], Tensor], m: Float[Tensor, "batch pos d_mlp"], layer: int
 ) -> Tensor:
-    """Return the coefficients of a layer without experts, linear in what the FFN reads; record them in `made.parts`."""
+    """Return a layer's coefficients as a linear function of the FFN's input, and record them in `made.parts`."""
     own, read = m.detach(), None
     ffn = made.lm.feed_forward(layer)
     up, gate = live.pop(("up", layer), None), live.pop(("gate", layer), None)

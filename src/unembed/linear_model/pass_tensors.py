@@ -67,10 +67,10 @@ class LinearPass:
         positions: the position embeddings contained in `start`; None if the model adds none.
         streams: the residual stream that enters each layer.
         last: the residual stream after the last layer.
-        values_of: by layer that mixes the values of an earlier layer, the number of that layer.
+        values_of: for each layer that mixes the values of an earlier layer, the number of the earlier layer.
         closed: outputs that are leaves: of mixers without a known pattern, FFNs without memories, and other components.
-        unopened: names, for people, of components through which no linear rule leads.
-        patterns: attention weights of the layers whose values the pass mixes itself.
+        unopened: display names of components through which relevance does not flow, because no linear rule applies.
+        patterns: attention patterns of the layers in which the linear pass mixes the values itself.
     """
 
     lm: Decoder
