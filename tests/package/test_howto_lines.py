@@ -29,9 +29,8 @@ UNTYPED = {
     "unembed early-exit": "tests/package/test_readme.py types fit and evaluate with smaller samples",
     "unembed clusters": "clusters every value; tests/cli/test_clusters.py runs the command on a tiny model",
     "unembed memories": "ranks every memory; tests/package/test_readme.py types it",
-    "HuggingFaceTB/": "a model of the hub",
     "smollm2.atlas": "an atlas of a fetched model; tests/atlas/whole builds and opens one of the shipped model",
-    "--model smollm2 --corpus TEXT": "an index of a fetched model: an hour",
+    "--model smollm2": "a model that is fetched; tests/real runs it",
     "my/model": "a name in place of the reader's own",
 }
 """Lines that are not typed here, by what they contain, and why."""

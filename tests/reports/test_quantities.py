@@ -135,7 +135,10 @@ def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
             assert one[name].low <= one[name].value < one[name].high
     minima = -random.random((7, n)) - np.r_[np.zeros(6), 3.0][:, None]
     here = [
-        layers.judge_strongly_down(Numbers(minima=np.repeat(minima, times, axis=0), seed=0)).here for times in (1, 2)
+        layers.judge_strongly_down(
+            Numbers(minima=np.repeat(minima, times, axis=0), minima_in_logits=np.repeat(minima, times, axis=0), seed=0)
+        ).here
+        for times in (1, 2)
     ]
     assert re.findall(r"[\[−].*?\]", here[0]) == re.findall(r"[\[−].*?\]", here[1])
     appearances = random.integers(0, n, 40)
@@ -163,7 +166,13 @@ def test_updates_of_one_prefix_are_one_draw() -> None:
     def study(times: int) -> Any:
         rows = {VALUES: random.random(50), RANDOM: random.random(50), UPDATES: np.repeat(shares, times)}
         found = {name: SimpleNamespace(coverage=lambda kinds, row=row: row) for name, row in rows.items()}
-        return part_of(geva2022.Measurements, concepts=found, update_prefixes=np.repeat(prefixes, times), seed=0)
+        return part_of(
+            geva2022.Measurements,
+            concepts=found,
+            concepts_by_lens=None,
+            update_prefixes=np.repeat(prefixes, times),
+            seed=0,
+        )
 
     one, many = (concepts.coverage(study(times)).updates for times in (1, 8))
     assert ends(many) == pytest.approx(ends(one)) and many.n == 8 * one.n

@@ -18,6 +18,7 @@ import pytest
 from tests.cli.sample_view import HOSTILE, JANUARY, THE, sample_view
 from tests.package.shown import drift
 from unembed.language_model import LanguageModel, load
+from unembed.models.named_tokens import MovedTokens
 from unembed.trace import HeadSource, TraceSettings, trace_view
 from unembed.trace.findings import Measured, findings
 from unembed.trace.removals import Part, Removal
@@ -53,7 +54,7 @@ def test_the_findings_of_wren_are_those_of_the_table() -> None:
 
 
 def _removal(part: Part, p: float, effect: float, first: int = JANUARY.id) -> Removal:
-    return Removal(part, p, effect, first, THE.id, 0.05, 0.05)
+    return Removal(part, p, effect, first, THE.id, 0.05, 0.05, MovedTokens())
 
 
 HEAD, MEMORY, LAYER = Part("head", 1, 2, 1.0), Part("memory", 0, 5, 0.5), Part("ffn", 1, None, 2.0)

@@ -39,6 +39,6 @@ def stream_lengths(lm: Decoder, prefixes: Iterable[np.ndarray]) -> Float[np.ndar
     Args:
         prefixes: token ids, a row each; each is one run.
     """
-    rows = (torch.from_numpy(one).long()[None] for one in prefixes)
+    rows = (torch.from_numpy(one.astype(np.int64))[None] for one in prefixes)
     ends = [run(lm, row, "resid_post", logits=False)["resid_post"][:, 0, -1] for row in rows]
     return np.stack([end.float().norm(dim=-1).cpu().numpy() for end in ends], axis=1)

@@ -20,7 +20,7 @@ _WRITERS = 12
 """Number of components that an attribution by component shows; the others are summed in one row."""
 _ROOM_FOR_WORDS = 24
 """Minimum width of a memory's list of tokens for the word "suppresses"; a narrower list has an arrow instead."""
-_MOVES = "raises or lowers"
+_MOVES = "raises, lowers"
 """Header of the tokens that a component moves most, measured."""
 _READ = 0.2
 """A source token is shown if its contribution to a head's effect is at least this share of the largest one."""
