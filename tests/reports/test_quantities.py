@@ -19,6 +19,7 @@ from tests.families import build
 from tests.named_tests import missing, named_tests
 from tests.reports.sample import part_of, sample
 from tests.sweeps.recorder import lettered
+from unembed.concepts.value_concepts import VectorConcepts
 from unembed.document.intervals import Measured
 from unembed.document.model import EXTENSION, Verdict, summary_line
 from unembed.reports import elhage2021, geva2021, geva2022, write
@@ -151,12 +152,22 @@ def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
     studies = [
         part_of(
             geva2022.Measurements, extreme=Extremes(np.repeat(appearances, times).tolist()), seed=0,
-            sample=SimpleNamespace(final_probability=np.zeros(n), length=np.arange(n) % 9), lm=lm,
+            sample=SimpleNamespace(final_probability=np.zeros(n), final=np.zeros(n, int), length=np.arange(n) % 9), lm=lm,
         )
         for times in (1, 8)
     ]  # fmt: skip
     one, many = (layers.inputs(m) for m in studies)
     assert one is not None and many is not None and ends(many.extreme) == pytest.approx(ends(one.extreme))
+
+
+class Shares(VectorConcepts):
+    """Concepts of vectors of which only the coverage is known."""
+
+    def __init__(self, row: np.ndarray) -> None:
+        object.__setattr__(self, "row", row)
+
+    def coverage(self, kinds: Sequence[str] = ()) -> np.ndarray:
+        return self.row
 
 
 def test_updates_of_one_prefix_are_one_draw() -> None:
@@ -165,7 +176,7 @@ def test_updates_of_one_prefix_are_one_draw() -> None:
 
     def study(times: int) -> Any:
         rows = {VALUES: random.random(50), RANDOM: random.random(50), UPDATES: np.repeat(shares, times)}
-        found = {name: SimpleNamespace(coverage=lambda kinds, row=row: row) for name, row in rows.items()}
+        found = {name: Shares(row) for name, row in rows.items()}
         return part_of(
             geva2022.Measurements,
             concepts=found,

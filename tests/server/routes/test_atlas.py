@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 
+from unembed.gallery import memory_descriptions
 from unembed.index.atlas import atlas_matches, atlas_view
 from unembed.server.packed_atlas import pack
 
@@ -37,7 +38,7 @@ def test_with_an_index_the_map_is_computed_once_and_has_densities(indexed, wren,
 
 def test_matches_are_the_searchs(client, wren):
     found = client.get("/api/v1/atlas/matches", params={"q": "year"}).json()
-    expected = atlas_matches(wren, None, "year")
+    expected = atlas_matches(wren, None, "year", memory_descriptions(wren, None, None))
     assert [tuple(pair) for pair in found["memories"]] == expected.memories
     assert found["total"] == len(found["memories"]) > 0
 
