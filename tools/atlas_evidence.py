@@ -42,7 +42,8 @@ def main() -> None:
     source = atlas_source(Index.open(given.index), lm)
     describer = LayerDescriber(lm, source, passages, seed=card.provenance.seed or 0)
     found = described(read_lines(given.atlas / MEMORIES))
-    strings, text = source.text.strings, source.text
+    strings: list[str] = [str(one) for one in source.text.strings]
+    text = source.text
 
     def firings(line: Line) -> str:
         at = source.positions[line.pole][source.starts[line.layer] + line.index]

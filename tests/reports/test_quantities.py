@@ -152,7 +152,8 @@ def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
     studies = [
         part_of(
             geva2022.Measurements, extreme=Extremes(np.repeat(appearances, times).tolist()), seed=0,
-            sample=SimpleNamespace(final_probability=np.zeros(n), final=np.zeros(n, int), length=np.arange(n) % 9), lm=lm,
+            sample=SimpleNamespace(final_probability=np.zeros(n), final=np.zeros(n, int), length=np.arange(n) % 9),
+            lm=lm,
         )
         for times in (1, 8)
     ]  # fmt: skip
