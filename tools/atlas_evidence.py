@@ -42,8 +42,7 @@ def main() -> None:
     source = atlas_source(Index.open(given.index), lm)
     describer = LayerDescriber(lm, source, passages, seed=card.provenance.seed or 0)
     found = described(read_lines(given.atlas / MEMORIES))
-    strings: list[str] = [str(one) for one in source.text.strings]
-    text = source.text
+    strings, text = source.text.strings, source.text
 
     def firings(line: Line) -> str:
         at = source.positions[line.pole][source.starts[line.layer] + line.index]
@@ -52,7 +51,7 @@ def main() -> None:
         assert line.rule is not None
         holds, rows = read_rule(json.loads(line.rule)).holds(text), list[str]()
         for p in at:
-            tokens = [strings[t] for t in text.token[max(text.start[p], p - BEFORE) : p + AFTER + 1]]
+            tokens = [strings[t] for t in text.token[max(text.start[p], p - BEFORE) : p + AFTER + 1].tolist()]
             place = min(BEFORE, p - text.start[p])
             words = "".join(tokens[:place]) + f"[{tokens[place]}]" + "".join(tokens[place + 1 :])
             rows.append(f"    {'+' if holds[p] else '-'} " + words.replace("\n", "\\n"))

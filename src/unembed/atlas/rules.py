@@ -186,7 +186,7 @@ def examples(rule: Rule, text: RuleText, at: Int[np.ndarray, " firing"], shown: 
         return ()
     seen = text.back[part.offset][at[rule.holds(text)[at]]]
     found, counts = np.unique(seen, return_counts=True)
-    texts = {text.strings[t].strip(): int(t) for t in found[np.argsort(counts, kind="stable")]}
+    texts = {text.strings[t].strip(): t for t in found[np.argsort(counts, kind="stable")].tolist()}
     return tuple(reversed(list(texts.values())[-shown:]))
 
 

@@ -46,7 +46,7 @@ class RuleText:
 
     token: Int[np.ndarray, " pos"]
     start: Int[np.ndarray, " pos"]
-    strings: Sequence[str]
+    strings: tuple[str, ...]
     classes: Classes
 
     @classmethod
@@ -54,7 +54,7 @@ class RuleText:
         cls,
         token: Int[np.ndarray, " pos"],
         starts: Int[np.ndarray, " passage"],
-        strings: Sequence[str],
+        strings: tuple[str, ...],
         classes: Classes,
     ) -> RuleText:
         """Build a text from its tokens and the first position of each passage, in increasing order."""
