@@ -104,5 +104,21 @@ def circuit_page() -> str:
         return path.read_text("utf-8").replace("</head>", f"{_ALONE}</head>")
 
 
-PAGES = {"terminal": terminal_page, "report": report_page, "circuit": circuit_page}
+ATLAS = ROOT / "docs" / "atlas" / "smollm2"
+_LINES = (
+    "<style>header, nav, footer, section:not(#s3), section p, tr:nth-child(n+17) { display: none; } "
+    "td:first-child { white-space: nowrap; } body { width: 1080px; max-width: none; padding: 8px 24px 24px; }</style>"
+)
+"""Of an atlas's page, 16 of the descriptions that were drawn at random."""
+
+
+def atlas_page() -> str:
+    """Some lines of SmolLM2's atlas."""
+    page = (ATLAS / "index.html").read_text("utf-8")
+    if 'id="s3"><h2>Descriptions drawn' not in page:
+        sys.exit(f"Cannot make the picture: {ATLAS}/index.html has no fourth section with descriptions")
+    return page.replace("</head>", f"{_LINES}</head>")
+
+
+PAGES = {"terminal": terminal_page, "report": report_page, "circuit": circuit_page, "atlas-lines": atlas_page}
 """How to make the page of each picture."""

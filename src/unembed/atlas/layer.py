@@ -36,8 +36,8 @@ LEAST_HITS, LEAST_RATIO = 0.55, 5.0
 PRINTED_HITS, PRINTED_RATIO = 0.65, 6.0
 """Stricter limits for a line that is printed, because people reject rules that miss more firings. A rule below these
 limits still serves as a control."""
-LEAST_RISE = 0.75
-"""Smallest output score of a selected line: named tokens rise more than 75 % of equally frequent tokens."""
+LEAST_RISE = 0.99
+"""Smallest output score of a selected line: named tokens rise more than 99 % of equally frequent tokens."""
 PARTS = 4
 """Number of parts into which documents are divided: two to find rules, one to select and one to test them."""
 PASSAGE_PARTS = 4
