@@ -68,7 +68,9 @@ def test_the_words_say_what_the_graph_holds(wren: LanguageModel) -> None:
     assert words.first().startswith(name.split("@")[0])
     whole = graph.metric - graph.counterfactual_metric
     passes = f"{graph.nodes['relevance'][0]:.2f} of the {whole:.2f} logits between the two prompts pass through it"
-    assert passes in words.first()
+    assert passes.replace("through it", f"through {name.split('@')[0]}") in words.columns(chain)
+    assert "A node is an attention head or a memory (FFN neuron) at one token." in words.columns(chain)
+    assert "measured" not in words.columns(chain)
 
 
 def test_without_it_is_what_the_model_predicts_with_the_head_of_the_counterfactual(wren: LanguageModel) -> None:
@@ -126,10 +128,11 @@ def test_the_command_prints_the_chain_and_the_test(tmp_path: Path) -> None:
     assert printed.exit_code == 0, printed.output
     words = " ".join(printed.output.split())
     assert "into the other prompt's run, bring" in words and "With its output there replaced by that in" in words
-    # A title of two lines, the head and the line of the table, four nodes, what the first does, and the test; then the
-    # provenance.
+    assert "Raises, lowers and effect are measured in the model" in words
+    # A title of two lines, the head and the line of the table, four nodes, what the first does, what columns are, and
+    # the test; then the provenance.
     lines = [line for line in printed.output.splitlines() if line.strip()]
-    assert len(lines[: next(i for i, line in enumerate(lines) if line.startswith("wren"))]) <= 16
+    assert len(lines[: next(i for i, line in enumerate(lines) if line.startswith("wren"))]) <= 20
     assert unembed.open_result(tmp_path / "graph").metric == pytest.approx(
         unembed.load().circuit("The dogs", " are", " is").metric, abs=1e-5
     )

@@ -10,10 +10,12 @@ from tests.conftest import tiny
 
 import unembed
 from unembed.circuit_graph import CircuitGraph, circuit
-from unembed.circuit_graph.groups import AGAINST, ANSWER, BETWEEN, MOVES, READS, SIMILAR, by_role
+from unembed.circuit_graph.groups import AGAINST, ANSWER, BETWEEN, MOVES, READS, SIMILAR, TOKENS, by_role
 from unembed.circuit_graph.labels import read_position, written
+from unembed.circuit_graph.removal_of_each import Changed, removal_of_groups, with_each
 from unembed.concepts.value_concepts import vector_concepts
 from unembed.errors import InvalidInput, Unsupported
+from unembed.results import visible
 
 PROMPT, OTHER = [5, 17, 23, 42, 11, 8], [5, 17, 61, 42, 11, 8]
 
@@ -75,9 +77,37 @@ def test_groups_by_description_share_a_concept() -> None:
     names = list(rows)
     vectors = written(lm, graph.cases[0].prompt, [graph.node(name) for name in names])
     expected = vector_concepts(lm, vectors, embedding=False).concepts
-    first = {name: found[0].name for name, found in zip(names, expected, strict=True) if found}
-    assert first
-    assert {name: group for group, members in graph.groups.items() for name in members} == first
+    counted = [[concept.name for concept in found if concept.counted] for found in expected]
+    first = {name: found[0] for name, found in zip(names, counted, strict=True) if found}
+    shared = {name: f"promotes {found}" for name, found in first.items() if list(first.values()).count(found) > 1}
+    assert shared
+    assert {name: group for group, members in graph.groups.items() for name in members} == shared
+
+
+def test_a_cluster_is_named_by_what_its_nodes_raise_and_lower_together() -> None:
+    """The tokens are those whose probability the model changes most when the counterfactual's values replace them."""
+    lm = unembed.load()
+    graph = lm.circuit("The dogs", " are", " is", "The dog", max_nodes=40).grouped("values")
+    name, members = next(iter(graph.groups.items()))
+    assert len(members) > 1 and name.startswith("raises ") and ", lowers " in name
+    case = graph.cases[0]
+    nodes = tuple(graph.node(member) for member in members)
+    whole, removed = with_each(lm, case, [Changed(), Changed(nodes)], "counterfactual")
+    is_likelier = removed.probabilities[1] > whole.probabilities[1]
+    raised, lowered = (part.split(" ")[1:] for part in name.split(", "))
+    assert "·is" not in (raised if is_likelier else lowered)
+    changed = removal_of_groups(lm, [case], [nodes], "counterfactual")[1]
+    assert changed.metric == pytest.approx(removed.metric, abs=1e-5) and changed.tokens is not None
+    assert [visible(text) for text in changed.tokens.raised[:TOKENS]] == raised
+    assert [visible(text) for text in changed.tokens.lowered[:TOKENS]] == lowered
+
+
+def test_a_cluster_of_prompts_with_different_answers_is_named_by_its_first_node() -> None:
+    lm = tiny("llama")
+    pairs = [(PROMPT, OTHER, 5, 9), (PROMPT, OTHER, 7, 9)]
+    graph = lm.circuit(pairs=pairs, max_nodes=60).grouped("values")
+    assert graph.groups
+    assert all(name == f"like {members[0]}" for name, members in graph.groups.items())
 
 
 def test_groups_by_hand_are_saved_and_opened(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from unembed.circuit_graph.in_words import CircuitWords, test_in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
 from unembed.circuit_graph.outcome_tables import outcome_table
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
-from unembed.circuit_graph.removal_of_each import Removal, removal_of_each
-from unembed.circuit_graph.tested_picture import picture, usual_value
+from unembed.circuit_graph.removal_of_each import Removal, removal_of_each, usual_value
+from unembed.circuit_graph.tested_picture import picture
 from unembed.circuit_graph.viewer_graph import viewer_graph
 from unembed.dictionaries import AttachedDictionary, Dictionary, attach, open_dictionary
 from unembed.document.model import Answer, Exhibit, Section
@@ -234,7 +234,7 @@ class _Form:
         exhibits.append(Exhibit("edges", graph.edges, folded=True))
         exhibits += [exhibit for _, exhibit in tests]
         shown = [text for text, _ in tests if text]
-        paragraphs = (words.first(removals, to), *shown, *texts, words.unopened())
+        paragraphs = (words.first(removals, to), words.columns(chain), *shown, *texts, words.unopened())
         section = Section("The circuit", tuple(text for text in paragraphs if text), tuple(exhibits))
         return Answer(
             words.subject,

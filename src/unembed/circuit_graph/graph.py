@@ -12,7 +12,7 @@ from torch import Tensor
 from unembed.circuit_graph.cases import Case, GivenPair, read_cases
 from unembed.circuit_graph.faithfulness import DRAWS, CircuitTest, faithfulness
 from unembed.circuit_graph.group_effects import group_effects
-from unembed.circuit_graph.groups import by_description, by_role, by_values
+from unembed.circuit_graph.groups import by_description, by_role, by_values, named_by_effect
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.other_rankings import other_ranking
 from unembed.circuit_graph.outcome_tables import outcome_table, rankings_table
@@ -182,8 +182,12 @@ class CircuitGraph(Displayed):
             found = by_role(rows, list(self.edges.rows()), METRIC)
         else:
             lm, longest = self._model("groups by values"), max(self.cases, key=lambda case: len(case.prompt))
-            rule = by_values if by == "values" else by_description
-            found = rule(lm, longest.prompt, rows, [self.node(name) for name in rows], self.dictionary)
+            nodes = {name: self.node(name) for name in rows}
+            given = lm, longest.prompt, rows, list(nodes.values()), self.dictionary
+            if by == "description":
+                found = by_description(*given)
+            else:
+                found = named_by_effect(lm, self.cases, by_values(*given), nodes, self.dictionary)
         return replace(self, groups={**self.groups, **found})
 
     def intervene(

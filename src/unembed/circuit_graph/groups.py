@@ -5,9 +5,11 @@ moves information if it reads another position than its own. Other nodes read th
 into them comes directly from tokens; all remaining nodes are in between.
 
 By values: nodes that write similar directions to the residual stream. Clusters (average linkage) are joined at a cosine
-similarity of `SIMILAR` or more. By description: nodes whose most promoted tokens have the same first concept.
+similarity of `SIMILAR` or more. A cluster's name has the tokens that its nodes raise and lower together, measured in
+the model. By description: nodes whose output promotes tokens with the same first concept, which is a reading of the
+output through the unembedding and is not measured.
 
-Nodes without a group (a direction unlike all others, or tokens with nothing in common) are left out.
+Nodes without a group (a direction unlike all others, or a concept that no other node has) are left out.
 """
 
 from __future__ import annotations
@@ -15,15 +17,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from unembed.circuit_graph.cases import Case
 from unembed.circuit_graph.labels import read_position, written
 from unembed.circuit_graph.node_scores import Node
+from unembed.circuit_graph.removal_of_each import removal_of_groups, usual_value
 from unembed.concepts.value_concepts import vector_concepts
 from unembed.dictionaries import AttachedDictionary
 from unembed.memories.clustering.value_clusters import dendrogram
 from unembed.models.decoder import Decoder
+from unembed.models.named_tokens import MovedTokens
+from unembed.results import visible
 
 SIMILAR = 0.5
 """Smallest cosine similarity at which two clusters of directions are joined."""
+TOKENS = 2
+"""Number of tokens that a cluster raises, and that it lowers, in its name."""
 ANSWER, AGAINST, MOVES, READS, BETWEEN = (
     "writes the answer",
     "writes against the answer",
@@ -68,22 +76,49 @@ def by_values(
     rows: Mapping[str, Mapping[str, Any]],
     nodes: Sequence[Node],
     dictionary: AttachedDictionary | None,
-) -> Groups:
-    """Group node names by the direction that nodes write; a group's name has its first node and what that promotes."""
+) -> list[tuple[str, ...]]:
+    """Return clusters of two or more node names, by the direction that nodes write."""
     if len(nodes) < 2:
-        return {}
+        return []
     tree = dendrogram(written(lm, tokens, nodes, dictionary).float().cpu())
     labels = tree.cut(len(nodes) - int((tree.heights <= 1 - SIMILAR).sum())).tolist()
     members: dict[int, list[str]] = {}
     for name, label in zip(rows, labels, strict=True):
         members.setdefault(label, []).append(name)
+    return [tuple(names) for names in members.values() if len(names) > 1]
+
+
+def named_by_effect(
+    lm: Decoder,
+    cases: Sequence[Case],
+    clusters: Sequence[tuple[str, ...]],
+    nodes: Mapping[str, Node],
+    dictionary: AttachedDictionary | None,
+) -> Groups:
+    """Name clusters of nodes by the tokens that they raise and lower, measured by removing all nodes of one together.
+
+    Prompts with different answers share no such tokens: a cluster's name is then "like L23H4@4", with its first
+    node. That node also tells clusters with the same tokens apart.
+
+    Args:
+        nodes: the circuit's nodes, by name.
+    """
     found: Groups = {}
-    for names in members.values():
-        if len(names) > 1:
-            promoted = " ".join(str(rows[names[0]]["label"]).split("promotes ")[1].split(" ")[:2])
-            title = f"values like {names[0].split('@')[0]} ({promoted})"
-            found[title] = tuple(names)
+    is_one = len({(case.token, case.against) for case in cases}) == 1
+    groups = [[nodes[name] for name in names] for names in clusters] if is_one else []
+    to = usual_value(cases[0], dictionary)
+    removals = removal_of_groups(lm, cases, groups, to, dictionary)[1:] if groups else [None] * len(clusters)
+    for names, removal in zip(clusters, removals, strict=True):
+        title = _moved(removal.tokens) if removal is not None and removal.tokens is not None else ""
+        like = f"like {names[0]}"
+        found[like if not title else title if title not in found else f"{title} ({like})"] = names
     return found
+
+
+def _moved(tokens: MovedTokens) -> str:
+    """Write the tokens that are raised and lowered most."""
+    sides = (("raises", tokens.raised), ("lowers", tokens.lowered))
+    return ", ".join(f"{verb} {' '.join(map(visible, texts[:TOKENS]))}" for verb, texts in sides if texts)
 
 
 def by_description(
@@ -93,13 +128,17 @@ def by_description(
     nodes: Sequence[Node],
     dictionary: AttachedDictionary | None,
 ) -> Groups:
-    """Group node names by the first concept in the tokens that the nodes promote most."""
+    """Group node names by the first concept in the tokens that the nodes promote most; "promotes region", say.
+
+    Concepts of kinds that do not count in the papers (stop words, pieces of words, punctuation) make no group.
+    """
     if not nodes:
         return {}
     concepts = vector_concepts(lm, written(lm, tokens, nodes, dictionary), list(rows), embedding=False).concepts
     found: Groups = {}
     for name, some in zip(rows, concepts, strict=True):
-        if some:
-            title = some[0].name
+        counted = [concept for concept in some if concept.counted]
+        if counted:
+            title = f"promotes {counted[0].name}"
             found[title] = (*found.get(title, ()), name)
-    return found
+    return {title: names for title, names in found.items() if len(names) > 1}

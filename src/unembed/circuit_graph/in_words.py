@@ -10,6 +10,7 @@ from unembed.circuit_graph.faithfulness import CircuitTest, OfSize, Share
 from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
 from unembed.circuit_graph.labels import read_position, text_of
 from unembed.circuit_graph.removal_of_each import Removal
+from unembed.linear_model.pass_tensors import PartKind
 from unembed.names import SetTo, parse_head
 from unembed.results import Table, visible
 
@@ -17,6 +18,8 @@ _TOKENS = 2
 """Number of promoted tokens in a cell of the table."""
 _MOST = 0.5
 """A node's main source is named if at least this share of the node's relevance comes from it."""
+_MEASURED = ("raises", "lowers", "effect")
+"""Columns of the table of nodes that are measured in the model."""
 _BRIEF = ("node", "at", "reads", "raises", "lowers", "relevance", "effect")
 """Columns of the table of nodes that the terminal shows, if the table has them."""
 
@@ -166,9 +169,28 @@ class CircuitWords:
         removal = (removals or {}).get(row["name"])
         sentences = [self._is(row, removal)]
         if removal:
-            effect = f"an effect of {self.graph.metric - removal.metric:.2f} logits, measured in the model"
+            effect = f"an effect of {self.graph.metric - removal.metric:.2f} logits"
             sentences.append(f"With its output there {self._replaced(to)}, {self._becomes(removal.metric)}: {effect}.")
-        return " ".join([*sentences, self._passes(row["relevance"])])
+        return " ".join(sentences)
+
+    def columns(self, chain: Table) -> str:
+        """Explain what the rows of the table of nodes are, and its columns.
+
+        Args:
+            chain: the result of `chain`.
+        """
+        if not len(chain):
+            return ""
+        sentences = [f"A node is {self._a_node()} at one token."]
+        measured = [name for name in _MEASURED if name in chain.column_names]
+        if measured:
+            *more, last = measured
+            what = f"{', '.join(more)} and {last} are" if more else f"{last} is"
+            sentences.append(f"{what.capitalize()} measured in the model, by replacing one node's output.")
+        sentences.append(self._estimate())
+        if any("(" in cell.rpartition('"')[2] for cell in chain["reads"]):
+            sentences.append("In brackets: the node that most of a head's relevance comes from.")
+        return " ".join(sentences)
 
     def _is(self, row: dict[str, Any], removal: Removal | None) -> str:
         """Say what a node is, where it is, what it reads, and which tokens it raises."""
@@ -182,22 +204,30 @@ class CircuitWords:
             reads = self.place(self.read_position(name))
             reads = reads if self.is_one else f"the {reads} token"
             does = [f"reads {reads}", *does]
-            return f"{short} is attention head {parse_head(short).head} of layer {layer}: at {at} it {_listed(does)}."
+            at = at if at.endswith(",") else f"{at},"
+            number = parse_head(short).head
+            return f"{short} is attention head {number} of layer {layer}. At {at} it {_listed(does)}."
         what = (
             "a feature of the dictionary at" if row["kind"] == "feature" else f"memory (FFN neuron) {row['index']} of"
         )
         return f"{short} is {what} layer {layer}, at {at.removesuffix(',')}{'; it ' if does else ''}{''.join(does)}."
 
-    def _passes(self, relevance: float) -> str:
-        """Say how much of the metric passes through a node in the linear model of the run."""
-        graph = self.graph
+    def _a_node(self) -> str:
+        """Say what a node can be."""
+        has = (self.lm.n_heads, self.lm.n_memories, self.graph.dictionary is not None)
+        names = ("an attention head", "a memory (FFN neuron)", "a feature of the dictionary")
+        return " or ".join(name for name, there in zip(names, has, strict=True) if there)
+
+    def _estimate(self) -> str:
+        """Say what relevance is, with the number of the most relevant node."""
+        graph, row = self.graph, self.first_nodes(1)[0]
         whole = graph.metric - (graph.counterfactual_metric or 0.0)
         between = ""
         if graph.is_paired:
             between = " between the two prompts" if self.is_one else " between prompts and counterfactuals"
         return (
-            f"Its relevance is an estimate: with {self._frozen()} fixed, {relevance:.2f} of the {whole:.2f} logits"
-            f"{between} pass through it."
+            f"Relevance is an estimate: with {self._frozen()} fixed, {row['relevance']:.2f} of the {whole:.2f} logits"
+            f"{between} pass through {row['name'].split('@')[0]}."
         )
 
     def _replaced(self, to: SetTo) -> str:
@@ -258,19 +288,19 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
     row = tested.rows[len(tested.rows) // 2]
     others = [one for one in tested.rows if one is not row]
     where = f" on {tested.n_prompts} pairs that it was not found on" if held_out else ""
-    some = (
-        f"the {row.nodes} most relevant of {tested.n_nodes:,} nodes (each {' and '.join(tested.kinds)} at each token)"
-    )
+    kinds = " and ".join(_NAMES[kind] for kind in tested.kinds)
+    some = f"the {row.nodes} most relevant of {tested.n_nodes:,} nodes (each {kinds} at each token)"
     verdict = " Random nodes do as well: this is no circuit of the behaviour." if row.is_matched else ""
     if tested.n_prompts == 1 and tested.baseline in ("corpus", "zero"):
         return f"Test in the model{where}: {_without(tested, row, others, some)}{verdict}"
-    brought = f"{_share(row.faithfulness)} of the difference{_in_passing(others)}"
+    difference = f"the difference of {abs(tested.model - tested.none):.2f} logits"
+    brought = f"{_share(row.faithfulness)} of {difference}{_in_passing(others)}"
     random, left = _share(replace(row.random, low=None)), _share(replace(row.random_complement, low=None))
     as_many = f"{row.nodes} random ones of the same layers and positions"
     if "head" in tested.kinds and tested.baseline == "counterfactual":
         other = "the other prompt's run" if tested.n_prompts == 1 else "the counterfactual's run"
         alone = f"{some}, copied from this run into {other}, bring {brought}; {as_many} bring {random}"
-        without = f"Copied from {other} into this one, they leave {_share(row.complement)}; the random ones leave"
+        without = f"Copied the other way, they leave {_share(row.complement)}; the random ones leave"
     else:
         to = _REPLACED[tested.baseline]
         alone = f"{some}, with all others at {to}, keep {brought}; {as_many} keep {random}"
@@ -284,6 +314,7 @@ _REPLACED = {
     "corpus": "their mean over a text",
     "zero": "0",
 }
+_NAMES: dict[PartKind, str] = {"head": "attention head", "memory": "FFN neuron", "feature": "feature"}
 
 
 def _without(tested: CircuitTest, row: OfSize, others: Sequence[OfSize], some: str) -> str:

@@ -66,7 +66,18 @@ def removal_of_each(
     Memory: activations and logits of `BATCH_TOKENS` tokens, and the logits of one prompt without each node. Cost: for
     each prompt, one pass for each batch of nodes; a batch has as many copies of the prompt as fit.
     """
-    changes = [Changed(), *(Changed((node,)) for node in nodes)]
+    return removal_of_groups(lm, cases, [(node,) for node in nodes], to, dictionary)
+
+
+def removal_of_groups(
+    lm: Decoder,
+    cases: Sequence[Case],
+    groups: Sequence[Sequence[Node]],
+    to: SetTo,
+    dictionary: AttachedDictionary | None = None,
+) -> list[Removal]:
+    """Measure the prediction without each group of nodes, one at a time; otherwise the same as `removal_of_each`."""
+    changes = [Changed(), *(Changed(tuple(group)) for group in groups)]
     metrics, answers, logs = torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)
     for case in cases:
         logits = _logits(lm, case, changes, to, dictionary)
@@ -76,6 +87,13 @@ def removal_of_each(
     found = [Removal(float(m), tuple(p.tolist())) for m, p in zip(metrics, answers, strict=True)]
     tokens = [moved_tokens(lm, logs[0], log) for log in logs[1:]]
     return [found[0], *(replace(one, tokens=moved) for one, moved in zip(found[1:], tokens, strict=True))]
+
+
+def usual_value(case: Case, dictionary: AttachedDictionary | None) -> SetTo:
+    """Return what a removed node is set to by default."""
+    if case.counterfactual is not None:
+        return "counterfactual"
+    return "corpus" if dictionary is None else "zero"
 
 
 def with_each(

@@ -14,8 +14,7 @@ from unembed.circuit_graph.in_words import test_in_words
 from unembed.circuit_graph.labels import node_name, text_of
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.one_token_change import with_counterfactual
-from unembed.circuit_graph.removal_of_each import Changed, Removal, removal_of_each, with_each
-from unembed.dictionaries import AttachedDictionary
+from unembed.circuit_graph.removal_of_each import Changed, Removal, removal_of_each, usual_value, with_each
 from unembed.errors import OutOfRange, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.named_tokens import most_likely
@@ -179,13 +178,6 @@ def changed(
         return with_each(lm, case, [Changed(nodes, factor)], "zero")[0]
     case = read_case(lm, list(case.prompt), other, case.token, case.against)
     return with_each(lm, case, [Changed(nodes)], "counterfactual")[0]
-
-
-def usual_value(case: Case, dictionary: AttachedDictionary | None) -> SetTo:
-    """Return what a removed node is set to by default."""
-    if case.counterfactual is not None:
-        return "counterfactual"
-    return "corpus" if dictionary is None else "zero"
 
 
 def _without(lm: Decoder, case: Case, to: SetTo) -> str:
