@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unembed.results.number_format import column_format, two_digits
+from unembed.results.number_format import column_format
 
 
 @pytest.mark.parametrize(
@@ -28,11 +28,3 @@ def test_the_numbers_of_a_column_have_equal_decimals(column: list[object], writt
 
 def test_numbers_in_lists_count_for_their_column() -> None:
     assert column_format([[0.25, 12.5], [3.125]])(12.5) == "12.50"
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(8.94, "8.9"), (34.2, "34"), (3.75, "3.8"), (6.6e-05, "0.000066"), (1234.5, "1,234"), (0.0, "0"), (130.4, "130")],
-)
-def test_two_digits_without_an_exponent(value: float, written: str) -> None:
-    assert two_digits(value) == written

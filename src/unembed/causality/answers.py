@@ -294,11 +294,7 @@ def _cut_of(corpus: str | None, lm: Decoder) -> str:
 def _check_ablation(
     prompt: str | None, corpus: str | None, what: str | None, to: str, by_token: bool, token: str | None
 ) -> None:
-    """Refuse options that cannot be combined.
-
-    Raises:
-        InvalidInput: two options cannot be combined, or a needed one is missing.
-    """
+    """Refuse options that cannot be combined, or a text that is missing."""
     in_corpus, in_prompt = prompt is None, prompt is not None
     for wrong, what_failed, why, instead in (
         (in_corpus and corpus is None, "an ablation of nothing", "no text is given", "Give a prompt, or --corpus"),
@@ -322,11 +318,7 @@ def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
 
 
 def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
-    """Return the memories that have one of these labels in an index.
-
-    Raises:
-        InvalidInput: there is no index, or no memory in it has the label.
-    """
+    """Return the memories that have one of these labels in an index."""
     if not names:
         return {}
     index = opened(build=False)  # one that is built now would have no labels

@@ -310,12 +310,7 @@ def _patch_each(
 
 
 def _chosen(lm: Decoder, point: PatchPoint, layers: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the layers to patch, in order.
-
-    Raises:
-        OutOfRange: there is no such layer.
-        PointMissing: a layer does not have the activation.
-    """
+    """Return the layers to patch, in order."""
     having = layers_with(lm, point)
     if layers is None:
         return having

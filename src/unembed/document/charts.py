@@ -53,11 +53,7 @@ def _writer(figure: Figure) -> Callable[[Any], str]:
 
 
 def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[int], float]:
-    """Write the names of x values below the axis, where there is room, and return their x coordinates.
-
-    Returns:
-        A function from the index of a value to its x coordinate; the values are evenly spaced.
-    """
+    """Write the names of x values below the axis, where there is room; return a function from index to x coordinate."""
     n = max(len(values), 1)
     step = canvas.inner_width / n
     names = [format_number(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]

@@ -77,11 +77,7 @@ def agreement(
 
 
 def _annotations(files: Sequence[Path]) -> list[Annotation]:
-    """Read annotation files.
-
-    Raises:
-        InvalidInput: a file is given twice, or cannot be read.
-    """
+    """Read annotation files, each of which must be given once."""
     places = [path.resolve() for path in files]
     if twice := [path for n, path in enumerate(files) if places[n] in places[:n]]:
         raise InvalidInput(f"{twice[0]} is given twice", why="each annotator counts once")

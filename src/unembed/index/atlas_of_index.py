@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from unembed.analyses import Analysis, Cost, Needs
-from unembed.atlas import AtlasSource, Card, RuleText, build_atlas, open_card
+from unembed.atlas import AtlasSource, RuleText, build_atlas, open_card
 from unembed.concepts.value_concepts import model_classes
 from unembed.document.model import Answer
 from unembed.errors import InvalidInput
@@ -102,8 +102,7 @@ def atlas_card(
 
     Caution: A description is of a memory's largest coefficients, which the index stores, not of smaller ones.
     """
-    found: Card = open_card(atlas)
-    return found.answer()
+    return open_card(atlas).answer()
 
 
 ANALYSES = (

@@ -115,10 +115,6 @@ def _run(
     Each is an array: seconds on an idle machine, and as measured. Some batches of the sample are run twice. The second
     time, nothing enters the lists, so the difference is the cost of filling them: of n positions in random order, about
     t (1 + ln(n / t)) enter a list of t.
-
-    Args:
-        top: length of a list.
-        tokens: number of tokens of the whole corpus.
     """
     batches = list(bucketed(iter(sample), tokens_per_batch, 64))
     batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]

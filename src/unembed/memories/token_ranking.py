@@ -48,17 +48,6 @@ class RankedValue:
     """The sign of the coefficient at which it promotes the word; "negative" in gated layers only."""
 
 
-@dataclass(frozen=True)
-class ScoredValue:
-    """A memory (FFN neuron) and the score that its value vector gives to a token."""
-
-    layer: int
-    index: int
-    score: float
-    pole: Pole = "positive"
-    """The sign of the coefficient at which it has this score; "negative" in gated layers only."""
-
-
 def word_forms(lm: Decoder, word: str) -> list[int]:
     """Return the ids of all single tokens that spell a word, with or without a space before it.
 
@@ -256,28 +245,3 @@ def firing(
         one: tuple(text for value, text in sorted(found, reverse=True)[:top] if value > 0)
         for one, found in seen.items()
     }
-
-
-@torch.no_grad()
-def values_scoring(lm: Decoder, token: str | int, top: int = 20, *, lowest: bool = False) -> list[ScoredValue]:
-    """Return the memories whose value vectors v have the largest (or lowest) scores v . e_w for a token, exactly.
-
-    Scores are those of `token_scores_of_values`. A memory of a gated layer is listed with the sign of the coefficient
-    at which it promotes (or suppresses) the token.
-
-    Raises:
-        NotOneToken: the text is not one token.
-        Unsupported: the model has no memories.
-
-    Memory: one score for each memory, and one layer's values.
-    """
-    scores = token_scores_of_values(lm, torch.tensor([lm.single_token(token)], device=lm.device))
-    scores, negative = (part[:, 0].cpu() for part in _at_better_pole(lm, -scores if lowest else scores))
-    best = scores.topk(min(positive_int("top", top), len(scores)))
-    rows = zip(
-        memories_at(lm, best.indices).tolist(), best.values.tolist(), negative[best.indices].tolist(), strict=True
-    )
-    return [
-        ScoredValue(n, i, -score if lowest else score, "negative" if below else "positive")
-        for (n, i), score, below in rows
-    ]

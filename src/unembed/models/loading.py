@@ -227,11 +227,7 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
 
 
 def _path(name: str) -> Path:
-    """Return the name as a path, whether that exists or not.
-
-    Raises:
-        ModelUnavailable: it cannot be a path: it is too long, names an unknown user, or may not be read.
-    """
+    """Return the name as a path, which need not exist; refuse one too long, of an unknown user, or not readable."""
     try:
         path = Path(name).expanduser()
         path.exists()
@@ -256,20 +252,10 @@ def _pretrained(
         raise ModelUnavailable("a model without a name", instead="Give a folder, or a name of the hub")
     path = _path(name)
     if not (path / "config.json").exists() and (found := find_checkpoint(path)) is not None:
-        if placed:
-            raise InvalidInput(
-                "device_map",
-                why="a fairseq model is loaded as a whole",
-                instead="Give device, or open what lm.hf.save_pretrained(folder) saved",
-            )
+        _refuse_placing(placed, "fairseq")
         return _wikilm(name, *found, dtype=dtype, device=device)
     if (weights := gguf_file(path)) is not None:
-        if placed:
-            raise InvalidInput(
-                "device_map",
-                why="a GGUF model is loaded as a whole",
-                instead="Give device, or open what lm.hf.save_pretrained(folder) saved",
-            )
+        _refuse_placing(placed, "GGUF")
         if revision is not None:
             raise InvalidInput(f"revision of {name}", why="a file has none", instead="Leave revision out")
         return _gguf(weights, tokenizer, dtype=dtype, device=device)
@@ -308,6 +294,15 @@ def _pretrained(
     return Opened(_placed(hf, device), found, shown, commit, token_counts=counts, tokenizer_fault=fault)
 
 
+def _refuse_placing(placed: dict[str, Any], kind: str) -> None:
+    if placed:
+        why, instead = (
+            f"a {kind} model is loaded as a whole",
+            "Give device, or open what lm.hf.save_pretrained(folder) saved",
+        )
+        raise InvalidInput("device_map", why=why, instead=instead)
+
+
 def _gguf(path: Path, tokenizer: Any, *, dtype: Any, device: Any) -> Opened:
     """Open the model in a GGUF file, with the tokenizer in that file unless another is given."""
     read = read_gguf(path, _dtype(dtype))
@@ -330,11 +325,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "*.model", "*.tiktoke
 def _given_or_read(
     given: PreTrainedTokenizerBase | str | None, where: str, common: dict[str, Any]
 ) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """Return the tokenizer that the caller gives, or the model's own; or None, with the reason (empty if no files).
-
-    Raises:
-        ModelUnavailable: the tokenizer that the caller names cannot be opened.
-    """
+    """Return the tokenizer that the caller gives, or the model's own; or None, with the reason (empty if no files)."""
     if isinstance(given, PreTrainedTokenizerBase):
         return given, ""
     if given is None:
@@ -386,11 +377,7 @@ def _no_decoder(where: str) -> str:
 
 
 def _check_is_decoder(hf: PreTrainedModel) -> None:
-    """Refuse an encoder such as BERT, whose positions also attend to later ones, although transformers loads it.
-
-    Raises:
-        ModelNotUnderstood: the model is an encoder.
-    """
+    """Refuse an encoder such as BERT, whose positions also attend to later ones, although transformers loads it."""
     is_masked = hf.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if is_masked and getattr(hf.config, "is_decoder", None) is False:
         raise ModelNotUnderstood(

@@ -25,13 +25,6 @@ def column_format(values: Iterable[object]) -> Callable[[object], str]:
     return lambda value: _written(value, f".{places}f")
 
 
-def two_digits(value: float) -> str:
-    """Format a non-negative number with at least two significant digits and no exponent: 8.9, 0.000066, 1,234."""
-    if not value:
-        return "0"
-    return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"
-
-
 def bytes_in_words(count: int | float) -> str:
     """Format a number of bytes with decimal units: 512 bytes, 3.4 MB, 12 GB."""
     for unit in ("bytes", "kB", "MB"):

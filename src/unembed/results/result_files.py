@@ -78,12 +78,7 @@ def open_result(path: str | os.PathLike[str]) -> Any:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
-    """Convert a value to JSON, with the types of sequences and objects.
-
-    Args:
-        tensors: a dict to which the value's tensors are added; the JSON refers to them by name.
-        owner: the class of the whole result, for error messages.
-    """
+    """Convert a value to JSON with the types of sequences and objects; its tensors go to `tensors`, named there."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor) and value.is_complex():

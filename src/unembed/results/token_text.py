@@ -89,7 +89,9 @@ def _pieces(token: str | bytes, prose: bool) -> Iterator[tuple[str, bool]]:
             yield f"{_OPEN}0x{ord(char) - 0xDC00:02X}{_CLOSE}", True
         elif char in _MARKS or _is_hidden(char):
             yield f"{_OPEN}U+{ord(char):04X}{_CLOSE}", True
-        elif unicodedata.category(char) in ("Mn", "Me") and (not previous or _stands_on_nothing(previous)):
+        elif unicodedata.category(char) in ("Mn", "Me") and (
+            not previous or previous in _MARKS or _is_hidden(previous)
+        ):
             yield _CARRIER, True
             yield char, False
         else:
@@ -99,10 +101,6 @@ def _pieces(token: str | bytes, prose: bool) -> Iterator[tuple[str, bool]]:
 
 def _is_hidden(char: str) -> bool:
     return unicodedata.category(char) in _HIDDEN_CATEGORIES or char in _DRAWN_AS_NOTHING
-
-
-def _stands_on_nothing(previous: str) -> bool:
-    return previous in _MARKS or _is_hidden(previous)
 
 
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")

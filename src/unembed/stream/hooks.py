@@ -182,11 +182,7 @@ def change_tensor(stack: ExitStack, lm: Decoder, layer: int, point: str, change:
 
 
 def _install_hook(stack: ExitStack, lm: Decoder, point: str, layer: int, hook: Hook, current: ForwardPass) -> None:
-    """Call `hook` with the captured tensor; if it returns a tensor, use that instead.
-
-    Raises:
-        PointMissing: the layer does not have this tensor.
-    """
+    """Call `hook` with the captured tensor; if it returns a tensor, use that instead."""
     require_point(lm, point, layer)
     block = lm.structure.blocks[layer]
     if point in OF_WEIGHTS:

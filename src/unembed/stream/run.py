@@ -419,11 +419,7 @@ def run(
 
 
 def _layers_with(lm: Decoder, point: str, chosen: tuple[int, ...], strict: bool) -> tuple[int, ...]:
-    """Return the layers in which to capture a point: those that have it or, if `strict`, all chosen ones.
-
-    Raises:
-        PointMissing: no layer has the point, or one of the chosen layers does not.
-    """
+    """Return the layers in which to capture a point: those that have it or, if `strict`, all chosen ones."""
     if point in _ONCE:
         require_point(lm, point, 0)
         return chosen[:1]

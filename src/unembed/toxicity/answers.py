@@ -114,11 +114,7 @@ def _greedy(
     seed: int,
     progress: Progress,
 ) -> Selection:
-    """Select value vectors greedily, with labelled comments in random order as toxic and harmless text.
-
-    Raises:
-        InvalidInput: no file of comments is given, or all comments have the same label.
-    """
+    """Select value vectors greedily, with labelled comments in random order as toxic and harmless text."""
     if comments is None:
         raise InvalidInput("method greedy", why="it needs labelled text", instead="Give --comments FILE")
     texts, labels = read_comments(comments)

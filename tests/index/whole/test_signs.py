@@ -13,7 +13,7 @@ from unembed.gallery.ranking import rank_memories
 from unembed.index import Index
 from unembed.index.memory_search import search, understand
 from unembed.language_model import LanguageModel
-from unembed.memories.token_ranking import LISTED, firing, promoting, values_scoring
+from unembed.memories.token_ranking import LISTED, firing, promoting
 from unembed.memories.values import written_values
 from unembed.names import SignedMemory, parse_memory, parse_signed_memory, read_memory, read_signed_memory
 from unembed.steering import chosen_edits
@@ -91,19 +91,6 @@ def test_triggers_of_both_signs_are_searched(gated_index: Index) -> None:
     assert {row["pole"] for row in both} == {"positive", "negative"}
 
 
-def test_values_are_ranked_at_the_pole_that_promotes(gated: LanguageModel) -> None:
-    token = gated.single_token(TOKEN)
-    own = scores_of(gated)[..., token].flatten()
-    found = values_scoring(gated, token, 12)
-    order = own.abs().argsort(descending=True)[:12]
-    assert [one.layer * gated.d_mlp + one.index for one in found] == order.tolist()
-    assert [one.score for one in found] == pytest.approx(own[order].abs().tolist(), rel=1e-4)
-    assert [one.pole == "negative" for one in found] == (own[order] < 0).tolist()
-    low = values_scoring(gated, token, 12, lowest=True)
-    assert [one.score for one in low] == pytest.approx((-own[order].abs()).tolist(), rel=1e-4)
-    assert [one.pole == "negative" for one in low] == (own[order] > 0).tolist()
-
-
 def test_words_are_promoted_by_setting_the_right_sign(gated: LanguageModel) -> None:
     found = promoting(gated, ["January"], 6)
     assert {one.pole for one in found} == {"positive", "negative"}
@@ -153,4 +140,3 @@ def test_the_gallery_without_an_index_has_both_signs(gated: LanguageModel) -> No
 def test_memories_without_a_gate_have_one_sign(lm: LanguageModel, built: Index) -> None:
     assert "pole" not in built.promoting(TOKEN).columns
     assert value_concepts(lm, ["L1M3"], embedding=False).labels == ("L1M3",)
-    assert {one.pole for one in values_scoring(lm, TOKEN, 50)} == {"positive"}

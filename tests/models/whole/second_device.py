@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +230,7 @@ def analyses(lm: LanguageModel, folder: Path) -> Iterator[tuple[str, Callable[[]
     index = unembed.Index.build(lm, str(text), str(folder / f"index-{lm.device.type}"), top=5)
     yield "triggers", lambda: list(index.triggers(1, 3).rows())
     yield "similar", lambda: index.similar(1, 3)["cosine"]
-    yield "gallery", lambda: [(row.layer, row.index) for row in index.memories(top=5).rows]
+    yield "gallery", lambda: [(row.layer, row.index) for row in index.memories(top=5, layers=[1]).rows]
     yield "early exit", lambda: unembed.early_exit.fit(lm, str(text), method="margin").thresholds.tolist()
 
 
@@ -289,7 +289,7 @@ def causal_analyses(lm: LanguageModel) -> Iterator[tuple[str, Callable[[], Any]]
         effects = lambda by=by: trace.attribution(11, by=by).with_effects(top=4)  # noqa: E731
         yield f"effects by {by}", lambda effects=effects: [row.total or 0.0 for row in effects().rows]
     for words, corrupted in (("to zero", None), ("to another run", other)):
-        screen = partial(unembed.attribution_patching, lm, prompt, metric, corrupted=corrupted, top=4)
+        screen = cache(partial(unembed.attribution_patching, lm, prompt, metric, corrupted=corrupted, top=4))
         yield f"screen of heads {words}", lambda screen=screen: screen().heads
         yield f"screen of memories {words}", lambda screen=screen: screen().memories
         yield f"exact effects {words}", lambda screen=screen: list(screen().exact)

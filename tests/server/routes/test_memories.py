@@ -19,7 +19,6 @@ from unembed.errors import NotOneToken
 from unembed.gallery import memory_descriptions
 from unembed.index.clusters import FILE, stored_clusters
 from unembed.index.memory_search import understand
-from unembed.memories.token_ranking import values_scoring
 from unembed.server.app import create
 from unembed.server.model_queue import Superseded
 from unembed.server.state import ServerState
@@ -74,16 +73,6 @@ def test_a_word_that_is_not_a_token_is_explained(client):
     found = client.get("/api/v1/memories/search", params={"q": "antidisestablishmentarianism"}).json()
     assert found["hits"] == [] and "no form of it is a single token" in found["notes"][0]
     assert len(found["tokens"]["antidisestablishmentarianism"]) > 1
-
-
-@pytest.mark.parametrize("lowest", [False, True])
-def test_values_by_score_against_all_scores(wren, lowest):
-    token = wren.single_token(" the")
-    scores = torch.stack([wren.weights.W_out[n] @ wren.weights.W_U[:, token] for n in range(wren.n_layers)])
-    found = values_scoring(wren, " the", 5, lowest=lowest)
-    best = scores.flatten().topk(5, largest=not lowest)
-    assert [(v.layer, v.index) for v in found] == [divmod(int(i), wren.d_mlp) for i in best.indices]
-    assert [v.score for v in found] == pytest.approx(best.values.tolist())
 
 
 def test_a_query_is_parsed():

@@ -42,7 +42,9 @@ def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) ->
         if not is_readable(module):  # reading its weights raises with the reason; nothing else needs them
             continue
         x, y = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
-        if (type(module) in (nn.Linear, Conv1D) or not _has_children(module)) and _plain_matches(module, x, y):
+        if (type(module) in (nn.Linear, Conv1D) or next(module.children(), None) is None) and _plain_matches(
+            module, x, y
+        ):
             continue
         layout = next((read for read in layouts_of(module) if _gives(read(module), module, x, y)), None)
         if layout is None and (reason := _not_affine(module, x, y)):
@@ -68,10 +70,6 @@ def _projections(blocks: Iterable[Block], head: nn.Module) -> Iterable[nn.Module
             yield from (m for m in (site.up_proj, site.gate_proj, site.down_proj) if m is not None)
     if is_linear(head):
         yield head
-
-
-def _has_children(module: nn.Module) -> bool:
-    return next(module.children(), None) is not None
 
 
 def _plain_matches(module: nn.Module, x: Tensor, y: Tensor) -> bool:

@@ -130,11 +130,7 @@ class SweepDriver:
         return shard
 
     def _handle(self, result: JobResult) -> None:
-        """Record the result of a job, or put its shards into the queue again if the result is lost.
-
-        Raises:
-            Unsupported: workers died at the same job again and again.
-        """
+        """Record the result of a job, or put its shards into the queue again if the result is lost."""
         job = result.job
         inputs = (job.earlier, job.later) if isinstance(job, MergeJob) else ()
         if result.coverage is not None:

@@ -72,11 +72,7 @@ def run(
 
 
 def _max_workers(ray: Any, settings: Ray) -> int:
-    """Return the number of workers for which the cluster has enough CPUs and GPUs.
-
-    Raises:
-        Unsupported: the cluster has too few CPUs or GPUs for one worker.
-    """
+    """Return the number of workers for which the cluster has enough CPUs and GPUs; refuse if there is none."""
     resources = ray.cluster_resources()
     n = int(resources.get("CPU", 0) // settings.cpus)
     if settings.gpus:
