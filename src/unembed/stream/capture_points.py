@@ -70,8 +70,9 @@ class CapturePoint:
     """Which of the tensors that the module receives or returns it is."""
 
 
-def _mixer_output(block: Block) -> nn.Module | None:
-    return None if block.mixer is None else block.mixer.output
+def _of_ffn(name: str) -> Callable[[Decoder, Block], nn.Module | None]:
+    """Return a function that finds a module of a block's FFN, an attribute of its site (None if there is no FFN)."""
+    return lambda _lm, b: None if b.feed_forward is None else getattr(b.feed_forward, name)
 
 
 def _added_by_mixer(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
@@ -99,10 +100,16 @@ def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
     return block.mixer.values.split(t)
 
 
-def _half(t: Tensor, block: Block, which: str) -> Tensor:
-    """Return the gate or up channels of the output of a projection that may compute both."""
-    assert block.feed_forward is not None
-    return block.feed_forward.half(t, which)
+def _half(which: str, missing: Callable[[Block], tuple[str, str]]) -> CapturePoint:
+    """Return the capture point of the gate or up channels of the output of a projection that may compute both."""
+
+    def half(t: Tensor, block: Block) -> Tensor:
+        assert block.feed_forward is not None
+        return block.feed_forward.half(t, which)
+
+    return CapturePoint(
+        _of_ffn(f"{which}_proj"), False, lambda t, b, _pass: half(t, b), missing, _put_back_columns(half)
+    )
 
 
 def _projection(which: str) -> Callable[[Decoder, Block], nn.Module | None]:
@@ -189,11 +196,9 @@ def _no_ffn(block: Block) -> tuple[str, str]:
 
 
 def _no_gate(block: Block) -> tuple[str, str]:
-    return (
-        _no_up(block)
-        if block.feed_forward is None or block.feed_forward.down_proj is None
-        else ("its FFN has no gate", "Use up")
-    )
+    if block.feed_forward is None or block.feed_forward.down_proj is None:
+        return _no_up(block)
+    return "its FFN has no gate", "Use up"
 
 
 def _no_up(block: Block) -> tuple[str, str]:
@@ -279,46 +284,19 @@ _ROWS: dict[str, CapturePoint] = {
     "streams_end": CapturePoint(
         lambda lm, b: b.module if b.streams is not None and b is lm.structure.blocks[-1] else None, False, _each_stream
     ),
-    "attn_out": CapturePoint(lambda _lm, b: _mixer_output(b), False, _added_by_mixer, _no_mixer, _put_back_mixer),
-    "mlp_out": CapturePoint(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.output,
-        False,
-        _added_by_ffn,
-        _no_ffn,
-        _put_back_ffn,
+    "attn_out": CapturePoint(
+        lambda _lm, b: None if b.mixer is None else b.mixer.output, False, _added_by_mixer, _no_mixer, _put_back_mixer
     ),
-    "coefficients": CapturePoint(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.memory_module,
-        before=True,
-        missing=_no_ffn,
-        put_back=_whole,
-    ),
-    "channel_gate": CapturePoint(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.channel_gate,
-        False,
-        lambda t, _block, _pass: torch.sigmoid(t),
-    ),
+    "mlp_out": CapturePoint(_of_ffn("output"), False, _added_by_ffn, _no_ffn, _put_back_ffn),
+    "coefficients": CapturePoint(_of_ffn("memory_module"), before=True, missing=_no_ffn, put_back=_whole),
+    "channel_gate": CapturePoint(_of_ffn("channel_gate"), False, lambda t, _block, _pass: torch.sigmoid(t)),
     "routed": CapturePoint(_experts, False, missing=lambda _block: ("its FFN has no experts", "Use coefficients")),
     "gate_weights": CapturePoint(
         _experts, False, missing=lambda _block: ("its FFN has no experts", "Use gate or coefficients")
     ),
-    "mlp_in": CapturePoint(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.reader, before=True, missing=_no_ffn
-    ),
-    "gate": CapturePoint(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.gate_proj,
-        False,
-        lambda t, b, _pass: _half(t, b, "gate"),
-        _no_gate,
-        _put_back_columns(lambda columns, b: _half(columns, b, "gate")),
-    ),
-    "up": CapturePoint(
-        lambda _lm, b: None if b.feed_forward is None else b.feed_forward.up_proj,
-        False,
-        lambda t, b, _pass: _half(t, b, "up"),
-        _no_up,
-        _put_back_columns(lambda columns, b: _half(columns, b, "up")),
-    ),
+    "mlp_in": CapturePoint(_of_ffn("reader"), before=True, missing=_no_ffn),
+    "gate": _half("gate", _no_gate),
+    "up": _half("up", _no_up),
     "z": CapturePoint(
         lambda _lm, b: b.mixer.out_projection if b.mixer is not None and b.mixer.n_heads else None,
         True,
