@@ -10,7 +10,7 @@ import torch
 import unembed
 from unembed.errors import InvalidInput
 from unembed.memories.token_ranking import RankedValue
-from unembed.steering.continuations import change_by_position, chosen_edits, next_token_table, steer
+from unembed.steering.continuations import change_by_position, chosen_edits, next_token_table, steer, wanted_table
 from unembed.steering.edit_files import load_edits, save_edits
 
 
@@ -38,6 +38,21 @@ def test_next_token_table_holds_both_runs(wren):
     cost = (plain.double() * (plain.double() / edited.double()).log()).sum()
     assert table.provenance.notes["divergence"] == pytest.approx(float(cost), rel=1e-4)
     assert next_token_table(wren, "The great", []).provenance.notes["divergence"] == 0
+
+
+def test_the_words_of_a_search_are_summed_over_their_spellings(wren):
+    edits = [unembed.set_coefficient(5, 286, 20.0)]
+    up, down = wanted_table(wren, "The great", edits, ["war"], ["city"]).rows()
+    assert (up["word"], up["wanted"], down["word"], down["wanted"]) == ("war", "promote", "city", "suppress")
+    plain = wren.run("The great").logits[0, -1].double().softmax(-1)
+    edited = wren.run("The great", (), edits).logits[0, -1].double().softmax(-1)
+    for row in (up, down):
+        forms = [t for t, text in enumerate(wren.token_strings(range(wren.d_vocab)))
+                 if text.removeprefix(" ") in {row["word"].lower(), row["word"].capitalize(), row["word"].upper()}]  # fmt: skip
+        assert len(forms) > 1
+        assert row["plain"] == pytest.approx(float(plain[forms].sum()), rel=1e-4)
+        assert row["edited"] == pytest.approx(float(edited[forms].sum()), rel=1e-4)
+        assert row["ratio"] == pytest.approx(row["edited"] / row["plain"], rel=1e-6)
 
 
 def test_the_change_at_every_position_is_that_of_both_runs(wren):

@@ -16,7 +16,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import SignedMemory
 from unembed.options import AnySeed, Coefficient, Edits, NewTokens, Option, Prompt, Samples, SaveEdits, Tokens
 from unembed.results import check_writable
-from unembed.steering.continuations import chosen_edits, ranked_values_table, steer
+from unembed.steering.continuations import chosen_edits, ranked_values_table, steer, wanted_table
 from unembed.steering.edit_files import save_edits
 from unembed.steering.text_cost import default_text
 from unembed.stream.interventions import Edit
@@ -80,8 +80,8 @@ def steer_answer(
     if save is not None:
         check_writable(save)
     text = default_text()
-    up = promoting(lm, words_of(promote), per_word) if promote else []
-    down = promoting(lm, words_of(suppress), per_word) if suppress else []
+    raised, lowered = words_of(promote or ""), words_of(suppress or "")
+    up, down = promoting(lm, raised, per_word), promoting(lm, lowered, per_word)
     if triggers:
         fires = _fires(lm, [*up, *down], text)
         up, down = ([replace(one, triggers=fires[_name(one)]) for one in part] for part in (up, down))
@@ -103,7 +103,9 @@ def steer_answer(
         save_edits(changes, save, model=lm.name)
     found = ranked_values_table(lm, up + down) if up or down else None
     memories = found or steered.values
-    exhibits = [Exhibit("values", memories)] if len(memories) else []
+    wanted = wanted_table(lm, prompt, changes, raised, lowered) if found else None
+    exhibits = [] if wanted is None else [Exhibit("wanted", wanted)]
+    exhibits += [Exhibit("values", memories)] if len(memories) else []
     exhibits += [Exhibit("next_tokens", steered.next_tokens), Exhibit("continuations", steered.to_table())]
     before, after, cost = steered.perplexity_plain, steered.perplexity_edited, ()
     if before is not None and after is not None:
@@ -117,6 +119,7 @@ def steer_answer(
         "edited": list(steered.edited),
         "perplexity": {"plain": before, "edited": after},
         "found": None if found is None else found.to_dict(),
+        "wanted": None if wanted is None else wanted.to_dict(),
         "values": steered.values.to_dict(),
         "next_tokens": steered.next_tokens.to_dict(),
     }

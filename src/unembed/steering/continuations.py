@@ -5,6 +5,7 @@ Source: Geva et al. 2022, section 6.1, which sets the coefficients of value vect
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from transformers import GenerationConfig
 
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default
-from unembed.memories.token_ranking import RankedValue
+from unembed.memories.token_ranking import RankedValue, word_forms
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Displayed, Table
@@ -184,6 +185,30 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
     }
     notes = {"edits": len(edits), "divergence": round(divergence, 6)}
     return Table("The next token", columns, lm.provenance(notes=notes))
+
+
+def wanted_table(
+    lm: Decoder, prompt: str, edits: Sequence[Edit], promote: Sequence[str], suppress: Sequence[str]
+) -> Table:
+    """Tabulate how edits change the probability that the next token is one of some words.
+
+    A word's probability is the sum over its single-token spellings (`word_forms`): as given, in lower case, capitalized
+    and in upper case, with a space before it and without.
+
+    Raises:
+        InvalidInput: a word has no spelling of one token.
+    """
+    before = run(lm, prompt).logits[0, -1].float().softmax(-1)
+    after = run(lm, prompt, (), edits).logits[0, -1].float().softmax(-1)
+    rows = []
+    for wanted, words in (("promote", promote), ("suppress", suppress)):
+        for word in words:
+            ids = word_forms(lm, word)
+            plain, edited = float(before[ids].sum()), float(after[ids].sum())
+            rows.append((word, wanted, plain, edited, edited / plain if plain else math.nan))
+    names = ("word", "wanted", "plain", "edited", "ratio")
+    title = "What the edits do to these words as the next token"
+    return Table.of_rows(title, names, rows, lm.provenance(notes={"edits": len(edits)}))
 
 
 def change_by_position(lm: Decoder, prompt: str, edits: Sequence[Edit]) -> Table:
