@@ -46,9 +46,10 @@ def test_the_words_of_a_search_are_summed_over_their_spellings(wren):
     assert (up["word"], up["wanted"], down["word"], down["wanted"]) == ("war", "promote", "city", "suppress")
     plain = wren.run("The great").logits[0, -1].double().softmax(-1)
     edited = wren.run("The great", (), edits).logits[0, -1].double().softmax(-1)
+    texts = wren.token_strings(range(wren.d_vocab))
     for row in (up, down):
-        forms = [t for t, text in enumerate(wren.token_strings(range(wren.d_vocab)))
-                 if text.removeprefix(" ") in {row["word"].lower(), row["word"].capitalize(), row["word"].upper()}]  # fmt: skip
+        spelled = {row["word"].lower(), row["word"].capitalize(), row["word"].upper()}
+        forms = [token for token, text in enumerate(texts) if text.removeprefix(" ") in spelled]
         assert len(forms) > 1
         assert row["plain"] == pytest.approx(float(plain[forms].sum()), rel=1e-4)
         assert row["edited"] == pytest.approx(float(edited[forms].sum()), rel=1e-4)
