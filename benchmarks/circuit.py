@@ -15,7 +15,6 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from measure import Claim, into_results, record
@@ -27,9 +26,9 @@ from unembed.circuit_graph.direct_edges import inflow
 from unembed.circuit_graph.node_scores import node_scores, select_nodes
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
 
-T = TypeVar("T")
 DATA = Path(__file__).parent / "sva"
 FOUND_ON, TESTED_ON = 100, 40
+ROUNDS = 7
 SIZES = (10, 30, 100, 300)
 PROMPT = ("The capital of France is", "The capital of Italy is", " Paris", " Rome")
 FAITHFULNESS = {30: 0.60, 100: 0.90}
@@ -75,12 +74,14 @@ def cost(lm: unembed.LanguageModel) -> None:
     def forward() -> object:
         return lm.hf(ids, use_cache=False).logits
 
-    plain = min(timed(forward)[0] for _ in range(5))
-    scores_seconds, scores = timed(lambda: node_scores(lm, [case]))
-    nodes = [node for node, _ in select_nodes(scores, 100, SHARE)]
-    edges_seconds, _ = timed(lambda: inflow(lm, [case], nodes))
+    nodes = [node for node, _ in select_nodes(node_scores(lm, [case]), 100, SHARE)]
     graph = lm.circuit(prompt, token, against, other)
-    test_seconds, _ = timed(lambda: graph.test(sizes=(30,)))
+    plain, scores_seconds, edges_seconds, test_seconds = seconds_of(
+        forward,
+        lambda: node_scores(lm, [case]),
+        lambda: inflow(lm, [case], nodes),
+        lambda: graph.test(sizes=(30,)),
+    )
     claims = [
         Claim("node scores, to 4 forward passes", scores_seconds / (4 * plain), 1.0, f"{scores_seconds:.2f} s"),
         Claim(f"a graph of {len(nodes)} nodes with edges, to 60 forward passes", (scores_seconds + edges_seconds) / (60 * plain),
@@ -92,14 +93,18 @@ def cost(lm: unembed.LanguageModel) -> None:
     record("Circuit of a prompt: cost", claims, how=how)
 
 
-def timed(work: Callable[[], T]) -> tuple[float, T]:
-    """CPU seconds of a call, the least of three after the first, as of the forward pass."""
-    found, seconds = work(), list[float]()
-    for _ in range(3):
-        start = time.process_time()
-        work()
-        seconds.append(time.process_time() - start)
-    return min(seconds), found
+def seconds_of(*works: Callable[[], object]) -> list[float]:
+    """CPU seconds of each call, the least of `ROUNDS` after the first.
+
+    The calls take turns, so that what else the machine does at a time slows all of them alike.
+    """
+    least = [float("inf")] * len(works)
+    for number in range(1 + ROUNDS):
+        for i, work in enumerate(works):
+            start = time.process_time()
+            work()
+            least[i] = min(least[i], time.process_time() - start) if number else least[i]
+    return least
 
 
 PARTS = {"cost": cost, "agreement": agreement}
