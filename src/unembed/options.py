@@ -168,6 +168,8 @@ _HOW_NORMS = (
 ReadingBasis = Annotated[Basis | None, Option(_HOW_NORMS)]
 ValueBasis = Annotated[Literal["raw", "final", "jacobian"] | None, Option(_HOW_NORMS)]
 """Without "frozen": a value vector is a weight, so there is no forward pass to take the norm's scale from."""
+ExitBasis = Annotated[Literal["final", "jacobian"] | None, Option(_HOW_NORMS)]
+"""The bases that are distributions over tokens."""
 CircuitBasis = Annotated[HeadBasis | None, Option(_HOW_NORMS)]
 ReadPoint = Annotated[
     StreamPoint,

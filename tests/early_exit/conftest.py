@@ -31,3 +31,11 @@ def found(deep):
         torch.randint(3, 97, (int(n),), generator=generator) for n in torch.randint(2, 9, (240,), generator=generator)
     ]
     return concatenate([examples_of_prefixes(deep, rows[i : i + 40]) for i in range(0, 240, 40)])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """`wren` with a lens of its own."""
+    lm = unembed.load("wren")
+    lm.use_lens(lm.fit_lens(contexts=4, length=24))
+    return lm

@@ -40,3 +40,34 @@ def test_examples_come_from_a_corpus_one_a_sentence(wren):
     assert a.top.tolist() == early_exit.examples(wren, TEXTS, 4, seed=1, tokens_per_batch=16).top.tolist()
     with pytest.raises(InvalidInput, match="two tokens"):
         early_exit.examples(wren, ["x"], 4)
+
+
+def test_predictions_are_those_of_the_fitted_lens(fitted):
+    ids = [fitted.encode(text)[0] for text in TEXTS]
+    found = early_exit.examples_of_prefixes(fitted, ids)
+    paper = early_exit.examples_of_prefixes(fitted, ids, "final")
+    assert (found.basis, paper.basis, paper.logit_lens_top) == ("jacobian", "final", None)
+    assert found.top[:, :-1].tolist() != paper.top[:, :-1].tolist()
+    assert found.top[:, -1].tolist() == paper.top[:, -1].tolist()  # the model's own
+    for i, tokens in enumerate(ids):
+        streams = fitted.run(tokens, "resid_post")["resid_post"][:, 0, -1]
+        for layer in range(fitted.n_layers):
+            p = fitted.lens.read(streams[layer], layer).double().softmax(-1).sort(descending=True)
+            assert int(found.top[i, layer]) == int(p.indices[0])
+            assert float(found.margin[i, layer]) == pytest.approx(float(p.values[0] - p.values[1]), abs=1e-4)
+    table = early_exit.saturation_table(fitted, found)
+    assert table.provenance.basis == "jacobian"
+    for lens, name in ((found, "lens_examples"), (paper, "examples")):
+        assert table.columns[name] == torch.bincount(lens.saturation, minlength=fitted.n_layers).tolist()
+    assert found[:2].logit_lens_saturation.tolist() == paper.saturation[:2].tolist()
+    drawn = early_exit.examples(fitted, TEXTS, 4, seed=1)
+    assert drawn.logit_lens_top.tolist() == early_exit.examples(fitted, TEXTS, 4, seed=1, basis="final").top.tolist()
+
+
+def test_the_basis_is_a_distribution_that_the_model_has(deep):
+    ids = [torch.tensor([5, 6])]
+    assert early_exit.examples_of_prefixes(deep, ids).basis == "final"
+    with pytest.raises(InvalidInput, match="no lens is fitted"):
+        early_exit.examples_of_prefixes(deep, ids, "jacobian")
+    with pytest.raises(InvalidInput, match="not one of"):
+        early_exit.examples_of_prefixes(deep, ids, "raw")

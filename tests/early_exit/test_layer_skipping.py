@@ -174,3 +174,21 @@ def test_a_model_without_a_cache_is_refused():
     rule = ExitRule(lm, Confidence("entropy"), np.full(1, -10.0), "")
     with pytest.raises(Unsupported, match="cache"), early_exit.skip_layers(rule):
         lm.hf.generate(torch.tensor([[5, 17]]), max_new_tokens=3, min_new_tokens=3, pad_token_id=0)
+
+
+@pytest.mark.parametrize("basis", ["final", "jacobian"])
+def test_at_an_exit_the_token_is_predicted_by_the_basis(fitted, basis):
+    ids = fitted.encode("The war lasted from 1861 to")
+    streams = fitted.run(ids, "resid_post")["resid_post"][:, 0, -1]
+    for layer in (1, 4, fitted.n_layers - 1):
+        thresholds = np.full(fitted.n_layers - 1, np.inf)
+        thresholds[layer:] = 0
+        rule = ExitRule(fitted, Planned([layer]), thresholds, "planned", basis=basis)
+        cache = fitted.hf(ids[:, :-1], use_cache=True).past_key_values
+        with torch.no_grad(), early_exit.skip_layers(rule):
+            logits = fitted.hf(ids[:, -1:], past_key_values=cache, use_cache=True).logits[0, -1]
+        by_logit_lens = fitted.hf.lm_head(fitted.structure.final_norm.module(streams[layer]))
+        expected = fitted.lens.read(streams[layer], layer) if basis == "jacobian" else by_logit_lens
+        torch.testing.assert_close(logits, expected.detach(), rtol=1e-3, atol=1e-3)
+        if layer < fitted.n_layers - 1 and basis == "jacobian":
+            assert (logits - by_logit_lens).abs().max() > 0.1

@@ -72,3 +72,29 @@ def test_the_tradeoff_runs_from_never_to_always(deep, found):
         assert row["saved_layers"] == pytest.approx(float((4 - exits).mean()))
     saved = [row["saved_layers"] for row in rows]
     assert saved == sorted(saved)
+
+
+def test_a_rule_keeps_its_basis_and_lens(fitted, tmp_path):
+    texts = [f"The old king of {place} was happy." for place in ("Spain", "France", "Rome", "Greece", "Kent")]
+    found, paper = (early_exit.examples(fitted, texts * 8, 40, basis=basis) for basis in (None, "final"))
+    rule = early_exit.fit(fitted, found, "margin", disagreement=0.3)
+    path = rule.save(tmp_path / "rule.npz")
+    again = early_exit.load(path, fitted)
+    assert rule.basis == again.basis == "jacobian"
+    assert again.exit_layers(found).tolist() == rule.exit_layers(found).tolist()
+    assert again.evaluate(texts, 5).provenance.basis == again.tradeoff(found).provenance.basis == "jacobian"
+    with pytest.raises(InvalidInput, match="the rule uses 'jacobian'"):
+        rule.evaluate(paper)
+    own = fitted.lens
+    try:
+        fitted.lens = None
+        with pytest.raises(InvalidInput, match="the model is used without one"):
+            early_exit.load(path, fitted)
+        fitted.use_lens(fitted.fit_lens(contexts=4, length=16))
+        with pytest.raises(InvalidInput, match="with another one"):
+            early_exit.load(path, fitted)
+        plain = early_exit.fit(fitted, paper, "margin", disagreement=0.3).save(tmp_path / "plain.npz")
+        fitted.lens = None
+        assert early_exit.load(plain, fitted).basis == "final"
+    finally:
+        fitted.lens = own

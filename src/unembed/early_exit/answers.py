@@ -13,7 +13,7 @@ from unembed.early_exit.fitting import fit
 from unembed.early_exit.rule import load
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
-from unembed.options import OUT, AnySeed, Clusters, Corpus, NewTokens, Option, Progress, Prompt
+from unembed.options import OUT, AnySeed, Clusters, Corpus, ExitBasis, NewTokens, Option, Progress, Prompt
 from unembed.results import Table, check_writable
 
 Examples = Annotated[int, Option("Number of examples (text prefixes), one from each sentence.", "n", low=20)]
@@ -81,6 +81,7 @@ def fit_answer(
         Literal["ordered", "set"],
         Option("For sub_updates: compare clusters in order, as in the released code, or as sets, as in the paper."),
     ] = "ordered",
+    basis: ExitBasis = None,
     seed: AnySeed = None,
     progress: Progress = None,
 ) -> Answer:
@@ -89,7 +90,10 @@ def fit_answer(
     The rule is fitted on random prefixes of sentences, and its thresholds are chosen on others. Methods: sub_updates
     compares the largest sub-updates of memories (FFN neurons), in 200 clusters of value vectors by default;
     representation, update and both use a classifier on the stream, the FFN's update, or their sum; margin, entropy and
-    agreement use the logit lens after each layer.
+    agreement use the prediction after each layer.
+
+    The prediction after a layer is that of the model's fitted lens, if it has one; then tokens that exit are predicted
+    by the lens, too. In the paper it is that of the logit lens: --basis final. The table shows both.
 
     Caution: The rule is valid for text like that on which it was fitted; `unembed early-exit evaluate` measures it on
     other examples.
@@ -97,7 +101,7 @@ def fit_answer(
     check_writable(out)
     own: dict[str, Any] = {"clusters": clusters or 200, "similarity": similarity} if method == "sub_updates" else {}
     chosen = 38 if seed is None else seed
-    found = draw_examples(lm, corpus, examples, seed=chosen, progress=_of_examples(progress))
+    found = draw_examples(lm, corpus, examples, seed=chosen, basis=basis, progress=_of_examples(progress))
     own |= {"threshold": threshold, "disagreement": disagreement, "decision": decision}
     rule = fit(lm, found, method, seed=chosen, **own)
     rule.save(out)
@@ -123,7 +127,8 @@ def evaluate_answer(
     Caution: Saved layers are not saved time, because the rule's decisions take time, too.
     """
     fitted = load(rule, lm)
-    found = draw_examples(lm, corpus, examples, seed=1 if seed is None else seed, progress=_of_examples(progress))
+    drawn = 1 if seed is None else seed
+    found = draw_examples(lm, corpus, examples, seed=drawn, basis=fitted.basis, progress=_of_examples(progress))
     table = fitted.tradeoff(found) if tradeoff else fitted.evaluate(found)
     return Answer.of_table(_with_units(table, lm.n_layers), data=table, screen=_LAB)
 
@@ -136,7 +141,8 @@ def generate_answer(
     Caution: If an early exit changes a token, the text continues from that token, so it can differ more and more from
     the full model's text.
     """
-    found = load(rule, lm).generate(prompt, max_new_tokens=new_tokens, seed=seed)
+    fitted = load(rule, lm)
+    found = fitted.generate(prompt, max_new_tokens=new_tokens, seed=seed)
     columns = {
         "text": [found.text],
         "last_layer_computed_for_each_new_token_from_the_second": [list(found.layers)],
@@ -151,7 +157,7 @@ def generate_answer(
         "saved_layers": found.saved_layers,
         "seconds": found.seconds,
     }
-    table = Table(f"Continuation of {prompt!r} with early exit", columns, lm.provenance(seed=seed))
+    table = Table(f"Continuation of {prompt!r} with early exit", columns, lm.provenance(seed=seed, basis=fitted.basis))
     return Answer.of_table(table, data=data)
 
 
@@ -168,9 +174,13 @@ def _with_units(table: Table, n_layers: int) -> Table:
         "saved_layers_of_right": f"of them at unchanged tokens, of {n_layers}",
         "share_saved": "layers saved, %",
         "share": "share, %",
+        "lens_share": "by the fitted lens: share, %",
+        "lens_examples": "by the fitted lens: examples",
         "left_early": "tokens that left early, %",
         "exits_by_layer": "tokens that left after layer 0, 1, ...",
     }
+    if "lens_share" in table.columns:
+        names |= {"examples": "by the logit lens: examples", "share": "by the logit lens: share, %"}
     columns = {names.get(name, name): values for name, values in table.columns.items()}
     return Table(table.title, columns, table.provenance)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from unembed.early_exit.layer_skipping import skip_layers
 from unembed.early_exit.protocols import Exit, Score, require_exit
 from unembed.early_exit.thresholds import exit_layers
 from unembed.models.decoder import Decoder
+from unembed.names import Basis
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +52,10 @@ class _NeverExits:
     lm: Decoder
     score: Score
     thresholds: np.ndarray
+    basis: Basis
 
     def at(self, threshold: float) -> _NeverExits:
-        return _NeverExits(self.lm, self.score, np.full_like(self.thresholds, threshold))
+        return replace(self, thresholds=np.full_like(self.thresholds, threshold))
 
 
 @torch.no_grad()
@@ -77,7 +79,7 @@ def decision_cost(
     lm = require_exit(rule).lm
     ids = prompt.to(lm.device) if isinstance(prompt, Tensor) else lm.encode(prompt)
     thresholds = np.where(rule.thresholds == np.inf, np.finfo(float).max, rule.thresholds)
-    deciding = _NeverExits(lm, _IgnoredScore(rule.score), thresholds)
+    deciding = _NeverExits(lm, _IgnoredScore(rule.score), thresholds, rule.basis)
     decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
 
     def seconds(exit_rule: _NeverExits) -> float:

@@ -1,8 +1,8 @@
 """Collect training examples for early exit: one random prefix of each sentence.
 
-An example has the activations of the prefix's last position after every layer, and the predictions of the logit lens
-(the model's final norm and unembedding) there. Its saturation layer is the first layer from which the top token is
-always the model's final prediction.
+An example has the activations of the prefix's last position after every layer, and the predictions there: by the
+model's fitted lens (basis "jacobian"), or by the logit lens as in the paper (basis "final": the model's final norm and
+unembedding). Its saturation layer is the first layer from which the top token is always the model's final prediction.
 
 Source: Geva et al. 2022, section 6.2 (one random prefix of each of 10,000 sentences).
 """
@@ -20,22 +20,27 @@ from torch import Tensor
 
 from unembed.corpus import CorpusSource, open_corpus
 from unembed.errors import InvalidInput
+from unembed.jacobian import basis_or_default
+from unembed.jacobian.basis import fitted_lens
 from unembed.lens import logits_of
 from unembed.memories.events import saturation_layer
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Basis
 from unembed.results import Table
 from unembed.stream.hooks import Callback, Stop, attach_hooks
 from unembed.stream.run import forward_arguments, padded
-from unembed.validation import positive_int, valid_seed
+from unembed.validation import one_of, positive_int, valid_seed
 
 DOMINANT = 10
 """Number of sub-updates that represent a layer's update in the paper."""
+BASES: tuple[Basis, ...] = ("final", "jacobian")
+"""The bases that are distributions over tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Activations and logit-lens predictions of text positions after every layer. All tensors are on the CPU."""
+    """Activations and predictions of text positions after every layer. All tensors are on the CPU."""
 
     dominant: Int[Tensor, "example layer k"]
     """Memories with the largest |m| |v|, largest first."""
@@ -49,6 +54,10 @@ class Examples:
     """The stream that the FFN's update enters (resid_mid; resid_pre where attention and FFN are parallel)."""
     update: Float[Tensor, "example layer d_model"]
     corpus: str | None = None
+    basis: Basis = "final"
+    """How the stream was turned into predictions: "final" or "jacobian"."""
+    logit_lens_top: Int[Tensor, "example layer"] | None = None
+    """The most probable token by the logit lens, if the basis is "jacobian"."""
 
     def __len__(self) -> int:
         return self.top.shape[0]
@@ -61,10 +70,23 @@ class Examples:
     @property
     def saturation(self) -> Int[Tensor, " example"]:
         """The first layer from which the top token is always the final prediction."""
-        return saturation_layer(torch.where(self.top == self.top[:, -1:], 1, 2).T)
+        return _saturation(self.top)
+
+    @property
+    def logit_lens_saturation(self) -> Int[Tensor, " example"]:
+        """The saturation layer by the logit lens, whatever the basis."""
+        return _saturation(self.top if self.logit_lens_top is None else self.logit_lens_top)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
-        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "corpus"})
+        return replace(self, **{name: value[rows] for name, value in self._tensors().items()})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+
+def _saturation(top: Int[Tensor, "example layer"]) -> Int[Tensor, " example"]:
+    return saturation_layer(torch.where(top == top[:, -1:], 1, 2).T)
 
 
 def confidence(
@@ -87,6 +109,7 @@ def examples(
     n: int = 10_000,
     *,
     seed: int = 0,
+    basis: Basis | None = None,
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Examples:
@@ -98,11 +121,12 @@ def examples(
         corpus: what `unembed.corpus.open_corpus` takes.
         n: number of sentences; all if the corpus has fewer.
         seed: the seed of the choice of sentences and positions.
+        basis: "final" or "jacobian"; by default "jacobian" if the model has a fitted lens.
         tokens_per_batch: number of tokens in a batch, with padding.
         progress: called with the number of examples done and their total.
 
     Raises:
-        InvalidInput: no sentence has two tokens.
+        InvalidInput: no sentence has two tokens; or the basis is "jacobian", and the model has no lens.
 
     Memory: 2 * n * layers * d_model floats, and a batch's activations.
     """
@@ -120,13 +144,13 @@ def examples(
     parts, places, batch = [], [], []
     for i in order:
         if batch and len(rows[i]) * (len(batch) + 1) > tokens_per_batch:
-            parts.append(examples_of_prefixes(lm, [rows[j] for j in batch]))
+            parts.append(examples_of_prefixes(lm, [rows[j] for j in batch], basis))
             places += batch
             batch = []
             if progress is not None:
                 progress(len(places), len(rows))
         batch.append(i)
-    parts.append(examples_of_prefixes(lm, [rows[j] for j in batch]))
+    parts.append(examples_of_prefixes(lm, [rows[j] for j in batch], basis))
     places += batch
     ordered = concatenate(parts)[torch.tensor(places).argsort()]
     return replace(ordered, corpus=texts.fingerprint)
@@ -134,14 +158,22 @@ def examples(
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
     """Join the examples of several parts."""
-    names = [f.name for f in fields(Examples) if f.name != "corpus"]
-    columns: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in names}
-    return Examples(**columns)
+    tensors = [part._tensors() for part in parts]
+    return replace(parts[0], **{name: torch.cat([one[name] for one in tensors]) for name in tensors[0]})
 
 
 @torch.no_grad()
-def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
-    """Record the last position of each prefix after every layer, in one forward pass."""
+def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor], basis: Basis | None = None) -> Examples:
+    """Record the last position of each prefix after every layer, in one forward pass.
+
+    Args:
+        prefixes: the token ids of each prefix.
+        basis: "final" or "jacobian"; by default "jacobian" if the model has a fitted lens.
+
+    Raises:
+        InvalidInput: the basis is "jacobian", and the model has no lens.
+    """
+    basis = exit_basis(lm, basis)
     lm.feed_forward(0)  # refuses a model without layers
     ids, mask = padded(lm, prefixes)
     rows, last = torch.arange(len(prefixes), device=lm.device), mask.sum(dim=1) - 1
@@ -164,7 +196,9 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
     with suppress(Stop), attach_hooks(lm, {key: capture(*key) for key in points}) as current:
         lm.hf(ids, **forward_arguments(lm, mask), **current.arguments)
     layers = range(lm.n_layers)
-    read = [confidence(logits_of(lm, captured["resid_post", n])) for n in layers]
+    streams = [captured["resid_post", n] for n in layers]
+    read = [confidence(logits_of(lm, readable(lm, x, n, basis))) for n, x in enumerate(streams)]
+    plain = None if basis == "final" else torch.stack([logits_of(lm, x).argmax(-1) for x in streams], dim=1).cpu()
 
     def stacked(tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(tensors), dim=1).cpu()
@@ -176,7 +210,29 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor]) -> Examples:
         entropy=stacked([r[2] for r in read]),
         before=stacked([captured[before_point(lm, n), n].float() for n in layers]),
         update=stacked([captured["mlp_out", n].float() for n in layers]),
+        basis=basis,
+        logit_lens_top=plain,
     )
+
+
+def exit_basis(lm: Decoder, basis: Basis | None) -> Basis:
+    """Return the basis, or the default of the model for None.
+
+    Raises:
+        InvalidInput: the basis is no distribution over tokens; or it is "jacobian", and the model has no lens.
+    """
+    chosen = basis_or_default(lm, basis, "final")
+    one_of("basis", chosen, BASES)
+    if chosen == "jacobian":
+        fitted_lens(lm)
+    return chosen
+
+
+def readable(lm: Decoder, stream: Float[Tensor, "*pos d_model"], layer: int, basis: Basis) -> Tensor:
+    """Return resid_post of a layer as the final norm and the unembedding read it: mapped by the lens for "jacobian"."""
+    if basis == "final" or layer == lm.n_layers - 1:
+        return stream
+    return fitted_lens(lm).carried(stream, layer).to(stream.dtype)
 
 
 def before_point(lm: Decoder, layer: int) -> str:
@@ -185,11 +241,19 @@ def before_point(lm: Decoder, layer: int) -> str:
 
 
 def saturation_table(lm: Decoder, found: Examples) -> Table:
-    """Return a table of the examples, in per cent, by saturation layer. Source: Geva et al. 2022, Tables 9 and 10."""
-    counts = torch.bincount(found.saturation, minlength=found.n_layers).tolist()
-    columns = {
-        "layer": list(range(found.n_layers)),
-        "examples": counts,
-        "share": [100 * c / len(found) for c in counts],
-    }
-    return Table("Layer at which the prediction saturates", columns, lm.provenance(corpus=found.corpus))
+    """Return a table of the examples, in per cent, by saturation layer. Source: Geva et al. 2022, Tables 9 and 10.
+
+    Columns `examples` and `share` are by the logit lens, as in the paper; if the basis is "jacobian", `lens_examples`
+    and `lens_share` are by the fitted lens.
+    """
+    columns: dict[str, list[Any]] = {"layer": list(range(found.n_layers))}
+    columns |= _shares(found.logit_lens_saturation, found.n_layers)
+    if found.basis == "jacobian":
+        columns |= {f"lens_{name}": values for name, values in _shares(found.saturation, found.n_layers).items()}
+    about = lm.provenance(corpus=found.corpus, basis=found.basis)
+    return Table("Layer at which the prediction saturates", columns, about)
+
+
+def _shares(saturation: Int[Tensor, " example"], n_layers: int) -> dict[str, list[Any]]:
+    counts = torch.bincount(saturation, minlength=n_layers).tolist()
+    return {"examples": counts, "share": [100 * count / len(saturation) for count in counts]}

@@ -14,12 +14,13 @@ from unembed.corpus import CorpusSource
 from unembed.early_exit import thresholds as threshold_choice
 from unembed.early_exit.baselines import CONFIDENCES, FEATURES, Classifier, Confidence
 from unembed.early_exit.cost_of_decisions import decision_cost
-from unembed.early_exit.example_prefixes import Examples, examples
+from unembed.early_exit.example_prefixes import Examples, examples, exit_basis
 from unembed.early_exit.protocols import Score
 from unembed.early_exit.rule import ExitRule
 from unembed.early_exit.sub_updates_rule import SubUpdates
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
+from unembed.names import Basis
 from unembed.steering.text_cost import default_text
 from unembed.validation import one_of
 
@@ -28,16 +29,17 @@ SEED = 38
 """The first of the paper's five."""
 
 
-def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
-    """Return a rule that uses the confidence of the logit lens and needs no training.
+def untrained(lm: Decoder, method: str = "margin", basis: Basis | None = None) -> ExitRule:
+    """Return a rule that uses the confidence of the prediction after each layer, and needs no training.
 
     Its thresholds are infinite, so it never exits; use its method `at` to get a rule with another threshold.
 
     Args:
         method: "margin", "entropy" or "agreement".
+        basis: "final" (the logit lens) or "jacobian"; by default "jacobian" if the model has a fitted lens.
 
     Raises:
-        InvalidInput: the method needs training.
+        InvalidInput: the method needs training; or the basis is "jacobian", and the model has no lens.
     """
     if method not in CONFIDENCES:
         raise InvalidInput(
@@ -45,7 +47,8 @@ def untrained(lm: Decoder, method: str = "margin") -> ExitRule:
             why=f"only {', '.join(CONFIDENCES)} work without it",
             instead="Use fit",
         )
-    return ExitRule(lm, Confidence(method), np.full(lm.n_layers - 1, np.inf), "no early exit")
+    thresholds = np.full(lm.n_layers - 1, np.inf)
+    return ExitRule(lm, Confidence(method), thresholds, "no early exit", basis=exit_basis(lm, basis))
 
 
 def fit(
@@ -59,6 +62,7 @@ def fit(
     threshold: str | float | None = None,
     disagreement: float | None = None,
     decision: float | Literal["measured"] | None = None,
+    basis: Basis | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> ExitRule:
@@ -89,7 +93,9 @@ def fit(
     one_of("method", method, METHODS)
     if lm.n_layers < 2:
         raise InvalidInput(f"early exit of {lm.name}", why="it has a single layer", instead="Use a deeper model")
-    found = corpus if isinstance(corpus, Examples) else examples(lm, corpus, n, seed=seed, progress=progress)
+    found = (
+        corpus if isinstance(corpus, Examples) else examples(lm, corpus, n, seed=seed, basis=basis, progress=progress)
+    )
     train, calibration_set = split(found, seed, (1 - calibration_share, calibration_share))
     if len(calibration_set) < 2:
         raise InvalidInput(
@@ -99,7 +105,7 @@ def fit(
         )
     score = fit_score(lm, train, method, options)
     facts = {"examples": len(found), "seed": seed, "corpus": found.corpus}
-    rule = ExitRule(lm, score, np.zeros(lm.n_layers - 1), "threshold 0, the paper's rule", facts)
+    rule = ExitRule(lm, score, np.zeros(lm.n_layers - 1), "threshold 0, the paper's rule", facts, found.basis)
     rule = _with_thresholds(rule, calibration_set, threshold, disagreement)
     if decision == "measured":
         decision = decision_cost(rule, " ".join(default_text().split()[:32]))

@@ -1,7 +1,8 @@
 """Forward passes with early exit: once a token exits, the remaining blocks are not computed for it.
 
 A forward pass over several tokens (the prompt) is computed in full. In a single-token pass, the rule decides after each
-block; on exit, the stream goes unchanged to the model's final norm and unembedding.
+block. On exit, the stream goes to the model's final norm and unembedding: unchanged if the rule's basis is "final",
+mapped by the fitted lens if it is "jacobian".
 
 Later tokens attend to the keys and values of a skipped block, too. They are computed from the stream at the exit, with
 the block's norm and projections; the rest of the block, such as its FFN, is not computed ("state copying", Elbayad et
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unembed.early_exit.example_prefixes import before_point
+from unembed.early_exit.example_prefixes import before_point, readable
 from unembed.early_exit.protocols import Exit, require_exit
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
@@ -172,7 +173,7 @@ class _Pass:
 
     def __init__(self, rule: Exit) -> None:
         self.lm: Decoder = rule.lm
-        self.score = rule.score
+        self.score, self.basis = rule.score, rule.basis
         self.thresholds = rule.thresholds.tolist()
         self.decides = [*(threshold < math.inf for threshold in self.thresholds), True]
         self.blocks: list[_Block] = []
@@ -236,10 +237,15 @@ class _Pass:
             self.exits.append(layer)
             return
         if "resid_post" in self.score.points:
-            self.activations["resid_post"] = hidden[0, -1]
+            self.activations["resid_post"] = self.readable(hidden[0, -1], layer)
         if self.score.is_above(self.thresholds[layer], self.lm, layer, self.activations):
             self.exited = True
             self.exits.append(layer)
+
+    @torch.no_grad()
+    def readable(self, hidden: Tensor, layer: int) -> Tensor:
+        """Return a layer's stream as the final norm and the unembedding read it."""
+        return readable(self.lm, hidden, layer, self.basis)
 
     @torch.no_grad()
     def complete(self) -> None:
@@ -275,6 +281,8 @@ def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
         if state.exited:
             hidden = block.stream(args, kwargs)
             state.skip(block, block.named(args, kwargs))
+            if block.layer == state.lm.n_layers - 1:  # the blocks before needed the stream itself
+                hidden = state.readable(hidden, state.exits[-1])
             return (hidden, None) if state.returns_tuple else hidden
         if block.pending and not state.may_join(block):
             block.fill(state.cache, state.cache_name)

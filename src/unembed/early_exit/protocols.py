@@ -11,6 +11,7 @@ from torch import Tensor
 from unembed.early_exit.example_prefixes import Examples
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.names import Basis
 
 
 @runtime_checkable
@@ -52,6 +53,11 @@ class Exit(Protocol):
     @property
     def score(self) -> Score:
         """The score that is computed after each layer."""
+        ...
+
+    @property
+    def basis(self) -> Basis:
+        """How a layer's stream becomes a prediction: "final" (the logit lens) or "jacobian" (the fitted lens)."""
         ...
 
     @property

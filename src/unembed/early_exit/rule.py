@@ -24,13 +24,17 @@ from unembed.early_exit.generation import Generated, generate
 from unembed.early_exit.protocols import Score
 from unembed.early_exit.sub_updates_rule import SubUpdates
 from unembed.errors import InvalidInput
+from unembed.jacobian import lens_identity
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
+from unembed.names import Basis
 from unembed.results import Table, write_whole
 from unembed.validation import positive_int
 from unembed.version import __version__
 
-SCHEMA = "unembed.exit_rule/2"
+SCHEMA = "unembed.exit_rule/3"
+_WITHOUT_BASIS = "unembed.exit_rule/2"
+"""The schema of earlier files, whose rules all use the logit lens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,8 @@ class ExitRule:
     """How the thresholds were chosen."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Corpus, number of examples, seed, and the level of risk control."""
+    basis: Basis = "final"
+    """How a layer's stream becomes a prediction: "final" (the logit lens) or "jacobian" (the fitted lens)."""
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{threshold:.3g}" for threshold in self.thresholds)
@@ -70,9 +76,7 @@ class ExitRule:
         Raises:
             InvalidInput: the share is not between 0 and 1.
         """
-        threshold = threshold_choice.risk_controlled_threshold(
-            self.score.scores(found), found.top.numpy(), disagreement
-        )
+        threshold = threshold_choice.risk_controlled_threshold(self._scores(found), found.top.numpy(), disagreement)
         calibration = f"at most {disagreement:g} disagreement, by risk control on {len(found)} examples"
         return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
@@ -97,7 +101,7 @@ class ExitRule:
                 why="risk control needs at least 1 / disagreement prompts",
                 instead="Give more prompts, or allow a larger disagreement",
             )
-        thresholds = threshold_choice.candidate_thresholds(self.score.scores(found), steps)[1:]
+        thresholds = threshold_choice.candidate_thresholds(self._scores(found), steps)[1:]
         threshold = generation_threshold(
             self, prompts, disagreement, thresholds.tolist(), max_new_tokens=max_new_tokens
         )
@@ -116,13 +120,26 @@ class ExitRule:
         """
         if not decision >= 0:
             raise InvalidInput(f"a decision that costs {decision:g} blocks", why="it must not be negative")
-        thresholds = profitable_thresholds(self.score.scores(found), self.thresholds, decision)
+        thresholds = profitable_thresholds(self._scores(found), self.thresholds, decision)
         layers = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
         return replace(self, thresholds=thresholds, calibration=f"{self.calibration}; decisions after layers {layers}")
 
     def exit_layers(self, found: Examples) -> Int[np.ndarray, " example"]:
-        """Return the layer after which each example exits."""
-        return threshold_choice.exit_layers(self.score.scores(found), self.thresholds)
+        """Return the layer after which each example exits.
+
+        Raises:
+            InvalidInput: the examples were made in another basis.
+        """
+        return threshold_choice.exit_layers(self._scores(found), self.thresholds)
+
+    def _scores(self, found: Examples) -> np.ndarray:
+        if found.basis != self.basis:
+            raise InvalidInput(
+                f"examples in basis {found.basis!r}",
+                why=f"the rule uses {self.basis!r}",
+                instead=f"Make them with basis={self.basis!r}",
+            )
+        return self.score.scores(found)
 
     def evaluate(self, corpus: CorpusSource | Examples = None, n: int = 1000, *, seed: int = 1) -> Table:
         """Measure accuracy and saved layers on examples that were not used for fitting, and where they exit.
@@ -137,7 +154,7 @@ class ExitRule:
             layers over all examples (as in the released code) and over the correct ones (as in the paper), and the
             number of examples that exit at each layer.
         """
-        found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed)
+        found = corpus if isinstance(corpus, Examples) else examples(self.lm, corpus, n, seed=seed, basis=self.basis)
         row = accuracy_and_savings(found, self.exit_layers(found))
         columns: dict[str, list[Any]] = {
             "method": [self.method],
@@ -146,7 +163,7 @@ class ExitRule:
         }
         columns |= {name: [value] for name, value in row.items()}
         notes = {"fitted": {k: v for k, v in self.facts.items() if k != "seed"}}
-        about = self.lm.provenance(corpus=found.corpus, seed=seed, notes=notes)
+        about = self.lm.provenance(corpus=found.corpus, seed=seed, basis=self.basis, notes=notes)
         return Table(f"Early exit of {self.lm.name}", columns, about)
 
     def tradeoff(self, found: Examples, steps: int = 20) -> Table:
@@ -156,7 +173,7 @@ class ExitRule:
             found: examples that were not used for fitting.
             steps: largest number of rows.
         """
-        scores = self.score.scores(found)
+        scores = self._scores(found)
         thresholds = threshold_choice.candidate_thresholds(scores, positive_int("steps", steps, 3) - 2)
         rows = [
             accuracy_and_savings(found, threshold_choice.exit_layers(scores, np.full(scores.shape[1], t)))
@@ -169,7 +186,8 @@ class ExitRule:
             "share_saved": [row["share_saved"] for row in rows],
         }
         title = f"{self.method}: disagreement against layers saved"
-        return Table(title, columns, self.lm.provenance(corpus=found.corpus, notes={"examples": len(found)}))
+        about = self.lm.provenance(corpus=found.corpus, basis=self.basis, notes={"examples": len(found)})
+        return Table(title, columns, about)
 
     def generate(self, prompt: str, **options: Any) -> Generated:
         """Generate text with early exit; see `unembed.early_exit.generation.generate`."""
@@ -185,6 +203,8 @@ class ExitRule:
             "kind": next(kind for kind, score in _KINDS.items() if isinstance(self.score, score)),
             "calibration": self.calibration,
             "facts": dict(self.facts),
+            "basis": self.basis,
+            "lens": lens_identity(self.lm) if self.basis == "jacobian" else None,
         }
         buffer = io.BytesIO()
         state = {f"state_{name}": array for name, array in self.score.state().items()}
@@ -203,14 +223,15 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
     """Read the rule that `ExitRule.save` wrote.
 
     Raises:
-        InvalidInput: the file cannot be read, or the rule was fitted on another model.
+        InvalidInput: the file cannot be read; the rule was fitted on another model; or it uses a fitted lens that is
+            not the model's current one.
     """
     try:
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
             about = json.loads(str(stored["about"]))
             thresholds = stored["thresholds"]
             state = {name[6:]: stored[name] for name in stored.files if name.startswith("state_")}
-        if about["schema"] != SCHEMA:
+        if about["schema"] not in (SCHEMA, _WITHOUT_BASIS):
             raise ValueError(f"schema {about['schema']}")
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         # If the file is not an archive, NumPy's own message would advise the reader to load it as a pickle, which is
@@ -223,7 +244,16 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
             why=f"it was fitted on {about['model']}, whose weights are not those of {lm.name}",
             instead="Fit it on this model",
         )
-    return ExitRule(lm, _KINDS[about["kind"]].from_state(state), thresholds, about["calibration"], about["facts"])
+    basis: Basis = about.get("basis", "final")
+    if basis == "jacobian" and about["lens"] != lens_identity(lm):
+        why = "it was fitted with a Jacobian lens, and the model is used "
+        raise InvalidInput(
+            f"the exit rule in {path}",
+            why=why + ("without one" if lens_identity(lm) is None else "with another one"),
+            instead="Use that lens (lm.use_lens, --lens FILE), or fit the rule again",
+        )
+    score = _KINDS[about["kind"]].from_state(state)
+    return ExitRule(lm, score, thresholds, about["calibration"], about["facts"], basis)
 
 
 def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Optio
     saturation = early_exit = toxicity = by_beams = published = None
     if options.exit_examples >= FEWEST_EXAMPLES and lm.n_layers > 1:
         try:
-            found = examples(lm, corpus, options.exit_examples, seed=work.seed, progress=_named(work, "examples"))
+            found = examples(
+                lm, corpus, options.exit_examples, seed=work.seed, basis="final", progress=_named(work, "examples")
+            )
             saturation = saturation_table(lm, found)
             early_exit, missing = _table_6(lm, found, work, QUICK if options.exit_protocol == "quick" else {})
             notes += missing
