@@ -15,7 +15,7 @@ from unembed.results.lists import numbers, numbers_or_none
 SCHEMA_HEADS = "unembed.heads/2"
 SCHEMA_HEAD = "unembed.head/2"
 SCHEMA_PARTNERS = "unembed.partners/1"
-"""Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
+"""Names and versions of the JSON formats; the version rises when a field changes its meaning or is removed."""
 
 HEAD_SCORES = {
     "previous_token": "mean attention to the position before, on random tokens repeated twice",
@@ -45,12 +45,12 @@ class HeadsView:
     intervals: dict[str, list[list[float | None]]]
     """Half the width of the 95 % confidence interval."""
     eigenvalues: list[list[float | None]] | None
-    """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; +1 copies. None as in `scores`, and
-    as a whole where no head has such a circuit."""
+    """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; +1 copies. An entry is None as in
+    `scores`; the whole field is None where no head has such a circuit."""
     roles: list[list[str | None]]
     """The score that names a head, by layer and head; None where no score is large enough."""
     role_threshold: float
-    """The threshold for the lower end of the score's 95 % confidence interval."""
+    """A score names a head if the lower end of the score's 95 % confidence interval is at least this."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,11 @@ class HeadView:
     destination: str
     raises: list[Scored]
     lowers: list[Scored]
-    """Logit effects through the full OV circuit of the source token."""
+    """`raises` and `lowers`: tokens whose logits the source token changes most, by the head's full OV circuit."""
     looks_for: list[Scored]
     ignores: list[Scored]
-    """Attention scores of source tokens by the full QK circuit for the destination token."""
+    """`looks_for` and `ignores`: source tokens to which the destination token attends most and least, by the full QK
+    circuit."""
     notes: list[str]
 
 

@@ -32,10 +32,10 @@ class HeadUpdate:
     share: float
     """Its length over the sum of the lengths of the layer's heads."""
     score: float | None
-    """Its contribution to the chosen token's logit, or to the difference of two (basis frozen), if a token was
-    chosen."""
+    """What it adds to the chosen token's logit, or to the difference of two tokens' logits, with the final norm's scale
+    of the run; None if no token was chosen."""
     top_tokens: list[str]
-    """Tokens that the vector promotes most (basis "jacobian" where a lens is fitted, else "raw")."""
+    """Tokens that the vector promotes most, in the basis "jacobian" if the model has a fitted lens, else in "raw"."""
     bottom_tokens: list[str]
 
 
@@ -51,7 +51,7 @@ def head_updates(
     k: int = 10,
     hide_unlearned: bool = False,
 ) -> list[HeadUpdate]:
-    """Return the vector that each head of a layer adds at a position, described by numbers and tokens, longest first.
+    """Describe what each head of a layer adds at a position: length, top tokens, contribution; longest first.
 
     Args:
         run: a run of one prompt that captured z, the output of each head before W_O.

@@ -1,6 +1,6 @@
 """Score what each head attends to on repeated random tokens: the previous token, the earlier copy, or what followed it.
 
-Patterns are reduced to scores layer by layer while the model runs; none is stored.
+Attention patterns are reduced to scores layer by layer while the model runs; none is stored.
 
 Source: Elhage et al. 2021, "Induction heads"; Olsson et al. 2022, prefix-matching and copying scores.
 """
@@ -41,7 +41,7 @@ from unembed.validation import positive_int
 
 KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting", "current_token")
 ROLE = 0.3
-"""The smallest mean attention of one kind at which a head is named after that kind."""
+"""A head gets a role, such as induction, if its mean attention of that kind is at least this."""
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
 _TOKENS = 2048
 """Number of tokens in one forward pass."""
@@ -52,8 +52,8 @@ class HeadScores(Displayed):
     """For every head, scores of several kinds, averaged over sequences.
 
     Attention scores are probabilities. `copying` is in logits: the head's direct effect on the logit of the token it
-    attends to most, above its mean effect on all tokens. Scores are NaN where a layer has no attention, `copying` also
-    in the layers of `effects_missing`.
+    attends to most, above its mean effect on all tokens. Scores are NaN where a layer has no attention. `copying` is
+    also NaN in the layers that `effects_missing` lists.
     """
 
     previous_token: Float[Tensor, "layer head"]
@@ -188,7 +188,7 @@ class _Pass:
         self.scale: Tensor | None = None
 
     def mixed(self, layer: int, z: Float[Tensor, "batch pos head d_head"]) -> None:
-        """Store the part of z that the scores need, until the layer's attention pattern arrives."""
+        """Store z (head outputs before W_O) of the second half, until the attention pattern of the layer arrives."""
         self.z[layer] = z[:, self.second].clone()
 
     def attended(self, layer: int, pattern: Float[Tensor, "batch head dst src"]) -> None:
@@ -207,7 +207,7 @@ class _Pass:
         self.effects[layer] = torch.stack(effects)
 
     def end(self, resid: Float[Tensor, "batch pos d_model"]) -> None:
-        """Compute the scale of the final norm from the last stream."""
+        """Compute the scale of the final norm from the residual stream after the last layer."""
         self.scale = final_scale(self.lm, resid[:, self.second])[..., 0]
 
     def result(self) -> Float[Tensor, "kind sequence layer head"]:
@@ -254,7 +254,7 @@ def _readouts(lm: Decoder, ids: Int[Tensor, " token"]) -> dict[int, Float[Tensor
 def _centred_unembedding(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
     """Return for each token the direction that raises its logit above the mean of all logits.
 
-    The scale of the final norm is left out.
+    The division by the final norm's scale is left out.
     """
     W_U = lm.weights.W_U.T
     centred = W_U[ids] - W_U.mean(dim=0)
@@ -276,7 +276,7 @@ def _direct_effects(
 
 
 def role_of(scores: HeadScores, layer: int, head: int) -> str:
-    """Name the kind of attention that a head shows most on repeated tokens; empty if no score reaches `ROLE`."""
+    """Name the kind of attention that a head shows most on repeated tokens; "" if no score reaches `ROLE`."""
     best = max(_ROLES, key=lambda kind: float(scores[kind][layer, head]))
     return _ROLES[best] if float(scores[best][layer, head]) >= ROLE else ""
 

@@ -41,9 +41,10 @@ class InContext(Displayed):
 
     Attributes:
         by_window: loss in nats per token, at each position of each window.
-        early, late: the two positions that are compared; each loss is a mean from ten positions before to ten after.
+        early, late: the two positions whose losses are compared; each loss is averaged over the ten positions before,
+            the position itself, and the ten after.
         ablated: heads whose output was set to zero.
-        repeated: where the next token occurred earlier in the window.
+        repeated: True where the next token occurred earlier in the window.
     """
 
     by_window: Float[Tensor, "window pos"]
@@ -140,7 +141,7 @@ def in_context(
 
 
 def occurred_earlier(tokens: Int[Tensor, "window pos"]) -> Bool[Tensor, "window next"]:
-    """Tell for each token after the first of a window whether it occurs earlier in the window."""
+    """Return, for each token of a window except the first, whether it occurs earlier in the window."""
     return torch.stack([(row[:, None] == row).tril(-1).any(dim=1)[1:] for row in tokens.cpu()])
 
 
@@ -260,7 +261,7 @@ def scores_on_text(
 def in_context_section(
     whole: InContext, without: InContext | None, control: InContext | None, provenance: Provenance
 ) -> Section:
-    """Show the loss by position of the model, without some heads, and without controls of similar output length."""
+    """Show the loss by position: of the whole model, without some heads, and without control heads."""
     steps = range(0, len(whole.losses) - 7, 8)
 
     def smoothed(found: InContext) -> list[float]:

@@ -49,14 +49,14 @@ def matching_through(
 ) -> Spectra:
     """Return eigenvalues of W_E W_QK_b W_OV_a' W_E' for heads a of one layer and b of a later one: (head_a, head_b, r).
 
-    They are positive where b attends to a source if the token before it, as written there by head a, is b's current
-    token.
+    They are positive if b attends to positions where head a wrote that the token before is b's current token.
 
     Args:
         product: W_E' W_E, from `HeadMatrices.product`.
         writer: layer of a.
         reader: layer of b.
-        offset: number of tokens that the source lies back from b, for rotary positions; several give the mean circuit.
+        offset: number of tokens from b's position back to the source, for rotary positions; for several numbers, the
+            circuits are averaged.
     """
     check_basis(basis)
     require_ov(lm, writer, basis)
@@ -118,8 +118,9 @@ def induction(
         seed: the seed of the repeated tokens and the random circuits.
         length: number of tokens before the repetition; 64, or less in a shorter context, when None.
         scores: head scores already measured.
-        offset: number of tokens that the source lies back in the matching QK circuits, for rotary positions. When None,
-            the mean over 1 to the length of the repetition, because an induction head looks back any distance.
+        offset: number of tokens from the destination back to the source in the QK circuits of `matching`, for rotary
+            positions. When None, the circuits of all offsets from 1 to the length of the repetition are averaged,
+            because an induction head looks back any distance.
 
     Raises:
         InvalidInput: the model has one layer, so nothing can compose.

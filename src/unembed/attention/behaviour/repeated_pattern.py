@@ -67,7 +67,7 @@ def special_front(lm: Decoder) -> Int[Tensor, " special"]:
 
 
 SCHEMA = "unembed.induction/1"
-"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
+"""Name and version of the JSON format; the version rises when a field changes its meaning or is removed."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class InductionView:
     length: int
     """Number of tokens of the text before it is repeated."""
     weights: list[list[float]]
-    """By destination, over the sources up to it."""
+    """Attention weights: for each destination, those of the sources up to it."""
     stripe: list[tuple[int, int]]
     """Pairs (destination in the repetition, position after the earlier occurrence of the same token)."""
     score: float

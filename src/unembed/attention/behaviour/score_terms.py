@@ -42,8 +42,8 @@ class ScoreTerms(Displayed):
             source's position) and "alibi"; each (dst, src), the score scale included.
         scores: the sum of the terms, soft-capped if the model caps scores.
         pattern: the attention weights that the model computed.
-        error: largest difference between softmax(scores), masked, and the pattern; the share of a sink is not
-            compared.
+        error: largest difference between softmax(scores), masked, and the pattern; the weight that goes to an attention
+            sink is not compared.
     """
 
     terms: Mapping[str, Float[Tensor, "dst src"]]
@@ -150,7 +150,7 @@ def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[
 def _projected(
     lm: Decoder, layer: int, which: str, parts: Mapping[str, Tensor]
 ) -> dict[str, Float[Tensor, "head pos d_head"]]:
-    """Project each term to the queries or keys of all heads; the projection's bias joins the term `bias`."""
+    """Project each term to the queries or keys of all heads; the projection's bias is added to the term `bias`."""
     weights = lm.weights
     matrix, bias = (
         (weights.W_Q[layer], weights.b_Q[layer]) if which == "q" else (weights.W_K[layer], weights.b_K[layer])

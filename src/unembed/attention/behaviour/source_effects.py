@@ -70,7 +70,8 @@ def source_effects(
 
     Args:
         against: the token whose logit is subtracted; None for the mean over all tokens.
-        carried: carries what the head writes to the last stream; as it is written when None.
+        carried: gives the matrix (such as a lens's Jacobian) that maps what the head adds to the residual stream after
+            the last layer; when None, what the head adds is taken to arrive there unchanged.
 
     Raises:
         OutOfRange: there is no such head or position.
@@ -137,10 +138,10 @@ def effects_section(
     """Show one head at one position as two copies of the prompt, one shaded by attention and one by effect.
 
     Args:
-        tokens: the prompt; the position is the last of the sources.
+        tokens: the prompt; the last source in `effects` is the position that is shown.
         effects: the effects of the head at that position.
         name: the name of the head, such as "L1H5".
-        table: name of the table, and of the figures with `_attention` and `_effect` added.
+        table: name of the table; the names of the two figures are this name with `_attention` or `_effect` appended.
         text: paragraphs before the explanation.
     """
     n = len(effects.attention)

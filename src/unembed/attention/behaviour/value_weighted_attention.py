@@ -17,7 +17,7 @@ from unembed.stream.decomposition import source_values
 from unembed.stream.run import Run
 
 POINTS = ("pattern", "values")
-"""Capture points that a run needs."""
+"""The capture points that a run must record for `contribution_norms`."""
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ from unembed.stream.run import run
 from unembed.validation import positive_int
 
 _MOST_ACTIVE = 0.02
-"""A memory or head is checked at this share of the text positions, those where it writes most."""
+"""The share of the text positions at which a memory or head is checked: those where it writes most."""
 _RANDOM_HEADS = 64
 
 
@@ -91,7 +91,7 @@ class ErasingHead:
     layer: int
     head: int
     negative_share: float
-    """-sum(min(Re lambda, 0)) / sum(|lambda|) of its OV circuit on the stream."""
+    """-sum(min(Re lambda, 0)) / sum(|lambda|) over the eigenvalues of W_V W_O."""
     on_text: ErasureOnText | None = None
 
 
@@ -107,7 +107,8 @@ class MemoryManagement(Displayed):
         counts: the number of memories with a cosine below `threshold`, by layer.
         threshold: minus five standard deviations of random directions' cosine, -5 / sqrt(d_model).
         n_memories: number of memories that were compared.
-        heads: share of each head's OV eigenvalues (on the stream) that is negative; NaN where there is no OV circuit.
+        heads: the negative share of the eigenvalues of each head's W_V W_O (see `ErasingHead`); NaN where there is no
+            OV circuit.
         erasing_heads: the heads with the largest share, largest first.
         chance: mean and standard deviation of the share for random heads of the same shape, measured.
     """
@@ -227,7 +228,7 @@ def _mean_gradients(
     that are far larger than all others, which would decide the mean.
 
     Returns:
-        By gated layer; and why there is none, for the others that are gated.
+        The gradients of each gated layer; and, for gated layers without gradients, the reason.
 
     Memory: gate and up of every gated layer at 256 positions.
     """
@@ -315,7 +316,7 @@ def _verified(
     corpus: CorpusSource,
     max_tokens: int,
 ) -> tuple[list[ErasingMemory], list[ErasingHead]]:
-    """Return the memories and heads with what was measured on text."""
+    """Return the memories and heads with their `on_text` filled in."""
     directions = {
         (m.layer, m.index): torch.nn.functional.normalize(
             at_least_float32(values_of(lm, m.layer, basis)[m.index]), dim=0

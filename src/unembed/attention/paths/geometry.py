@@ -160,7 +160,8 @@ def _read_by_ffn(
 def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp d_model"]:
     """Return the value vectors.
 
-    In the folded basis, the norm and multiplier on the FFN's output and later factors of the stream are multiplied in.
+    In the folded basis, they are multiplied by the norm's gain and the multiplier on the FFN's output, and by the
+    factors that later blocks apply to the stream.
 
     Raises:
         Unsupported: a gate on every channel follows the FFN.
@@ -250,8 +251,8 @@ class Subspaces:
         labels: the labels of all writers, then all readers.
         n_writers: number of writers.
         effective_rank: participation ratio (sum s^2)^2 / sum s^4 of the singular values s.
-        overlap: mean squared cosine of the principal angles between the leading subspaces of two of them, whose
-            dimensions are their effective ranks; 1 if the smaller subspace lies in the larger.
+        overlap: mean squared cosine of the principal angles between two leading subspaces, each with its effective rank
+            as its dimension; 1 if the smaller subspace lies in the larger.
         chance: the overlap of random subspaces, the larger dimension over d_model.
     """
 

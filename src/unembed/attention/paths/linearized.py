@@ -46,9 +46,10 @@ class FrozenLayer:
     """Divisor of the norm before the attention; None where there is none."""
     branch: Branch
     W_V: Float[Tensor, "kv_head d_model d_head"]
-    """Through the latent and its norm's gain, where values are read through one."""
+    """In latent attention (MLA), the product of both projections and the gain of the norm between them."""
     value_factor: Float[Tensor, "batch kv_head pos 1"] | None = None
-    """One over what a latent or each value vector was divided by in the run."""
+    """One over the divisor, in the run, of the norm on the latent or on each value vector; None where there is no such
+    norm."""
     gate: Float[Tensor, "batch head pos d_head"] | None = None
     """Factor of each head's mixed values, before the out-projection."""
     entry_to_end: Float[Tensor, "batch pos d_model"] | None = None
@@ -57,7 +58,7 @@ class FrozenLayer:
     """Factors that later blocks apply to what the attention adds."""
 
     def values(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_head"]:
-        """Compute the values of each head from a part of the stream, without biases."""
+        """Compute the values of each head, without biases, from one term of a sum that makes up the stream."""
         site = self.lm.structure.blocks[self.layer].attention
         if self.entry_to_end is not None:
             x = x / self.entry_to_end.to(x.dtype)
@@ -75,26 +76,26 @@ class FrozenLayer:
         return z if self.gate is None else z * self.gate.to(values.dtype)
 
     def heads(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch head pos d_model"]:
-        """Return what each head adds to the stream at every position, given a part of the stream."""
+        """Return what each head adds to the stream at every position in response to one term of its input."""
         z = self._mixed(self.values(x))
         return self._written(torch.einsum("...hpd,hdm->...hpm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), True)
 
     def layer_sum(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
-        """Return the sum of what all heads add at every position, given a part of the stream."""
+        """Return the sum of what all heads add at every position in response to one term of their input."""
         z = self._mixed(self.values(x))
         return self._written(torch.einsum("...hpd,hdm->...pm", z, self.lm.weights.W_O[self.layer].to(x.dtype)), False)
 
     def heads_at(
         self, x: Float[Tensor, "*path batch pos d_model"], position: int
     ) -> Float[Tensor, "*path batch head d_model"]:
-        """Return what each head adds at one position, given a part of the stream."""
+        """Return what each head adds at one position in response to one term of its input."""
         z = torch.einsum("bhs,...bhsd->...bhd", self.pattern[:, :, position].to(x.dtype), self.values(x))
         return self._written_at(z, position)
 
     def sources_at(
         self, x: Float[Tensor, "batch pos d_model"], position: int
     ) -> Float[Tensor, "src batch head d_model"]:
-        """Return what each head adds at one position from each source, given a part of the stream."""
+        """Return what each head adds at one position from each source in response to one term of its input."""
         z = self.pattern[:, :, position, :, None].to(x.dtype) * self.values(x)  # (batch, head, src, d_head)
         return self._written_at(z.movedim(2, 0), position)
 
@@ -109,7 +110,7 @@ class FrozenLayer:
         return written if self.written_to_end is None else written * self.written_to_end[:, position, None].to(z.dtype)
 
     def bias(self) -> Float[Tensor, "batch pos d_model"]:
-        """Return what the layer adds whatever its input is, which comes from biases."""
+        """Return what the biases make the layer add, whatever its input is."""
         site, weights = self.lm.structure.blocks[self.layer].attention, self.lm.weights
         W_V, W_O = self.W_V, weights.W_O[self.layer]
         kv = torch.zeros(W_V.shape[0], W_V.shape[2], dtype=W_V.dtype, device=W_V.device)
@@ -164,11 +165,11 @@ class FrozenRun:
         return torch.stack([vectors for _, before, vectors in self.constants if before <= layer]).sum(dim=0)
 
     def read(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
-        """Apply the final norm, with its scale of the run, and the logit scale to parts of the last stream."""
+        """Apply the final norm, with its scale of the run, and the logit scale to terms of the last stream."""
         return self._read(x, self.final)
 
     def read_at(self, x: Float[Tensor, "*path batch d_model"], position: int) -> Float[Tensor, "*path batch d_model"]:
-        """Return what `read` returns, for parts of the last stream at one position."""
+        """Return what `read` returns, for terms of the stream at one position."""
         return self._read(x, self.final[:, position])
 
     def _read(
@@ -188,11 +189,11 @@ class FrozenRun:
         return torch.stack(parts).sum(dim=0) * structure.logit_scale if parts else None
 
     def logits(self, last: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_vocab"]:
-        """Return logits of a last stream, with the final norm's scale of the run; bias and soft cap included."""
+        """Return the logits of a last stream, with the final norm's scale of the run, bias and soft cap."""
         return self.logits_of_read(self.read(last))
 
     def logits_of_read(self, x: Float[Tensor, "*path d_model"]) -> Float[Tensor, "*path d_vocab"]:
-        """Return logits from the result of `read`; bias and soft cap included."""
+        """Return logits from the result of `read`, with bias and soft cap."""
         logits, cap = x @ self.lm.weights.W_U.to(x.dtype), self.lm.structure.logit_softcap
         logits = logits if (constant := self.constant) is None else logits + constant
         return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -42,8 +42,10 @@ class TermImportance(Displayed):
 
     Attributes:
         losses: the loss with paths of order at most 0, 1, ... (order + 1 entries).
-        by_layer: the loss with the direct path and the single heads of one layer; NaN where it has no attention.
-        without_layer: the loss with the direct path and the single heads of all layers but one.
+        by_layer: for each layer, the loss with only the direct path and the paths through one head of that layer; NaN
+            where the layer has no attention.
+        without_layer: for each layer, the loss with only the direct path and the paths through one head of any other
+            layer.
         uniform: the loss of a guess that gives every token the same probability, log(d_vocab).
         repeated_gain: for each row of text, how much the single heads of the first attention layer lower the loss of
             the direct path at positions whose next token occurred earlier in the row; NaN without such positions.

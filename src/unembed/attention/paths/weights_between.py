@@ -58,7 +58,7 @@ class Part:
         """Return the head or memory with a name such as L0H3 or L5M278.
 
         Raises:
-            InvalidInput: the name has neither form.
+            InvalidInput: the name is not that of a head or memory.
             OutOfRange: the model has no such head or memory.
         """
         if head := head_named(as_str("part", name)):
@@ -101,11 +101,12 @@ class VirtualWeight:
 
 @dataclass(frozen=True)
 class FoundWeights:
-    """The virtual weights of one head or memory, unsorted, and what has none, with reasons."""
+    """The virtual weights of one head or memory, unsorted, and the reasons why some inputs or layers have none."""
 
     weights: list[VirtualWeight]
     missing: dict[str, str]
-    """By name of an input or of a layer's mixer or FFN (such as "K 0", "mixer (Mamba) 2"), why it has no matrix."""
+    """For each input, mixer or FFN without a fixed matrix, by its name (such as "K 0", "mixer (Mamba) 2"): the
+    reason."""
 
 
 def written_by(lm: Decoder, part: Part, basis: HeadBasis, centre: bool = True) -> Float[Tensor, "row d_model"]:
@@ -169,7 +170,7 @@ def virtual_weight(
         centre: subtract the mean over channels from what is written, if the norm before every reader subtracts it.
 
     Raises:
-        InvalidInput: a name has neither form, or the reader does not come after the writer.
+        InvalidInput: a name is not that of a head or memory, or the reader does not come after the writer.
         OutOfRange: the model has no such head or memory.
     """
     check_basis(basis)
@@ -212,7 +213,7 @@ def readers_by_layer(
     *,
     inputs: Set[Input] = frozenset(get_args(Input)),
 ) -> FoundWeights:
-    """Return the `top` heads and memories of every layer that read a part's output most, for each of `inputs`.
+    """Return the `top` heads and memories of every layer that read the output of `part` most, for each of `inputs`.
 
     The result is not sorted. The other arguments are those of `readers_of`.
     """
@@ -274,7 +275,7 @@ def writers_by_layer(
     *,
     inputs: Set[Input] = frozenset(get_args(Input)),
 ) -> FoundWeights:
-    """Return the `top` heads and memories of every layer whose output is read most, for each of `inputs`, unsorted."""
+    """Return, for each of `inputs`, the `top` heads and memories of every layer whose output `part` reads most."""
     check_basis(basis)
     at, found = part.location(lm), list[VirtualWeight]()
     read, missing = _inputs_of(lm, part, basis)

@@ -26,7 +26,7 @@ class Bigrams:
 
     @classmethod
     def of(cls, tokens: list[Tensor], d_vocab: int) -> Bigrams:
-        """Count the bigrams inside each piece of text."""
+        """Count the bigrams inside each tensor of tokens."""
         codes = torch.cat([t[:-1].long() * d_vocab + t[1:].long() for t in tokens if len(t) > 1])
         unique, count = codes.unique(return_counts=True)
         return cls(unique // d_vocab, unique % d_vocab, count, d_vocab)
@@ -62,8 +62,8 @@ class Bigrams:
     def cross_entropy_of(self, other: Bigrams) -> float:
         """Return the cross-entropy, in nats per token, of this smoothed bigram model on the counts of another text.
 
-        Smoothing subtracts 0.75 from each count (absolute discounting) and gives that share to add-one counts of second
-        tokens.
+        Smoothing subtracts 0.75 from each count (absolute discounting). It distributes the freed probability in
+        proportion to how often each token is the second of a pair, plus one.
         """
         unigram = torch.ones(self.d_vocab, dtype=torch.float64).index_add_(0, self.second, self.count.double())
         unigram /= unigram.sum()

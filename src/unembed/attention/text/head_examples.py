@@ -24,7 +24,7 @@ MEASURE = (
 )
 _SHOWN, _FURTHER = 10, 12
 _CHARACTERS = 8
-"""Number of characters read for each token of a window; no tokenizer has more in an average token."""
+"""Number of characters read for each token of a window; no tokenizer has a longer average token."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Example:
-    """A window of text without special tokens, up to the token to which a head moves most from one source."""
+    """A text without special tokens, up to the destination token to which a head moves most from one source."""
 
     document: int
     position: int
@@ -53,7 +53,7 @@ class Example:
     """How much the head moves from each token to the destination, by the same measure."""
     next_token: str | None
     prompt: str | None
-    """The shortest start of the window that is tokenised as `tokens`, perhaps with a few more tokens at its end; None
+    """A prompt: the shortest start of the window whose tokenization begins with `tokens` (a few more may follow); None
     if there is no such start."""
 
 

@@ -37,7 +37,7 @@ from unembed.validation import positive_int, valid_seed
 SHUFFLES = 1_000
 """Number of shuffles; the smallest p-value is 1 / (SHUFFLES + 1)."""
 MAPPED = 0.05
-"""A head maps a relation if its share has a lower probability than this, corrected for all heads and relations."""
+"""A head maps a relation if its p-value, corrected for all heads and relations, is below this."""
 OF_ONE = 0.01
 """`circuits head` lists relations with at most this p-value, which is not corrected for the number of heads."""
 ROLE = 0.5
@@ -57,8 +57,8 @@ class RelationOfHeads(Displayed):
         relation: the name of the relation.
         share: the share of the pairs for which a target is among the `k` tokens that the head raises most.
         shuffled: the mean of the same share with the targets of other pairs.
-        p_value: probability that any head's share is as far above its `shuffled`, if sources and targets were
-            unrelated.
+        p_value: probability that at least one head's share would be as far above `shuffled`, if sources and targets
+            were unrelated.
         mapped: which pairs each head maps.
         pairs: source and target token of each pair, as text.
         left_out: number of pairs left out, which are not single tokens or map a token to itself.

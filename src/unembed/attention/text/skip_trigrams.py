@@ -64,12 +64,12 @@ class CentredCircuits:
 
 @dataclass(frozen=True, eq=False)
 class TokenReading:
-    """What a layer's heads read of tokens, and how what they write is read."""
+    """The vectors that heads read at each token, and the maps from what heads write to the last stream."""
 
     vectors: Mapping[int, Float[Tensor, "token d_model"]]
     """By layer: the vector of each token in `among`; see `token_vectors`."""
     carried: Carried | None = None
-    """None to read what heads write as it is written."""
+    """None to multiply what heads write by W_U directly."""
 
 
 def centred_circuits(
@@ -128,10 +128,10 @@ def skip_trigrams(
         source: only this source token.
         hide_unlearned: leave out tokens that the model never learned, and bytes of a longer character.
         among: only these tokens, over which means are then taken; without it, rare tokens often come first.
-        reading: with `among`: what the layers below make of these tokens, instead of their embeddings.
+        reading: with `among`: vectors that the heads read instead of the embeddings of these tokens.
 
-    Time: one pass of blocks over either circuit. The best triples come from the `top` sources whose best product is
-    largest, and there from the `top` best destinations and outputs, so no other entry is read.
+    Time: every block of the two circuits is computed once. The best triples come from the `top` sources whose best
+    product is largest, and from the `top` best destinations and outputs of these, so no other entry is read.
     """
     # The `top` best triples use at most `top` sources, those with the best products, so only these are searched.
     top = positive_int("top", top, most=10_000)
@@ -196,7 +196,7 @@ class CorpusCounts:
     with_source: int
     """Number of destination tokens with the source anywhere earlier in the window."""
     output_with_source: int
-    """Number of these that the output follows directly."""
+    """Number of these destination tokens that are directly followed by the output."""
     without_source: int
     output_without_source: int
 

@@ -1,7 +1,7 @@
 """What the attention of each layer reads of a token: the token alone, after the layers below.
 
-The stream of the token is taken from a run of it after the tokenizer's first token, because many models give the first
-position activations that no other has.
+The stream is taken from a forward pass over the tokenizer's special tokens and then the token, because many models give
+the first position activations that no other has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def token_vectors(
     Args:
         ids: the tokens.
         layers: layers with attention.
-        basis: that of the circuits which are to read the vectors.
+        basis: the basis of the circuits that will be applied to the vectors.
 
     Raises:
         Unsupported: blocks rescale the stream, or there are several.
@@ -60,7 +60,7 @@ def token_vectors(
 
 
 def _front(lm: Decoder) -> Int[Tensor, " special"]:
-    """Return the tokens before the token: those that the tokenizer puts first, else the one that begins a text."""
+    """Return the tokens to put before a token: those that the tokenizer adds, else its beginning-of-text token."""
     front, begin = special_front(lm), getattr(lm.tokenizer, "bos_token_id", None)
     if not len(front) and isinstance(begin, int) and begin < lm.d_vocab:
         front = torch.tensor([begin])

@@ -26,7 +26,7 @@ from unembed.models.structure.structure import GATES, AttentionSite
 from unembed.names import HeadBasis
 
 PARTS = ("rotary", "content")
-"""The parts of a query or key in latent attention, in the order in which they lie here."""
+"""The two parts of a query or key in latent attention, in the order of their columns in `composed_weights`."""
 
 
 def is_composed(site: AttentionSite) -> bool:
@@ -41,7 +41,7 @@ def _without_qk(site: AttentionSite) -> str:
 
 
 def check_part(site: AttentionSite, part: str | None) -> None:
-    """Check that the queries and keys of a layer have a `part`.
+    """Check that `part` is None or a part that the queries and keys of a layer have.
 
     Raises:
         InvalidInput: the part is not in `PARTS`, or the layer's queries and keys have no parts.

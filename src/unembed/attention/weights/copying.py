@@ -29,7 +29,7 @@ from unembed.results import Displayed, Provenance, Table
 from unembed.validation import positive_int, valid_seed
 
 Carried = Callable[[int], Float[Tensor, "d_model d_model"]]
-"""Gives, for a layer, a matrix that carries what its heads write to the last stream, such as a lens's Jacobian."""
+"""A function from a layer to the matrix, such as a lens's Jacobian, that maps what heads write to the final stream."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,7 +77,8 @@ def copying(
     """Return the eigenvalues of every head's full OV circuit W_E W_V W_O W_U, which are those of W_O (W_U W_E) W_V.
 
     Args:
-        carried: gives the matrix that carries what a layer's heads write to the last stream, which stands before W_U.
+        carried: gives the matrix that maps what a layer's heads write to the stream after the last layer; it is
+            multiplied in between W_O and W_U.
 
     Returns:
         Eigenvalues (layer, head, d_head), complex128, with their scores and positive fractions; NaN in layers whose
@@ -115,7 +116,7 @@ def _spectra(lm: Decoder, core: Callable[[int], Float[Tensor, "head r r"]], basi
     """Return the eigenvalues of one matrix for each head, in the layers that have the circuit.
 
     Raises:
-        Unsupported: no layer has it; the reason is that of the first layer.
+        Unsupported: no layer has it; the message gives the reason for the first layer.
     """
     found: dict[int, Complex[Tensor, "head r"]] = {}
     refused: dict[int, Unsupported] = {}

@@ -136,7 +136,7 @@ def reading_weights(
 
 
 def writing_weights(lm: Decoder, layer: int, basis: HeadBasis = "raw") -> Float[Tensor, "n_heads d_head d_model"]:
-    """Return W_O of a layer; folded, with the norm and multiplier on its output and later factors of the stream."""
+    """Return W_O of a layer; in the folded basis, with the linear part of all that is applied to its output."""
     site = lm.structure.blocks[layer].attention
     matrix = lm.weights.W_O[layer]
     if basis == "folded":
@@ -212,7 +212,7 @@ def _embedding_output(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_model"
 def unembedding(
     lm: Decoder, basis: HeadBasis = "raw", ids: Tensor | None = None, *, centre: bool = False
 ) -> Float[Tensor, "d_model token"]:
-    """Return W_U, or some columns; folded, it includes the final norm's gain and centring and the logit scale.
+    """Return W_U, or some columns; in the folded basis, times the final norm's gain and centring and the logit scale.
 
     Args:
         ids: tokens; the whole vocabulary when None.

@@ -127,7 +127,7 @@ class LowRank:
         return by_modulus(torch.linalg.eigvals(core))
 
     def svd(self) -> Svd:
-        """Thin singular value decomposition in float64: QR of both factors, then of the (r, r) middle."""
+        """Return the thin SVD in float64, computed by QR of both factors and SVD of an (r, r) matrix."""
         q_left, r_left = torch.linalg.qr(self.left.double())
         q_right, r_right = torch.linalg.qr(self.right.double().mT)
         U, S, Vh = torch.linalg.svd(r_left @ r_right.mT, full_matrices=False)

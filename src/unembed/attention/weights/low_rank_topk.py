@@ -94,7 +94,7 @@ def top(
 def _merged(
     best: Tensor, places: Tensor, block: Tensor, corner: tuple[int, int], k: int, floor: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the k best of the known entries and of those in a block that exceed the floor."""
+    """Merge the best entries so far with those of a block that exceed `floor`, and return the k best."""
     flat = block.flatten()
     if floor == -torch.inf:
         found = flat.topk(min(k, flat.numel())).indices

@@ -45,7 +45,8 @@ def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> 
 def rotated(lm: D, seed: int = 0) -> D:
     """Return a copy of the model with a randomly rotated stream; it computes the same outputs.
 
-    Where the unembedding is the embedding, the copy has one of each, so that the final norm's gain can be folded.
+    Where the unembedding shares the weights of the embedding, the copy has two separate matrices, so that the final
+    norm's gain can be folded.
 
     Raises:
         InvalidInput: the stream cannot be rotated, as for `rotate_stream`.
@@ -170,7 +171,7 @@ def _check_rotatable(lm: Decoder, copied: bool = False) -> None:
 
 
 def _level(norm: Norm, R: Tensor) -> None:
-    """Set a norm's gain to 1, and its bias to what keeps outputs the same after folding the gain and rotating."""
+    """Set a norm's gain to 1; divide its bias by the gain and rotate it, so that outputs stay the same."""
     gain, module = norm.gain.double(), norm.module
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if isinstance(bias, Tensor):

@@ -22,7 +22,7 @@ from unembed.models.norms import Norm
 from unembed.stream.run import Run
 
 _ENTRY, _MIDDLE, _EXIT = range(3)
-"""The places in a block where it multiplies the stream, in order."""
+"""The three places in a block at which it may multiply the stream, in order."""
 
 
 def rescales_channels(lm: Decoder) -> bool:
