@@ -20,9 +20,9 @@ from torch import Tensor
 from unembed.concepts.token_classes import COUNTED, MIN_TOKENS, Classes
 
 MAX_EXPECTED = 1.0
-"""Bound on the mean number of concepts in a list of random tokens; for 1.0, lists from wren's vocabulary have 0.02."""
+"""Bound on the mean number of concepts in a list of random tokens; with 1.0, lists from wren's vocabulary have 0.02."""
 DUPLICATE_OVERLAP = 0.6
-"""Two classes are the same concept if they share more than this part of the union of their tokens."""
+"""Two classes are the same concept if they share more than this fraction of the union of their tokens."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Concept:
     kind: str
     """semantic, syntactic, names, stopwords, form or embedding; see `unembed.concepts.token_classes`."""
     members: tuple[int, ...]
-    """Ids of the tokens that share it, in the order of the list."""
+    """Ids of the list's tokens that belong to the class, in the order of the list."""
     score: float
     """-log10 of the expected number of such classes in a list of random tokens."""
     evidence: str
     class_size: int
-    """Tokens of the whole vocabulary in the class."""
+    """Number of tokens of the whole vocabulary in the class."""
 
     @property
     def counted(self) -> bool:

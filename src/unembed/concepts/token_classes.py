@@ -28,9 +28,10 @@ KINDS = ("semantic", "syntactic", "names", "stopwords", "form", "embedding")
 COUNTED = ("semantic", "syntactic", "names")
 """Kinds that count as concepts, as in the papers."""
 MIN_TOKENS = 4
-"""Tokens that make a pattern (Geva et al. 2022, appendix A.2)."""
+"""Smallest number of tokens that make a pattern (Geva et al. 2022, appendix A.2)."""
 MIN_INFORMATION = 3.5
-"""Smallest information content, in bits, of a WordNet class: a larger class would contain a tenth of all words."""
+"""Smallest information content, in bits, of a WordNet class: classes with less contain about a tenth of all words or
+more."""
 _RARE_SENSE = 0.1
 _CLOSED = {name: frozenset(words.split()) for name, words in CLOSED.items()}
 _GIVEN_NAMES = frozenset(GIVEN_NAMES.split())
@@ -48,7 +49,7 @@ class Classes:
     evidence: tuple[str, ...]
     """Where the class comes from: "WordNet person.n.1", "ending -ly", "embedding"."""
     sizes: Int[np.ndarray, " class"]
-    """Tokens of the vocabulary in each class."""
+    """Number of tokens of the vocabulary in each class."""
     starts: Int[np.ndarray, " token_and_one"]
     classes: Int[np.ndarray, " pair"]
     """The classes of token t are `classes[starts[t]:starts[t + 1]]`."""

@@ -17,7 +17,7 @@ SHORTEST_UNSPACED = 4
 
 @dataclass(frozen=True)
 class CleanToken:
-    """A token without surrounding spaces, and what it is."""
+    """A token without surrounding spaces, its kind, and its word if it is one."""
 
     text: str
     """Without the spaces around it."""
@@ -28,7 +28,7 @@ class CleanToken:
 
 
 def clean(tokens: Sequence[str]) -> list[CleanToken]:
-    """Return what each token of a vocabulary is.
+    """Return the kind of every token of a vocabulary, and the word that it is, if any.
 
     A token of letters only is a word if it begins with a space or a capital letter. In lower case without a space, it
     is a piece of a word ("ation"), unless the vocabulary also has it with a space and it has at least

@@ -155,7 +155,7 @@ def vector_concepts(
 def _carried(
     lm: Decoder, vectors: Float[Tensor, "vector d_model"], layers: Sequence[int] | None, basis: Basis
 ) -> tuple[Float[Tensor, "vector d_model"], Basis]:
-    """Carry vectors to the final stream if the basis is "jacobian"; return them and the basis to read them in."""
+    """Map vectors by the lens to the final stream if the basis is "jacobian"; return them with their new basis."""
     if basis != "jacobian":
         return vectors, basis
     if layers is None:

@@ -34,7 +34,7 @@ CLOSED = {
     "billion trillion dozen",
     "ordinal words": "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth twentieth",
 }
-"""Name of the class and its words."""
+"""Classes of function words: the name of the class, and its words."""
 
 _MEANINGFUL = {"number words", "ordinal words", "linking adverbs", "adverbs of degree", "adverbs of time"}
 _FURTHER = "just very too so now then here there once only same such own further again"
@@ -82,6 +82,6 @@ SUFFIXES = {
     "words in -er or -or": ("er", "or"),
     "adverbs in -ly": "ly",
 }
-"""Derivation: name of the class and the ending its words have."""
+"""Classes of derived words: the name of the class, and the ending (or endings) of its words."""
 
 PREFIXES = ("un", "re", "dis", "mis", "over", "under", "inter", "anti", "non", "pre", "out", "sub", "super")

@@ -48,7 +48,7 @@ class WordNet:
     names: list[str]
     """`city.n.1`: first word, part of speech (n, v, a, r), number of the sense."""
     files: Int[np.ndarray, " synset"]
-    """Number of the lexicographer's file."""
+    """For each synset, the number of its lexicographer file: an index into `LEXICOGRAPHERS`."""
     above: list[tuple[int, ...]]
     """Hypernyms; for a satellite adjective, the adjective that it is similar to."""
     instance: list[bool]
