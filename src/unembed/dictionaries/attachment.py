@@ -230,7 +230,7 @@ class AttachedDictionary:
             layer, index = self.feature(edit.layer, as_int("feature", edit.index))
             changes.setdefault(layer, []).append(replace(edit, layer=layer, index=index))
         waiting: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        """By the layer written to, by how much features change and their values."""
+        """For each layer written to: pairs of the changes of features and the value vectors of these features."""
 
         def read_features(x: Tensor, layer: int) -> None:
             part = self.part(layer)
@@ -270,8 +270,8 @@ class AttachedDictionary:
 def _on(lm: Decoder, part: Dictionary, layer: int) -> Dictionary:
     """Adapt a dictionary to this model's norms.
 
-    If it was trained on the norm's output before gain and bias, these are folded into its encoder. It centres
-    activations only if the model's norms do.
+    If it was trained on the norm's output before gain and bias, these are folded into its encoder. The mean over
+    channels is subtracted only if the model's norms subtract it.
     """
     if part.centred and not (lm.structure.final_norm is not None and lm.structure.final_norm.centred):
         part = replace(part, centred=False)  # TransformerLens centres only models whose norms do

@@ -31,7 +31,7 @@ class Dictionary:
     W_enc: Float[Tensor, "d_in feature"]
     b_enc: Float[Tensor, " feature"]
     W_dec: tuple[Float[Tensor, "feature d_out"], ...]
-    """By layer written to, counted from the one that is read."""
+    """One matrix for each layer written to; the first is for the layer that is read."""
     b_dec: Float[Tensor, " d_out"]
     """Added to the reconstruction of the layer that is read."""
     activation: str
@@ -47,10 +47,10 @@ class Dictionary:
     writes: str = "resid_post"
     """The capture point that is reconstructed; in a transcoder, not the point that it reads."""
     layer: int | None = None
-    """The layer it was trained on, where its files name it."""
+    """The layer it was trained on; None if its files do not name one."""
     name: str = "dictionary"
     without_gain: bool = False
-    """Whether it reads the norm's output before the norm's gain and bias; `for_norm` takes that into the encoder."""
+    """Whether it reads the norm's output before the norm's gain and bias; `for_norm` folds both into the encoder."""
     centred: bool = False
     """Whether it was trained on activations from which their mean over channels was subtracted."""
 
@@ -113,7 +113,7 @@ class Dictionary:
         """Return the same dictionary for a norm's output after gain and bias, by encoding (x - bias) / gain.
 
         Raises:
-            InvalidInput: a channel's gain is zero, so that what was before it cannot be computed.
+            InvalidInput: a channel's gain is zero, so the encoder cannot divide by it.
         """
         if not bool((gain != 0).all()):
             raise InvalidInput(

@@ -28,7 +28,7 @@ from unembed.results import make_folder, writing
 WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
 _PARAMS = ("params.npz", "params.safetensors")
 _ARCHITECTURES = {"relu": "standard", "jumprelu": "jumprelu", "topk": "topk", "gated": "gated"}
-"""What SAELens calls a dictionary of each activation."""
+"""For each activation function, SAELens' name of a dictionary with it."""
 _POINTS = {
     "hook_resid_pre": "resid_pre",
     "hook_resid_mid": "resid_mid",
@@ -42,7 +42,7 @@ _POINTS = {
 """The capture point of each of TransformerLens' hook names; `hook_mlp_in` is what enters the norm before the FFN."""
 _HOOK = re.compile(r"blocks\.(\d+)\.(.+)")
 _IN_PATH = {"res": "resid_post", "mlp": "mlp_out", "transcoder": "mlp_in"}
-"""Gemma Scope's repositories are named after the point that they read."""
+"""The capture point that a dictionary reads, by a word in the name of its Gemma Scope repository."""
 
 
 def open_dictionary(source: str | Path, folder: str | None = None) -> Dictionary | tuple[Dictionary, ...]:

@@ -25,7 +25,7 @@ _CHANGING = (
     *("normalize_activations", "rescale_acts_by_decoder_norm", "reshape_activations", "hook_head_index"),
     *("noise_scale", "use_error_term"),
 )
-"""Fields that change what the features are, with any value but none."""
+"""Fields that change the features if they have any value other than those in `_NOTHING`."""
 
 
 @dataclass(frozen=True)

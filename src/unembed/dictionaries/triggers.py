@@ -39,7 +39,7 @@ class TopFeatures(Reducer):
         return [(self._dictionary.reads, self.layer)]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Update the lists."""
+        """Update the lists of largest activations with those of a batch."""
         columns = BatchColumns(batch, batch.counted, tensor.device)
         if columns.n:
             self._lists.offer(self._dictionary.encode(columns.of(tensor)), 1, columns)
