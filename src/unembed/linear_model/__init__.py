@@ -1,1 +1,1 @@
-"""A linear model of one run: the model's forward pass, with gradients by rules that pass relevance backward."""
+"""A linear model of one run: the model's own forward pass, with gradients from rules that pass relevance back."""

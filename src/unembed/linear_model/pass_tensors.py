@@ -118,8 +118,8 @@ class OtherNodes:
 
     Attributes:
         layers: the layers whose memories are replaced.
-        hooks: given the pass, returns callbacks that receive activations, and hooks that replace activations by the
-            nodes; both by capture point and layer.
+        hooks: a function of the pass that returns two dicts by capture point and layer: callbacks that receive
+            activations, and hooks that replace activations by the nodes.
     """
 
     layers: Set[int]
