@@ -15,6 +15,7 @@ import unembed
 from tests.browser.axe_rules import assert_no_violation
 from tests.browser.conftest import Served, address
 from tests.sweeps.recorder import lettered
+from unembed.trace import TraceSettings, trace_view
 
 TEXT = "the cat sat"
 AT = f"#/trace?prompt={TEXT.replace(' ', '+')}"
@@ -64,7 +65,9 @@ def test_the_answer_is_within_one_screen_with_all_layers(page):
     diagram = page.get_by_role("group", name="Where in the model")
     expect(diagram.get_by_role("button")).to_have_count(60)
     assert diagram.evaluate("el => el.scrollWidth <= el.clientWidth")
-    for part in (page.get_by_role("region", name="Prediction"), diagram, page.get_by_role("grid")):
+    flow = page.get_by_role("region", name="Flow")
+    expect(flow.get_by_role("button", name="Draw the flow")).to_be_visible()
+    for part in (page.get_by_role("region", name="Prediction"), diagram, flow, page.get_by_role("grid")):
         box = part.bounding_box()
         assert box is not None and box["y"] + box["height"] < 870, part  # where the status line begins
     assert page.get_by_role("grid").evaluate("el => el.scrollHeight <= el.clientHeight")
@@ -209,6 +212,25 @@ def test_a_laboratory_is_that_of_its_address_by_link_and_after_back(opened, deep
     expect(tabs.get_by_role("radio").first).to_have_attribute("aria-checked", "true")
     page.go_back()
     expect(tabs.get_by_role("radio", name="Early exit")).to_have_attribute("aria-checked", "true")
+
+
+def test_heads_and_memories_show_which_tokens_they_move_measured(page, deep):
+    lm = deep.session.lm
+    card = page.get_by_role("region", name="Logit attribution")
+    settings = TraceSettings(TEXT, -1, 10, None, False, (), None)
+    found, _ = trace_view(lm, settings, layer=None, memories=5, token=None, point=None, tracing=lm.trace)
+    assert found.heads is not None and found.memories is not None
+    heads = [(row.name, row.effect, row.without, row.moved) for row in found.heads.rows[:3]]
+    memories = [(row.name, row.score or 0.0, row.without, row.moved) for row in found.memories.rows[:3]]
+    for kind, rows in (("Head", heads), ("Memory", memories)):
+        card.get_by_role("radio", name=kind, exact=True).click()
+        for name, effect, without, moved in rows:
+            assert moved is not None and without is not None
+            verb, tokens = ("lowers", moved.lowered) if effect < 0 else ("raises", moved.raised)
+            shown = card.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+            expect(shown).to_contain_text(f"{100 * without:.1f} %")
+            if tokens:
+                expect(shown).to_contain_text(f"{verb} {tokens[0].replace(' ', '·')}")
 
 
 def test_a_figure_by_source_has_its_own_heading(page):

@@ -108,6 +108,7 @@ def trace_view(
         parts = at.decisive_parts(pair)
         described = {(one.layer, one.index): one.description for one in own.get("described", ())}
         own["findings"] = _findings(at, settings, parts, described, shown)
+        shown = [dataclasses.replace(one, sub_updates=parts.with_measured(one.sub_updates)) for one in shown]
         own |= {"heads": parts.heads, "removed": len(parts.removals)}
         if settings.basis == "final":
             own["moves"] = describe_events(lm, trace.rank_changes(target, position))

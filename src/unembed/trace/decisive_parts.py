@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unembed.errors import UnembedError
 from unembed.trace.prompt_heads import HeadEffects, head_effects
 from unembed.trace.removals import Part, PartKind, ReadBy, Removal, Removals
-from unembed.trace.view import HeadEffectsView, HeadEffectView, HeadSource
+from unembed.trace.view import HeadEffectsView, HeadEffectView, HeadSource, SubUpdateView
 
 if TYPE_CHECKING:
     from unembed.logit_attribution import Attribution
@@ -45,6 +45,10 @@ class DecisiveParts:
         """Return the fields of a view that removing a component (head, memory ...) gives; empty if it was not."""
         found = next((one for one in self.removals if one.part.key == (kind, layer, index)), None)
         return {} if found is None else {"without": found.probability, "moved": found.tokens}
+
+    def with_measured(self, rows: Sequence[SubUpdateView]) -> list[SubUpdateView]:
+        """Return memories with what removing each changed, where it was removed."""
+        return [replace(row, **self.measured("memory", row.layer, row.index)) for row in rows]
 
 
 def decisive_parts(

@@ -180,8 +180,7 @@ class ShownPosition:
     def memories(self, effects: MemoryEffects, parts: DecisiveParts) -> MemoriesView:
         """Return the effects of memories, each with its top trigger and the target's probability without it."""
         rows, always_on = self._with_triggers(effects.rows), self._with_triggers(effects.always_on)
-        rows = [dataclasses.replace(row, **parts.measured("memory", row.layer, row.index)) for row in rows]
-        return MemoriesView(rows, always_on, effects.others, effects.others_effect, effects.total)
+        return MemoriesView(parts.with_measured(rows), always_on, effects.others, effects.others_effect, effects.total)
 
     def attribution(self, by: By, writers: int) -> AttributionView:
         """Return all components in the order of the forward pass if they are few, else the largest contributions.

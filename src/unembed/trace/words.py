@@ -10,6 +10,7 @@ from unembed.errors import Unsupported
 from unembed.models.named_tokens import Token
 from unembed.names import head_name
 from unembed.results import visible
+from unembed.trace.settling import READERS
 from unembed.trace.view import EventView
 
 if TYPE_CHECKING:
@@ -64,20 +65,23 @@ def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
 def event_views(trace: Trace, position: int | None = None) -> list[EventView]:
     """Return the events at one position or at all; none if the model has no FFN."""
     try:
-        return describe_events(trace.lm, trace.events(position))
+        reader = "" if trace.basis == "final" else READERS["final"]
+        return describe_events(trace.lm, trace.events(position), reader)
     except Unsupported:
         return []
 
 
-def describe_events(lm: Decoder, events: Sequence[Event]) -> list[EventView]:
-    """Describe events in words, with their tokens' texts."""
+def describe_events(lm: Decoder, events: Sequence[Event], reader: str = "") -> list[EventView]:
+    """Describe events in words, with their tokens' texts; name the lens by which they are found if it is given."""
     texts = lm.token_strings([event.token for event in events])
-    return [_event_view(lm, event, text) for event, text in zip(events, texts, strict=True)]
+    return [_event_view(lm, event, text, reader) for event, text in zip(events, texts, strict=True)]
 
 
-def _event_view(lm: Decoder, e: Event, text: str) -> EventView:
+def _event_view(lm: Decoder, e: Event, text: str, reader: str) -> EventView:
     update = {"ffn": "FFN", "embedding": "embedding"}.get(e.cause) or lm.mixer_name(e.layer)
     plain = EventView(e.kind, e.layer, e.position, e.token, text, e.rank_before, e.rank_after, e.cause, update=update)
-    kind = "" if e.kind in ("rise", "fall") else f" ({e.kind})"
-    sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{kind}."
+    notes = [] if e.kind in ("rise", "fall") else [e.kind]
+    notes += [f"by {reader}"] if reader else []
+    note = f" ({', '.join(notes)})" if notes else ""
+    sentence = f"{plain.place[0].upper()}{plain.place[1:]}: {visible(text)} {plain.happened}{note}."
     return dataclasses.replace(plain, sentence=sentence)

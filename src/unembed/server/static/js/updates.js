@@ -1,7 +1,7 @@
 /** Writers of a layer or of the whole model as a table, one line each: memories (FFN neurons), heads, or both. */
 import * as api from "./api.js";
 import { append, button, fill, fixed, h, many, percent, places, sumOf } from "./dom.js";
-import { visible } from "./islands/tokens.js";
+import { token, visible } from "./islands/tokens.js";
 import { indexed, nameOf } from "./names.js";
 import { bareTable, link, pane, toks } from "./parts.js";
 import { asText } from "./question.js";
@@ -40,11 +40,15 @@ export function updatesTable(el, rows, view, /** @type {any} */ { order = "effec
   const effect = (u) => (order === "deviation" ? (u.deviation ?? u.score) : u.score);
   const digits = places(rows.map(effect));
   const coefficients = places(rows.filter((u) => !isHead(u)).map((u) => u.coefficient));
+  const isMeasured = rows.some((u) => (u.without ?? null) !== null);
   const table = (list) => {
     const largest = Math.max(...list.map((u) => Math.abs(effect(u))), 1e-9);
-    const lines = list.map((u) => line(u, effect(u), largest, { digits, coefficients }));
-    const head = headings(order, view).map(([text, cls, title]) => h("th", { scope: "col", class: cls, title }, text));
+    const lines = list.map((u) => line(u, effect(u), largest, { digits, coefficients, isMeasured }));
+    const head = headings(order, view, { isMeasured, isOfHeads: list.every(isHead) }).map(([text, cls, title]) =>
+      h("th", { scope: "col", class: cls, title }, text),
+    );
     const made = bareTable("table.updates", head, lines);
+    made.classList.toggle("of-heads", isMeasured && list.every(isHead));
     made.style.setProperty("--longest", String(Math.max(6, ...list.map((u) => id(u).length))));
     return h("div.updates-box", made);
   };
@@ -61,25 +65,58 @@ export function updatesTable(el, rows, view, /** @type {any} */ { order = "effec
 }
 
 /** Each column's name, class and title. */
-function headings(order, view) {
+function headings(order, view, { isMeasured, isOfHeads }) {
   const deviates = order === "deviation";
   const on = `on ${asText(view)}, in logits${deviates ? ", less the effect of the mean coefficient" : ""}`;
   const promoted =
     "its name where it has one, and the tokens that it promotes at this coefficient; where its effect is negative, those " +
     "that it suppresses";
+  const [target] = asText(view).split(" over ");
   return [
     ["Writer", ""],
-    ["Coefficient", "n wide-only", "after the activation function; in gated layers gate × up"],
-    ["Share", "n wide-only", "|coefficient| × value norm over the sum of the layer's; of a head, its norm"],
+    isMeasured && isOfHeads
+      ? ["Reads", "n wide-only", "the token from which most of its effect comes, and the head's attention to it"]
+      : ["Coefficient", "n wide-only", "after the activation function; in gated layers gate × up"],
+    isMeasured
+      ? ["Without", "n wide-only", `the probability of ${target} when this writer alone writes nothing here`]
+      : ["Share", "n wide-only", "|coefficient| × value norm over the sum of the layer's; of a head, its norm"],
     [deviates ? "Beyond the mean" : "Effect", "n", on],
     ["", "meter-cell"],
-    ["Promotes", "", promoted],
+    isMeasured ? ["Tokens", "", MOVED] : ["Promotes", "", promoted],
     [h("span.hidden", "Edit"), ""],
   ];
 }
 
+/** What the column of tokens has where some writers were removed one at a time. */
+const MOVED =
+  "its name where it has one; raises, lowers: the likely tokens that it moves most, measured without it; promotes, " +
+  "suppresses: what its value vector reads as, not measured";
+
+/** The tokens that a writer moves towards its effect: measured, else by reading. */
+function moves(u, isMeasured) {
+  const { raised = [], lowered = [] } = u.moved ?? {};
+  const down = u.score < 0;
+  if (raised.length || lowered.length) {
+    const [verb, list] = (down ? lowered.length : !raised.length) ? ["lowers ", lowered] : ["raises ", raised];
+    return [h("small", verb), toks(list, 8)];
+  }
+  const verb = down ? "suppresses " : isMeasured && "promotes ";
+  return (
+    u.top_tokens && [
+      verb && h("small.faint", verb),
+      toks(u.coefficient < 0 === down ? u.top_tokens : u.bottom_tokens, 8),
+    ]
+  );
+}
+
+/** The token that a head reads most of its effect from, with its attention weight there. */
+function reads({ sources = [] }) {
+  const most = [...sources].sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect))[0];
+  return most ? [token(most.token), ` ${percent(most.weight)}`] : "";
+}
+
 /** The row of one writer with effect `e`. */
-function line(u, e, largest, { digits, coefficients }) {
+function line(u, e, largest, { digits, coefficients, isMeasured }) {
   const kind = kindOf(u);
   const name = nameOf(u, kind);
   const width = `${Math.max(1, (Math.abs(e) / largest) * 50)}%`;
@@ -89,15 +126,11 @@ function line(u, e, largest, { digits, coefficients }) {
   });
   const row = h("tr.sub-update", [
     h("td.writer", link(u, kind)[0]),
-    h("td.n.wide-only", kind === "head" ? "" : fixed(u.coefficient, coefficients)),
-    h("td.n.wide-only", percent(u.share)),
+    h("td.n.wide-only", kind === "head" ? reads(u) : fixed(u.coefficient, coefficients)),
+    h("td.n.wide-only", isMeasured ? (u.without === null ? "" : percent(u.without)) : percent(u.share)),
     h("td.n.effect", fixed(e, digits, true)),
     h("td.meter-cell", { "aria-hidden": "true" }, h("span.meter", bar)),
-    h("td.toks", [
-      name && h("span.name", { dir: "auto", title: name }, name),
-      u.score < 0 && h("small.faint", "suppresses "),
-      toks(u.coefficient < 0 === u.score < 0 ? u.top_tokens : u.bottom_tokens, 8),
-    ]),
+    h("td.toks", [name && h("span.name", { dir: "auto", title: name }, name), moves(u, isMeasured)]),
     h("td.acts", [
       kind === "memory" &&
         button("⋯", (event) => opened(event.currentTarget, row, u), "quiet", {
@@ -125,10 +158,17 @@ function opened(control, row, u) {
   row.after(h("tr.more", h("td", { colspan: columns }, body)));
   return pane(body, async () => {
     const name = nameOf(u);
-    const ends = Object.entries({ promotes: u.top_tokens, suppresses: u.bottom_tokens });
+    const { raised, lowered } = u.moved ?? {};
+    const ends = Object.entries({
+      raises: raised,
+      lowers: lowered,
+      promotes: u.top_tokens,
+      suppresses: u.bottom_tokens,
+    });
+    const filled = ends.filter(([, list]) => list?.length);
     fill(body, [
       name && h("p", h("b", name)),
-      ends.map(([end, list]) => h("p", h("span.soft", `${end} `), toks(list, 10))),
+      filled.map(([end, list]) => h("p", h("span.soft", `${end} `), toks(list, 10))),
     ]);
     if (!indexed()) return;
     const query = { top: 2, context: 16 };

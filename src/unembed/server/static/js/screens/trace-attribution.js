@@ -1,5 +1,5 @@
 /** The logit, or the difference of two, as a sum of writers: by component, head, memory or source token. */
-import { boxes, fill, h, many, num, tickBox } from "../dom.js";
+import { boxes, fill, h, many, num, sumOf, tickBox } from "../dom.js";
 import { answered, attribution, card, choice, effectsTable, pane } from "../parts.js";
 import { inWords, questionQuery } from "../question.js";
 import { state, turn } from "../state.js";
@@ -32,6 +32,7 @@ export function attributionPane(t, { api, live }) {
     const isTotal = effects && split !== "source";
     if (!isTotal && split === "component") attribution(box, view.attributions[0], data.tokens);
     else if (!isTotal && split === "memory" && view.memories) drawMemories(box, view);
+    else if (!isTotal && split === "head" && view.heads?.rows.some((one) => one.without !== null)) drawHeads(box, view);
     else if (live()) return;
     else if (isTotal)
       await answered(
@@ -55,6 +56,30 @@ const totalEffects = ({ rows }, view) => [
   ]),
 ];
 
+/** The heads with the largest effects, each with what was measured without it, and the sum of all others. */
+function drawHeads(box, view) {
+  const { rows, others, others_effect } = view.heads;
+  const list = h("div");
+  const after = [[many(others, "other head"), others_effect]];
+  const sum = sumOf(rows, (row) => row.effect) + others_effect;
+  updatesTable(
+    list,
+    rows.map((row) => ({ ...row, index: row.head, score: row.effect })),
+    view,
+    { after },
+  );
+  fill(box, [list, sumLine(sum, "heads", view)]);
+}
+
+/** The sum of all writers of a kind, next to what is explained. */
+const sumLine = (sum, kind, view) =>
+  h("p.row.soft", [
+    h("span", [
+      ["Sum ", h("b", num(sum)), ` of all ${kind}; with the other writers `],
+      [h("b", num(view.attributions[0].total)), " = ", inWords(view)],
+    ]),
+  ]);
+
 /** The memories with the largest effects, the always-on ones folded, and the sum of all others. */
 function drawMemories(box, view) {
   const { rows, always_on, others, others_effect, total } = view.memories;
@@ -65,6 +90,5 @@ function drawMemories(box, view) {
     order,
     after: [[rest, order === "effect" ? others_effect : null]],
   });
-  const sum = ["Sum ", h("b", num(total)), " of all memories; with the other writers "];
-  fill(box, [list, h("p.row.soft", h("span", sum, h("b", num(view.attributions[0].total)), " = ", inWords(view)))]);
+  fill(box, [list, sumLine(total, "memories", view)]);
 }

@@ -5,13 +5,14 @@ import { go } from "../state.js";
 
 /** `{el, reset, destroy}`; `position()`: where the prediction is; `live()` replaces the bundled example, if it is shown. */
 export function flowCard(page, { position, live }) {
-  const [box] = boxes("div");
+  const [box, start] = boxes("div", "div.row");
   /** @type {any} */ let drawn = null;
 
   async function draw() {
     if (live()) return;
     const { flowPane } = await import("./flow-pane.js");
     drawn = flowPane(page, position);
+    start.hidden = true;
     fill(box, drawn.el);
     await drawn.load();
   }
@@ -20,24 +21,17 @@ export function flowCard(page, { position, live }) {
     if (drawn) page.api.cancel("flow");
     drawn?.destroy();
     drawn = null;
-    fill(box, [
-      h("div.row", [
-        button("Draw the flow", draw, "btn"),
-        h(
-          "span.faint",
-          "Which heads and memories (FFN neurons) at which tokens produce the prediction: found, and tested",
-        ),
-      ]),
-    ]);
+    fill(box);
+    start.hidden = false;
   }
 
-  reset();
+  const title = "Find which heads and memories (FFN neurons) produce the prediction, at which tokens, and test them";
+  fill(start, [
+    h("span.faint", "which parts produce the prediction, at which tokens"),
+    button("Draw the flow", draw, "btn small", { title }),
+  ]);
   return {
-    el: card(
-      "Flow",
-      button("Open", () => go({ screen: "flow" }), "quiet"),
-      box,
-    ),
+    el: card("Flow", [start, button("Open", () => go({ screen: "flow" }), "quiet")], box),
     reset,
     destroy: reset,
   };

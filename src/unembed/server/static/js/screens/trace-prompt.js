@@ -88,6 +88,7 @@ export function promptPane({ api, model }, onsame) {
       if (box.value === before && before !== text && free) box.value = text;
       if (chatBox) chatBox.firstChild.checked = !!state().chat;
       fill(start, !state().prompt && welcome());
+      if (anew) /** @type {HTMLDetailsElement} */ (examples).open = !state().prompt;
     },
     /** Show the number of tokens of the trace, and whether it misses the chat template. */
     showTrace(data) {

@@ -17,7 +17,7 @@ const BIG = 8;
 
 /** A model of more layers than this is shown without its quiet ones, in so many rows. */
 const MANY_LAYERS = 16;
-const SHOWN_ROWS = 9;
+const SHOWN_ROWS = 7;
 /** Ranks beyond this are all the same to a reader: early readings are of tokens by chance. */
 const FAR = 1000;
 const SIGNS = { saturation: "◆", elimination: "✕", "a big rise": "▲", "a big fall": "▼" };
