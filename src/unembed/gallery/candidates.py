@@ -7,7 +7,7 @@ their score needs, and in full for the best ones. The scores are the same as if 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -60,15 +60,8 @@ class Candidate:
     concept_tokens: tuple[int, ...] = ()
     pattern: str | None = None
     """What the triggers share, in words."""
-    evidence: dict[str, Evidence | None] | None = None
-    """By ingredient; None where it was not measured."""
-
-    @property
-    def found(self) -> dict[str, Evidence | None]:
-        """Return the evidence found so far."""
-        if self.evidence is None:
-            self.evidence = dict.fromkeys(INGREDIENTS)
-        return self.evidence
+    found: dict[str, Evidence | None] = field(default_factory=lambda: dict.fromkeys(INGREDIENTS))
+    """The evidence found so far, by ingredient; None where it was not measured."""
 
     @property
     def score(self) -> float:
@@ -82,9 +75,9 @@ class Candidate:
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Candidate:
         """Build a candidate from what `to_dict` returned."""
-        values = {field.name: row[field.name] for field in fields(cls)}
+        values = {f.name: row[f.name] for f in fields(cls)}
         values["promoted"], values["concept_tokens"] = tuple(row["promoted"]), tuple(row["concept_tokens"])
-        values["evidence"] = {name: one and Evidence(**one) for name, one in row["evidence"].items()}
+        values["found"] = {name: one and Evidence(**one) for name, one in row["found"].items()}
         return cls(**values)
 
     def described(self, lm: Decoder) -> MemoryEvidence:

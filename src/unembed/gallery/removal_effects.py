@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -119,22 +120,28 @@ def _before(
 
     The cache is None if it cannot be used to run the last token of a prefix again.
     """
-    ids, mask = padded(lm, texts)
-    arguments = forward_arguments(lm, mask)
-    if accepts_argument(lm, "past_key_values") and accepts_argument(lm, "position_ids"):
-        arguments["use_cache"] = True
-    if accepts_argument(lm, "logits_to_keep"):
-        arguments["logits_to_keep"] = 1
-    last: list[Tensor] = []
-    captures: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): lambda t: last.append(t.clone())}
-    with attach_hooks(lm, captures) as current:
-        out = lm.hf(ids, **arguments, **current.arguments)
+    is_cached = accepts_argument(lm, "past_key_values") and accepts_argument(lm, "position_ids")
+    out, last = _run(lm, texts, {}, {"use_cache": True} if is_cached else {})
     rows, columns = [one.row for one in places], [one.position for one in places]
     cache = getattr(out, "past_key_values", None)
     plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
     # For a model on several devices, the layers of the cache are on different devices, which is not supported here.
     plain = plain and len({parameter.device for parameter in lm.hf.parameters()}) == 1
-    return _promoted(logits_of(lm, last[0][rows, columns]), places), cache if plain else None
+    return _promoted(logits_of(lm, last[rows, columns]), places), cache if plain else None
+
+
+def _run(
+    lm: Decoder, texts: Sequence[Tensor], hooks: dict[tuple[str, int], Hook], options: dict[str, Any]
+) -> tuple[Any, Float[Tensor, "text pos d_model"]]:
+    """Run whole texts, and return the model's output and the stream after the last layer."""
+    ids, mask = padded(lm, texts)
+    arguments = forward_arguments(lm, mask) | options
+    if accepts_argument(lm, "logits_to_keep"):
+        arguments["logits_to_keep"] = 1
+    last: list[Tensor] = []
+    captures: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): lambda t: last.append(t.clone())}
+    with attach_hooks(lm, captures, hooks=hooks) as current:
+        return lm.hf(ids, **arguments, **current.arguments), last[0]
 
 
 def _last_token(
@@ -170,16 +177,9 @@ def _last_token(
 
 def _whole(lm: Decoder, places: Sequence[_At]) -> Float[Tensor, " removal"]:
     """Return the total probability of the promoted tokens with the memory removed, by running whole prefixes."""
-    ids, mask = padded(lm, [one.removal.ids for one in places])
-    rows, columns = range(len(places)), [one.position for one in places]
-    last: list[Tensor] = []
-    captures: dict[tuple[str, int], Callback] = {("resid_post", lm.n_layers - 1): lambda t: last.append(t.clone())}
-    arguments = forward_arguments(lm, mask)
-    if accepts_argument(lm, "logits_to_keep"):
-        arguments["logits_to_keep"] = 1
-    with attach_hooks(lm, captures, hooks=_silenced(places, columns)) as current:
-        lm.hf(ids, **arguments, **current.arguments)
-    return _promoted(logits_of(lm, last[0][list(rows), columns]), places)
+    columns = [one.position for one in places]
+    _, last = _run(lm, [one.removal.ids for one in places], _silenced(places, columns), {})
+    return _promoted(logits_of(lm, last[range(len(places)), columns]), places)
 
 
 def _promoted(logits: Float[Tensor, "removal d_vocab"], places: Sequence[_At]) -> Float[Tensor, " removal"]:

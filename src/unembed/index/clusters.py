@@ -61,7 +61,7 @@ class ClusterView:
 
 def n_clusters_of(lm: Decoder) -> int:
     """Return the number of clusters: one for every ten value vectors."""
-    return max(1, sum(lm.n_memories_of(n) for n in range(lm.n_layers)) // 10)
+    return max(1, lm.n_memories // 10)
 
 
 def stored_clusters(lm: Decoder, files: IndexFiles) -> ValueClusters | None:
@@ -105,7 +105,7 @@ def cluster_view(lm: Decoder, clusters: ValueClusters | None, layer: int, index:
         OutOfRange: there is no such memory.
     """
     layer, index = lm.memory(layer, index)
-    values, cut = sum(lm.n_memories_of(n) for n in range(lm.n_layers)), n_clusters_of(lm)
+    values, cut = lm.n_memories, n_clusters_of(lm)
     if clusters is None:
         return ClusterView(SCHEMA, layer, index, values, cut, "average", None, 0, None, [], [], 0, [])
     number = clusters.of(layer, index)

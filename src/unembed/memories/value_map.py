@@ -86,7 +86,7 @@ def value_map(
     """
     lm = require_decoder(lm)
     shown = positive_int("max_points", max_points)
-    total = sum(lm.n_memories_of(layer) for layer in range(lm.n_layers))
+    total = lm.n_memories
     if not total:
         raise Unsupported(f"{lm.name} has no values to map", why="no layer has an FFN without experts")
     rows = np.unique(np.linspace(0, total - 1, min(total, shown)).round().astype(np.int64))

@@ -152,10 +152,7 @@ def value_ends(
     hidden = None if show_unlearned else lm.unlisted
     chosen = basis_or_default(lm, basis, "raw")
 
-    def both_ends(values: Tensor, layer: int, k: int) -> tuple[TopTokens, TopTokens]:
-        return _ends(lm, values, layer, k, chosen, hidden)
-
-    ends = _read_all(lm, k, layers, both_ends, 2, progress)
+    ends = _read_all(lm, k, layers, lambda values, n, k: _ends(lm, values, n, k, chosen, hidden), 2, progress)
     provenance = lm.provenance(basis=chosen)
     promoted, suppressed = (ValueReadings(*found, chosen, show_unlearned, provenance) for found in ends)
     return promoted, suppressed
