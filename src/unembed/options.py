@@ -122,7 +122,7 @@ TokensOrFew = Annotated[
 ]
 TopTokens = Annotated[
     int,
-    Option("Number of tokens for each memory: those that it promotes most.", low=4, aliases=("--top", "-k")),
+    Option("Number of top promoted tokens to use for each memory.", low=4, aliases=("--top", "-k")),
 ]
 Position = Annotated[int, Option("Token position, counted from 0; negative positions count from the end.", "p")]
 Layer = Annotated[int | None, Option("Only this layer, counted from 0.", "l")]
@@ -229,11 +229,11 @@ Dictionaries = Annotated[
         metavar="FOLDER",
     ),
 ]
-Coefficient = Annotated[float, Option("Coefficient to set for the value vectors that are turned on.")]
+Coefficient = Annotated[float, Option("Coefficient to set for each value vector that is turned on.")]
 Clean = Annotated[str, Option("The clean prompt, on which the model shows the behaviour.")]
 Corrupted = Annotated[str, Option("The corrupted prompt, on which the model does not show the behaviour.")]
 Noising = Annotated[bool, Option("Patch activations of the corrupted run into the clean run; default: the reverse.")]
-Align = Annotated[bool, Option("Match corresponding tokens of prompts that differ in length.")]
+Align = Annotated[bool, Option("Align the tokens of two prompts of different lengths.")]
 Edits = Annotated[Sequence[Any], Option("Changes to make during the forward pass.", given="edits")]
 EditFiles = Annotated[list[Path] | None, Option("A file of saved edits; repeatable.", metavar="FILE", name="edits")]
 SaveEdits = Annotated[Path | None, Option("Write the edits to this JSON file, which --edits reads.")]

@@ -215,7 +215,7 @@ class LayerDescriber:
         others = _another(ruled, rng)
         test = InputTest(self.testing, [one.firings for one in _some(ruled, rng)])
         for i, one in enumerate(ruled):
-            # For the memory that follows in the drawn order, this memory's rule is a random description.
+            # As a control, this memory's rule is also tested on where another, randomly drawn memory fires.
             random = None if (j := others.get(i)) is None else ruled[j].firings
             one.test = test.score(_rule(one).holds(self._source.text), one.firings, random)
 

@@ -9,13 +9,13 @@ from unembed.document.model import Answer, Exhibit, Report
 
 
 def page_of(answer: Answer) -> str:
-    """Return the card as an HTML page."""
+    """Return an atlas's card (a summary of its descriptions and their tests) as an HTML page."""
     report = Report("atlas", answer.title, "", "", answer.provenance, answer.sections)
     return page(report)
 
 
 def markdown(answer: Answer) -> str:
-    """Return the card as Markdown."""
+    """Return an atlas's card (a summary of its descriptions and their tests) as Markdown."""
     blocks = [f"# {answer.title}"]
     for section in answer.sections:
         blocks += [f"## {section.title}", *section.text, *(_table(exhibit) for exhibit in section.exhibits)]

@@ -57,7 +57,11 @@ def patch_answer(
     align: Align = False,
     memories_each: Annotated[
         int,
-        Option("Number of memories (FFN neurons) to patch at each layer and position.", low=1, aliases=("--top", "-k")),
+        Option(
+            "With --points memories: number of memories (FFN neurons) to patch at each layer and position.",
+            low=1,
+            aliases=("--top", "-k"),
+        ),
     ] = 10,
     edits: Edits = (),
 ) -> Answer:

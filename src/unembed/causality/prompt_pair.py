@@ -63,7 +63,8 @@ def align(
         pairs: list[tuple[int, int]] = []
         for tag, a, b, c, d in matcher.get_opcodes():
             if tag in ("equal", "replace"):
-                # Of a name of more tokens the last ones correspond: there a model has read the whole name.
+                # If a name has more tokens than its counterpart, align the last tokens of both: at the last token, the
+                # model has read the whole name.
                 n = min(b - a, d - c)
                 pairs += zip(range(b - n, b), range(d - n, d), strict=True)
         if not pairs:

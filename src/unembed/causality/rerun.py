@@ -273,11 +273,12 @@ RowOf = tuple[Rerun, Row]
 def measured_together(
     parts: Sequence[tuple[Rerun, Sequence[Row], Function]], batch: int | None = None
 ) -> list[Float[Tensor, " row"]]:
-    """Return each prompt's metric for every row of its replacements, in float64 on the CPU.
+    """Run each prompt again, once with each row of replaced activations; return its metric in float64 on the CPU.
 
     Args:
-        parts: for each prompt its unchanged run, its rows of replacements, and its metric. All runs are of one model
-            under the same edits. Prompts of unequal length share batches if padding does not change their logits.
+        parts: for each prompt its unchanged run, its rows, and its metric. A row lists the activations to replace in
+            one forward pass, with their new values. All runs are of one model under the same edits. Prompts of unequal
+            length share batches if padding does not change their logits.
         batch: number of rows in memory at once; by default, as many as have `TOKENS_AT_ONCE` tokens together.
 
     Memory: activations and logits of one batch.

@@ -62,45 +62,68 @@ def circuit_answer(
     against: Against = None,
     against_prompt: Annotated[
         str | None,
-        Option("The same prompt without the behaviour; default with --against: one token changed, found by trying."),
+        Option(
+            "A prompt like the first, on which the model does not show the behaviour. Default with --against: "
+            "the prompt with one token replaced, found by search."
+        ),
     ] = None,
-    alone: Annotated[bool, Option("Explain the prompt by itself, without a counterfactual.")] = False,
+    alone: Annotated[bool, Option("Explain the prompt without comparing it to a counterfactual prompt.")] = False,
     pairs: Annotated[
         Path | None,
-        Option("A file of prompt, counterfactual, token, against: a JSON object on each line.", metavar="FILE"),
+        Option(
+            "A file with a JSON object on each line, with the fields prompt, counterfactual, token and against.",
+            metavar="FILE",
+        ),
     ] = None,
     test_pairs: Annotated[
-        Path | None, Option("Pairs for the test; default: every fourth of --pairs.", metavar="FILE")
+        Path | None,
+        Option(
+            "A file of pairs on which to test the circuit; default: every fourth pair of the --pairs file.",
+            metavar="FILE",
+        ),
     ] = None,
     dictionaries: Dictionaries = None,
     qk: Annotated[
         QKRule,
         Option(
-            "What passes attention: constant, values alone, with patterns as they are in the run; shared, half of a "
-            "head's relevance through its pattern to queries and keys."
+            "How relevance passes through attention. constant: only through the values, with the attention "
+            "pattern of the run; shared: half of a head's relevance also goes through its pattern to queries and "
+            "keys."
         ),
     ] = "constant",
     max_nodes: Annotated[int, Option("Largest number of heads and memories in the graph.", low=1)] = 100,
-    nodes: Annotated[int, Option("Nodes shown.", low=1)] = 4,
+    nodes: Annotated[int, Option("Number of nodes to show.", low=1)] = 4,
     sizes: Annotated[
-        list[int] | None, Option("Number of nodes tested; repeatable. Default: 10, 30, 100.", low=1)
+        list[int] | None,
+        Option(
+            "Number of nodes to test together, those with the largest relevance first; repeatable. Default: 10, "
+            "30, 100.",
+            low=1,
+        ),
     ] = None,
     kinds: Annotated[
         CircuitNodes | None,
-        Option("Which nodes are tested. Default: all; with --pairs a test of memories alone comes first."),
+        Option("Kind of nodes to test. Default: all kinds together; with --pairs, first a test of the memories alone."),
     ] = None,
     set_to: Annotated[
         SetTo | None,
         Option(
-            "What the test sets nodes to: their mean over the counterfactuals, their value in the prompt's own "
-            "counterfactual, their mean over a text (corpus), or zero. Default: by what there is, in this order."
+            "What the test sets a node to: mean (its mean over the counterfactuals), counterfactual (its value "
+            "in the prompt's own counterfactual), corpus (its mean over a text) or zero. Default with "
+            "counterfactuals: mean for a test of memories on several pairs, else counterfactual; without: "
+            "corpus, or zero with --dictionary."
         ),
     ] = None,
     rankings: Annotated[
-        bool, Option("Also test nodes in the order of plain gradient, of difference and of coefficient.")
+        bool,
+        Option(
+            "Also test nodes ranked in three simpler ways: by plain gradient, by difference of activation, and "
+            "by coefficient."
+        ),
     ] = False,
     graph: Annotated[
-        Path | None, Option("Open a graph that --out wrote, with its groups, instead of finding one.", metavar="FILE")
+        Path | None,
+        Option("Open a graph (and its groups) that --out wrote, instead of finding a circuit.", metavar="FILE"),
     ] = None,
     group_by: Annotated[
         GroupRule | None,
@@ -108,19 +131,26 @@ def circuit_answer(
     ] = None,
     group: Annotated[
         list[NamedGroup] | None,
-        Option("A group by hand, such as France=L23H4,L7M52@3; repeatable.", metavar="NAME=NODES", parse=read_group),
+        Option(
+            "Define a group of nodes, such as France=L23H4,L7M52@3 (@3: only at position 3); repeatable.",
+            metavar="NAME=NODES",
+            parse=read_group,
+        ),
     ] = None,
     change: Annotated[
         GroupChange | None,
         Option(
-            "What to do with one group at a time: silence (set it to 0), scale (multiply it by --times) or patch (give "
-            "it its values in the counterfactual). Default: patch if there is a counterfactual, else silence."
+            "Change to make to one group of nodes at a time: silence (set its values to 0), scale (multiply them "
+            "by --times) or patch (replace them by its values in the counterfactual). Default: patch if there is "
+            "a counterfactual, else silence."
         ),
     ] = None,
-    times: Annotated[float, Option("What --change scale multiplies by.")] = 2.0,
+    times: Annotated[float, Option("With `--change scale`: multiply the group's values by this factor.")] = 2.0,
     viewer: Annotated[
         Path | None,
-        Option("Write the graph as JSON for the viewers of circuit-tracer and Neuronpedia.", metavar="FILE"),
+        Option(
+            "Write the graph to this file, as JSON for the viewers of circuit-tracer and Neuronpedia.", metavar="FILE"
+        ),
     ] = None,
     out: Out = None,
     seed: Seed = 0,

@@ -42,7 +42,7 @@ def build(
             name="triggers-per-key",
         ),
     ] = 25,
-    top_tokens: Annotated[int, Option("Number of tokens for each memory: those that it promotes most.", low=1)] = 30,
+    top_tokens: Annotated[int, Option("Number of top promoted tokens to use for each memory.", low=1)] = 30,
     poles: Annotated[
         Literal["auto", "positive", "both"],
         Option("Store triggers with positive coefficients only, or with both signs; auto: both in gated layers."),

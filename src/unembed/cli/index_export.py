@@ -20,7 +20,7 @@ def export(
     *,
     kind: Annotated[
         Literal["parquet", "jsonl", "csv"] | None,
-        Option("The format, regardless of the file's ending.", "f", name="format"),
+        Option("Format to write, whatever the file's ending.", "f", name="format"),
     ] = None,
     layer: Layer = None,
     context: Context = None,

@@ -18,12 +18,14 @@ from unembed.options import Option
 @command("models", "unembed models get smollm2")
 def models(
     action: Annotated[
-        Literal["list", "get"], Option("What to do: list the models, or get (download) one.", argument=True)
+        Literal["list", "get"], Option("list: show the models; get: download one.", argument=True)
     ] = "list",
     name: Annotated[str | None, Option("The model to download.", argument=True)] = None,
     with_lens: Annotated[
         bool,
-        Option("Fit the model's Jacobian lens after the download; --without-lens: do not.", off="--without-lens"),
+        Option(
+            "Fit the model's Jacobian lens after the download; --without-lens turns this off.", off="--without-lens"
+        ),
     ] = True,
     as_json: Json = False,
 ) -> None:

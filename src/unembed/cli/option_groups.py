@@ -41,9 +41,9 @@ class Opening:
     PANEL: ClassVar[str] = "Model"
     model: Model = "wren"
     revision: Annotated[str | None, Option("Commit, tag or branch of a model on the Hugging Face hub.")] = None
-    tokenizer: Annotated[str | None, Option("Folder or Hugging Face id of the tokenizer, if the model has none.")] = (
-        None
-    )
+    tokenizer: Annotated[
+        str | None, Option("Folder or Hugging Face id of a tokenizer to use if the model has none.")
+    ] = None
     offline: Annotated[bool, Option("Use only files on this machine; download nothing.")] = False
     dtype: Annotated[
         str | None, Option("Data type of the weights: float32, bfloat16 or float16; default: as saved.")
@@ -57,7 +57,7 @@ class Opening:
     ] = False
     adapter: Annotated[Path | None, Option("Apply the PEFT adapter in this folder.", metavar="DIR")] = None
     special_tokens: Annotated[
-        bool, Option("Encode texts with the special tokens that the tokenizer adds, such as a begin token.")
+        bool, Option("Encode texts with the special tokens that the tokenizer adds, such as a begin-of-text token.")
     ] = True
 
     @property

@@ -61,7 +61,7 @@ def report(
         list[str] | None,
         Option("Set an option of the report, such as examples=2000; repeatable.", metavar="NAME=VALUE"),
     ] = None,
-    render: Annotated[bool, Option("Only write the page again from the saved tables, without a model.")] = False,
+    render: Annotated[bool, Option("Write the page again from the report's saved tables; run no model.")] = False,
     opening: Openings = Openings(),
     seed: Seed = 0,
     output: TextOutput = TextOutput(),

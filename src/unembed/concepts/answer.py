@@ -20,7 +20,8 @@ def concepts_answer(
     named: Annotated[
         list[SignedMemory] | None,
         Option(
-            "Memories, such as L5M278, or -L5M278 for negative coefficients; by default a random sample.",
+            "Memories (FFN neurons), such as L5M278; -L5M278 is the same memory at negative coefficients. "
+            "Default: a random sample.",
             parse=read_signed_memory,
             metavar="MEMORY",
             argument=True,
@@ -30,7 +31,11 @@ def concepts_answer(
     per_layer: PerLayer = 10,
     layers: Layers = None,
     listed: Annotated[
-        bool, Option("List every concept of the sample instead of shares by layer.", name="list")
+        bool,
+        Option(
+            "List every concept found in the sample, instead of the share of memories with a concept by layer.",
+            name="list",
+        ),
     ] = False,
     top_tokens: TopTokens = 30,
     basis: ValueBasis = None,

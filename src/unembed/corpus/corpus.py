@@ -192,7 +192,7 @@ def open_corpus(
         max_documents = positive_int("max_documents", max_documents)
     reading = Reading(as_str("column", column), errors, markup)
     if detokenize and moses:
-        raise InvalidInput("detokenize with moses", why="one reverses the other", instead="Choose one")
+        raise InvalidInput("both detokenize and moses", why="one reverses the other", instead="Choose one")
     rest = (reading, segmentation, window, overlap, detokenize, max_documents)
     if source is None or (isinstance(source, str) and source == "shipped"):
         return Corpus("wikitext-103 validation", (Path(str(SHIPPED)),), (), *rest, moses=moses)

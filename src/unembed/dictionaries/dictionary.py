@@ -60,7 +60,7 @@ class Dictionary:
         d_in, n = self.W_enc.shape
         one_of("activation", self.activation, ACTIVATIONS)
         if self.b_dec.dim() != 1 or self.b_enc.dim() != 1:
-            raise InvalidInput(f"dictionary {self.name}", why="its biases are no vectors")
+            raise InvalidInput(f"dictionary {self.name}", why="its biases are not vectors")
         needed = {"jumprelu": "threshold", "topk": "k", "gated": "r_mag"}.get(self.activation)
         if needed is not None and getattr(self, needed) is None:
             raise InvalidInput(f"a dictionary with activation {self.activation}", why=f"it has no {needed}")

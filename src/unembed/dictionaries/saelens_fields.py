@@ -60,7 +60,7 @@ def checked_fields(config: Mapping[str, Any], weights: Mapping[str, Tensor], nam
     """
     inner = config.get("metadata") or {}
     if not isinstance(inner, Mapping):
-        raise InvalidInput(f"dictionary {name}", why="its metadata are no fields by name")
+        raise InvalidInput(f"dictionary {name}", why="its metadata are not a dict")
     both = {**config, **inner}
     reads, writes = (_text(both, key, name) for key in ("hook_name", "hook_name_out"))
     activation, k = _activation(config, name)
@@ -77,7 +77,7 @@ def checked_fields(config: Mapping[str, Any], weights: Mapping[str, Tensor], nam
             raise InvalidInput(f"dictionary {name}", why=why, instead="Fetch it again")
     opened = both.get("model_from_pretrained_kwargs") or {}
     if not isinstance(opened, Mapping):
-        raise InvalidInput(f"dictionary {name}", why="its model_from_pretrained_kwargs are no fields by name")
+        raise InvalidInput(f"dictionary {name}", why="its model_from_pretrained_kwargs are not a dict")
     if not opened.get("fold_ln", True) and reads.endswith(WITHOUT_GAIN):
         raise Unsupported(f"dictionary {name}", why=f"its fold_ln = {opened['fold_ln']!r} at {reads} is not known here")
     layer = both.get("hook_layer", both.get("hook_point_layer"))

@@ -16,7 +16,7 @@ from unembed.models.decoder import Decoder
 from unembed.options import OUT, AnySeed, Clusters, Corpus, ExitBasis, NewTokens, Option, Progress, Prompt
 from unembed.results import Table, check_writable
 
-Examples = Annotated[int, Option("Number of examples (text prefixes), one from each sentence.", "n", low=20)]
+Examples = Annotated[int, Option("Number of examples; each is a prefix of a sentence.", "n", low=20)]
 Rule = Annotated[Path, Option("File of an exit rule that `unembed early-exit fit` saved.")]
 _LAB = Screen("labs/early-exit")
 
@@ -63,23 +63,26 @@ def fit_answer(
     threshold: Annotated[
         str | float | None,
         Option(
-            "Threshold of the exit score: a number, or precision or f1, which choose one for each layer. Default: "
-            "depends on the method.",
+            "Threshold of the exit score: a number; or precision or f1, to choose one for each layer by this "
+            "measure. Default: depends on the method.",
             parse=read_threshold,
         ),
     ] = None,
     decision: Annotated[
         str | float | None,
         Option(
-            "Cost of one decision, as a share of a block's time, such as 0.1, or measured to measure it. The rule then "
-            "decides only after layers where exits save more than that.",
+            "Cost of one exit decision, as a share of a block's time, such as 0.1; or the word measured, to "
+            "measure it. The rule then decides only after layers where exits save more time than decisions cost.",
             parse=read_decision,
         ),
     ] = None,
     clusters: Clusters = None,
     similarity: Annotated[
         Literal["ordered", "set"],
-        Option("For sub_updates: compare clusters in order, as in the released code, or as sets, as in the paper."),
+        Option(
+            "With --method sub_updates: compare clusters in order, as in the paper's released code, or as sets, "
+            "as in the paper."
+        ),
     ] = "ordered",
     basis: ExitBasis = None,
     seed: AnySeed = None,

@@ -164,7 +164,7 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
 
 @torch.no_grad()
 def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor], basis: Basis | None = None) -> Examples:
-    """Record the last position of each prefix after every layer, in one forward pass.
+    """Record the activations of every layer at the last position of each prefix, in one forward pass.
 
     Args:
         prefixes: the token ids of each prefix.

@@ -19,7 +19,13 @@ _SORT = "What to sort rows by; strength is the coefficient divided by the memory
 
 def search(
     index: Index,
-    words: Annotated[str, Option('Words, all required; "a phrase"; begin*.', metavar="TEXT")],
+    words: Annotated[
+        str,
+        Option(
+            'Words that a text must all contain; "a phrase" in quotes; begin* for words with this beginning.',
+            metavar="TEXT",
+        ),
+    ],
     *,
     top: Top = 20,
     pole: AnySide = None,

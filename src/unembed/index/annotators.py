@@ -26,7 +26,12 @@ def import_files(
     out: Out = None,
     into: Annotated[
         Path | None,
-        Option("Add the patterns to the labels of the index in this folder.", metavar="DIR", aliases=("--index",)),
+        Option(
+            "Store the patterns that annotators found as labels of memories (FFN neurons), in the index in this "
+            "folder.",
+            metavar="DIR",
+            aliases=("--index",),
+        ),
     ] = None,
 ) -> Answer:
     """Check filled-in annotation files against the instructions, and show what each annotator found.

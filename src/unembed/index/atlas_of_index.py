@@ -52,8 +52,8 @@ def atlas_build(
     passages: Annotated[
         int,
         Option(
-            "Number of passages at whose ends each value vector is added. A quarter names tokens, two quarters select, "
-            "one tests.",
+            "Number of text passages at whose last token each value vector is added. A quarter of them propose "
+            "tokens, two quarters select descriptions, a quarter test them.",
             low=4,
         ),
     ] = PASSAGES,

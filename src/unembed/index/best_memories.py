@@ -25,8 +25,10 @@ def memories(
     top: Top = 20,
     layers: Layers = None,
     index: GivenIndex,
-    by_score: Annotated[bool, Option("Sort by score alone, even if similar memories follow each other.")] = False,
-    recompute: Annotated[bool, Option("Compute the ranking again, even if one is saved.")] = False,
+    by_score: Annotated[
+        bool, Option("Sort by score alone, even if similar memories (FFN neurons) are then listed next to each other.")
+    ] = False,
+    recompute: Annotated[bool, Option("Compute the ranking, even if a saved one exists.")] = False,
     show_unlearned: ShowUnlearned = False,
     seed: Seed = 0,
     progress: Progress = None,

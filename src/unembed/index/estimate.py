@@ -118,8 +118,8 @@ def _run(
     """
     batches = list(bucketed(iter(sample), tokens_per_batch, 64))
     batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]
-    # A real build sorts many more segments by length than the sample has, so that its batches have almost no padding.
-    # Therefore the sample's padding counts as tokens here.
+    # A real build sorts many more segments by length, so its batches have almost no padding. The sample's padding takes
+    # as long as real tokens would, so it is counted as tokens; otherwise the estimate per token would be too high.
     cells = sum(batch.tokens.numel() for batch in batches)
     for reducer in reducers:
         reducer.start(lm)

@@ -71,7 +71,10 @@ def value(
     index: GivenIndex,
     distinctive: Annotated[
         bool,
-        Option("List the tokens that distinguish the value vector from others of its layer, not those it raises most."),
+        Option(
+            "List the tokens that this value vector raises more than others of its layer do, not those that it "
+            "raises most."
+        ),
     ] = False,
     truth: Annotated[
         bool, Option("Measure whether adding the value vector to the stream raises the tokens listed as promoted.")

@@ -22,13 +22,18 @@ def fit_lens_answer(
     out: Out = None,
     corpus: Corpus = None,
     contexts: Annotated[int, Option("Number of text windows that the lens is fitted on.", low=2)] = 64,
-    context_length: Annotated[int, Option("Tokens in each of these windows.", low=6)] = 64,
-    first_window: Annotated[int, Option("Number of windows to leave out at the start, for one part of a fit.")] = 0,
+    context_length: Annotated[int, Option("Number of tokens in each of these windows.", low=6)] = 64,
+    first_window: Annotated[
+        int,
+        Option(
+            "Number of windows to skip at the start of the text, to fit one of several lenses that are merged later."
+        ),
+    ] = 0,
     merge: Annotated[
         list[Path] | None,
         Option(
-            "Take this lens instead of fitting one; repeatable: the parts of a fit, which are merged. A published lens "
-            "(.pt) is read, too.",
+            "Use the lens in this file instead of fitting one. Repeatable: lenses fitted on different windows "
+            "are merged. Published lenses (.pt) can be read, too.",
             metavar="FILE",
         ),
     ] = None,

@@ -247,7 +247,7 @@ def confidence_answer(
     top: Top = 20,
     corpus: Corpus = None,
     text_windows: Annotated[
-        int, Option("Number of windows of 32 tokens in which effects are measured.", low=1)
+        int, Option("Number of text windows, of 32 tokens each, in which to measure effects.", low=1)
     ] = WINDOWS,
     seed: AnySeed = None,
 ) -> Table:

@@ -92,7 +92,11 @@ class EventSample(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """Return a table with one row for each example; `eliminated_rank` is 1 where no FFN lowered its top token."""
+        """Return a table with one row for each example.
+
+        `eliminated_rank` is the largest rank, after any FFN, of the token that was first before that FFN. It is 1 if
+        every such token is still first after the FFN.
+        """
         layer, rank = self.elimination
         columns = {
             "segment": self.segment,
@@ -129,7 +133,10 @@ class EventSample(Displayed):
 
     @property
     def elimination(self) -> tuple[Int[np.ndarray, " example"], Int[np.ndarray, " example"]]:
-        """The layer whose FFN lowers the rank of its top token (candidate) most, and the new rank (1: none falls)."""
+        """The layer whose FFN moves its candidate (the top token before it) furthest down, and its new rank.
+
+        The new rank is 1 if no FFN moves its candidate down.
+        """
         layer, rank = elimination_layer(torch.from_numpy(self.candidates_after))
         return layer.numpy(), rank.numpy()
 

@@ -76,7 +76,7 @@ def report(
         corpus = open_corpus(None if shipped else corpus)
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
         if moses and (detokenize or corpus.detokenize):
-            raise InvalidInput("detokenize with moses", why="one reverses the other", instead="Choose one")
+            raise InvalidInput("both detokenize and moses", why="one reverses the other", instead="Choose one")
         corpus = replace(corpus, detokenize=not moses and (corpus.detokenize or plain), moses=moses or corpus.moses)
     elif moses:
         raise InvalidInput(

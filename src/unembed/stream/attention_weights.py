@@ -128,7 +128,7 @@ def attending_by(module: nn.Module, name: str, make: Callable[[Attend], Attend])
         name: a name for the other function, which must not be in use for this module.
         make: takes the module's present function and returns the other one.
     """
-    # A family may have an instance of its own (Doge), with its own entries.
+    # A model family may define its own table of attention functions (Doge does) instead of transformers' table.
     functions = inspect.unwrap(type(module).forward).__globals__.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
     config: Any = module.config
     present = config._attn_implementation

@@ -234,7 +234,7 @@ def _no_values(block: Block) -> tuple[str, str]:
 
 
 def _one_stream(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
-    """Return the residual stream; several streams are combined as they are after the last layer."""
+    """Return the residual stream; several streams are combined in the way that the model combines them at its end."""
     return t if block.streams is None else block.streams.collapsed(block.streams.split(t))
 
 

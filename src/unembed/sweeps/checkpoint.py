@@ -104,8 +104,8 @@ def prepare(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: Exception) -> CheckpointFault:
-    # On a full disk, torch reports only where its archive broke off; the system's own message is in the error that came
-    # before.
+    # On a full disk, torch's error says only at which byte writing stopped; the operating system's message is in the
+    # error that preceded it.
     before = error if isinstance(error, OSError) else error.__context__
     default = "no file can have this name" if isinstance(error, ValueError) else "the disk may be full"
     why = getattr(before, "strerror", None) or default

@@ -55,21 +55,30 @@ def select_answer(
     method: Annotated[Literal["scorer", "greedy", "paper"], Option("Method, as described above.")] = "scorer",
     scorer: ScorerName = "linear",
     comments: Annotated[
-        Path | None, Option("For greedy: CSV file of comments and labels (1 = toxic, 0 = not), no header.")
+        Path | None,
+        Option(
+            "With --method greedy: CSV file with a comment and a label (1: toxic, 0: not) in each row, without a "
+            "header."
+        ),
     ] = None,
     values: Annotated[int, Option("Number of value vectors to select.", "n", low=1)] = 10,
     below: Annotated[
-        float, Option("For scorer: select value vectors whose top tokens have a toxicity score below this.")
+        float, Option("With --method scorer: select value vectors whose top tokens have a toxicity score below this.")
     ] = 0.1,
     lowest: Annotated[
-        bool, Option("For scorer: select the value vectors with the lowest scores instead of random ones.")
+        bool,
+        Option(
+            "With --method scorer: select the value vectors with the lowest scores, not random ones below the limit."
+        ),
     ] = False,
     coefficient: Coefficient = 3.0,
     budget: Annotated[
-        float, Option("For greedy: largest relative increase of perplexity, such as 0.17.", low=0.0)
+        float,
+        Option("With --method greedy: let perplexity rise by at most this share; 0.17 allows 17 %.", low=0.0),
     ] = 0.17,
     reverse: Annotated[
-        bool, Option("For greedy: also try negative coefficients, which suppress a value vector's top tokens.")
+        bool,
+        Option("With --method greedy: also try negative coefficients, which suppress a value vector's top tokens."),
     ] = False,
     max_tokens: MaxTokens = 2048,
     save: SaveEdits = None,
@@ -138,16 +147,16 @@ def evaluate_answer(
         Path | None,
         Option("Also measure a filter that bans the words in this file, one on each line.", name="words"),
     ] = None,
-    self_debiasing: Annotated[bool, Option("Also measure self-debiasing.")] = False,
+    self_debiasing: Annotated[bool, Option("Also measure self-debiasing (Schick et al. 2021).")] = False,
     scorer: ScorerName = "linear",
     challenging: Annotated[bool, Option("Use only the prompts that the file marks as challenging.")] = False,
-    limit: Annotated[int | None, Option("Use only this number of prompts, the first of the file.", low=1)] = None,
+    limit: Annotated[int | None, Option("Number of prompts to use, from the start of the file.", low=1)] = None,
     new_tokens: NewTokens = 20,
     samples: Samples = 1,
     beams: Annotated[int, Option("Number of beams in generation; the paper used 3.", low=1)] = 1,
     batch: Annotated[int, Option("Number of prompts in a batch.", low=1)] = 32,
     clean_tokens: Annotated[
-        int, Option("Number of WikiText tokens on which perplexity is measured; 0 to leave it out.", low=0)
+        int, Option("Number of WikiText tokens on which to measure perplexity; 0: do not measure it.", low=0)
     ] = 16_384,
     cache: Annotated[
         Path | None,

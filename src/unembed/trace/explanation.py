@@ -48,10 +48,10 @@ def explain(
     token: Token = None,
     against: Against = None,
     by: Annotated[
-        By | None, Option("Split the logit only in this way; by default, by component, by head and by memory.")
+        By | None, Option("Split the logit in this way only; default: by component, by head and by memory.")
     ] = None,
     effects: Annotated[
-        bool, Option("List each component's direct effect, and its total effect when it alone is ablated.")
+        bool, Option("Also list, for each component, its direct effect and the total effect of ablating it alone.")
     ] = False,
     position: Position = -1,
     n_writers: Annotated[

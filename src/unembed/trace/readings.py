@@ -273,10 +273,10 @@ class PromptReadings:
         return self._read[point, top, basis, column]
 
     def read_column(self, position: int) -> None:
-        """Read one position of every layer, before and after attention and FFN, in one matrix product.
+        """Compute one position's token scores before and after attention and FFN of every layer, in one matrix product.
 
-        The default basis is used; `read` then returns parts of the result. This reads the unembedding matrix once, not
-        once for each capture point.
+        The scores are in the trace's default basis. Later calls of `read` for this position return parts of them. One
+        product loads the unembedding matrix from memory once, instead of once for each capture point.
         """
         column, basis = position_of(self.run, position), self.basis
         if any(("resid_post", TOP, basis, n) in self._read for n in (column, None)):

@@ -295,10 +295,10 @@ def in_context_answer(
     without: Without = (),
     corpus: CorpusName = None,
     early: Annotated[
-        int | None, Option("Early position that is compared; by default, a tenth of the window.", low=0)
+        int | None, Option("Early token position of the comparison; default: a tenth of the window's length.", low=0)
     ] = None,
     late: Annotated[
-        int | None, Option("Late position that is compared; by default, near the end of the window.", low=0)
+        int | None, Option("Late token position of the comparison; default: near the end of the window.", low=0)
     ] = None,
     window: Annotated[int | None, Option("Number of tokens in a window.", low=32)] = None,
     max_windows: Annotated[

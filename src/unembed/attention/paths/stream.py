@@ -115,7 +115,10 @@ def stream_answer(
     basis: CircuitBasis = None,
     verify: Annotated[
         bool,
-        Option("Measure on text whether the erasing memories (FFN neurons) and heads shrink what they read."),
+        Option(
+            "Also measure on text whether memories (FFN neurons) and heads that erase by their weights shrink "
+            "the component of the stream that they read."
+        ),
     ] = False,
     corpus: Corpus = None,
     top: Top = 20,

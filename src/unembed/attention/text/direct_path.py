@@ -207,7 +207,13 @@ def direct_path_answer(
     *,
     corpus: CorpusName = None,
     compared: Annotated[
-        int, Option("Number of most frequent tokens to compare by rank correlation.", low=1, aliases=("--tokens",))
+        int,
+        Option(
+            "Number of tokens, the most frequent first, whose predictions to compare with the corpus by rank "
+            "correlation.",
+            low=1,
+            aliases=("--tokens",),
+        ),
     ] = 200,
     max_tokens: MaxTokens = 400_000,
 ) -> Answer:

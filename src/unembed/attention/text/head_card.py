@@ -47,7 +47,11 @@ def head_answer(
     head: Head,
     *,
     offset: Annotated[
-        int, Option("Number of tokens from source to destination, for QK circuits with rotary positions.", low=0)
+        int,
+        Option(
+            "Distance from source to destination, in tokens; it matters only for QK circuits with rotary positions.",
+            low=0,
+        ),
     ] = 0,
     basis: CircuitBasis = None,
     top: Top = 20,

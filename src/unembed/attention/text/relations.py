@@ -306,12 +306,17 @@ def relations_answer(
     relation: Annotated[
         list[Path] | None,
         Option(
-            "Relations: names of built-in ones, or JSON files of pairs; by default, all built-in ones.", argument=True
+            "Names of built-in relations, or JSON files of word pairs; default: all built-in relations.", argument=True
         ),
     ] = None,
     *,
     within: Annotated[
-        int, Option("Number of tokens that a head raises most, among which the target must be to count.", low=1)
+        int,
+        Option(
+            "Number of tokens, those that a head raises most, among which the target word must be for a pair to "
+            "count as mapped.",
+            low=1,
+        ),
     ] = 10,
     basis: CircuitBasis = None,
     top: Top = 20,

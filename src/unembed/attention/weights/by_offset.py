@@ -216,7 +216,7 @@ def offsets_answer(
     head: Head,
     *,
     farthest: Annotated[
-        int, Option("Largest offset shown, in tokens back from the destination.", low=1, high=4096, aliases=("--to",))
+        int, Option("Largest offset to show, in tokens back from the destination.", low=1, high=4096, aliases=("--to",))
     ] = 24,
     basis: CircuitBasis = None,
 ) -> Answer:

@@ -60,7 +60,7 @@ def server_of(calls: Calls) -> Server[Any]:
         )
 
     async def call_tool(context: Any, request: types.CallToolRequestParams) -> types.CallToolResult:
-        # If the client cancels, this coroutine ends at once, and the thread before its next forward pass.
+        # If the client cancels, this coroutine ends at once; the thread ends before its next forward pass.
         def send(done: float, total: float | None, stage: str) -> None:
             anyio.from_thread.run(context.session.report_progress, done, total, stage)
 

@@ -20,7 +20,11 @@ def clusters_answer(
     tokens: Tokens = 10,
     layers: Layers = None,
     linkage: Annotated[
-        Literal["average", "complete"], Option("Linkage: average, or complete as in LM-Debugger (for small models).")
+        Literal["average", "complete"],
+        Option(
+            "Linkage of the hierarchical clustering: average; or complete, as in LM-Debugger (needs memory for "
+            "all pairs, so for small models)."
+        ),
     ] = "average",
     memories: Memories = None,
     out: Out = None,

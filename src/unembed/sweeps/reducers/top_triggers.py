@@ -146,7 +146,7 @@ class TopTriggers(Reducer):
         return [(sign, self._lists[layer, sign]) for sign in (1, -1) if (layer, sign) in self._lists]
 
     def update(self, batch: Batch) -> None:
-        """Count the positions of a batch."""
+        """Add the batch's positions that may become triggers to the number of positions seen."""
         self._seen += int(self.counted(batch).sum())
         self._columns = None
 

@@ -264,7 +264,10 @@ def judge_groups(n: Numbers) -> Judgement:
 
 @once
 def inputs(m: Measurements) -> Numbers | None:
-    """Compare how often prefixes are short or predictions certain, for extreme sub-updates and for all examples."""
+    """Compare how often prefixes are short or predictions certain, for examples with extreme sub-updates and for all.
+
+    A sub-update is extreme if its absolute score for the top token before the FFN exceeds a threshold.
+    """
     if len(m.extreme) < FEWEST:
         return None
     cases = cases_of(m)
