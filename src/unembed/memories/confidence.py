@@ -43,7 +43,7 @@ NULL = 0.05
 """The share of the stream's directions that counts as the null space: those that the unembedding reads least."""
 WINDOWS, LENGTH = 8, 32
 COUNTED = 2048
-"""Windows of the text whose tokens are counted."""
+"""Number of windows of the text in which token frequencies are counted."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

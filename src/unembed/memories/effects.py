@@ -44,15 +44,15 @@ class SubUpdateEffects(Displayed):
     index: Int[Tensor, " k"]
     coefficient: Float[Tensor, " k"]
     contribution: Float[Tensor, " k"]
-    """|m| times the length of the value."""
+    """|m| times the length of the value vector."""
     static_score: Float[Tensor, " k"]
-    """e_w . v: the value's own score of the token, through the norm's gain but not its scale."""
+    """e_w . v, the score that the value vector gives the token; the final norm's gain is applied, but not its scale."""
     score: Float[Tensor, " k"]
     """Contribution of the sub-update to the token's logit in this basis."""
     probability_before: float
-    """Probability of the token read from the stream before the FFN."""
+    """Probability of the token if the final norm and W_U were applied to the stream before the FFN."""
     probability_after: float
-    """The same after the FFN."""
+    """The same for the stream after the FFN."""
     change_alone: Float[Tensor, " k"]
     """Probability change when only this sub-update is added to the stream before the FFN (Eq. 2)."""
     change_removed: Float[Tensor, " k"]

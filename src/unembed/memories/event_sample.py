@@ -38,7 +38,8 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 from unembed.validation import valid_seed
 
 DOMINANT = 10
-"""Number of dominant sub-updates scored in each update, by |m| times the length of v, and of random ones."""
+"""Number of sub-updates scored in each FFN update: this many dominant ones (largest |m| |v|) and this many random
+ones."""
 TOKENS = ("final", "candidate")
 """Tokens that are scored: the model's prediction, and the top token before the layer's FFN."""
 _NOT_OF_EXAMPLES = ("other_mixers", "seed", "provenance")
@@ -54,10 +55,10 @@ class EventSample(Displayed):
 
     segment: Int[np.ndarray, " example"]
     length: Int[np.ndarray, " example"]
-    """Tokens of the prefix."""
+    """Number of tokens of the prefix."""
     next_token: Int[np.ndarray, " example"]
     final: Int[np.ndarray, " example"]
-    """The model's prediction."""
+    """The token that the model predicts."""
     final_probability: Float[np.ndarray, " example"]
     final_embedded: Int[np.ndarray, " example"]
     """Rank of the prediction in the stream that enters layer 0."""
@@ -67,27 +68,27 @@ class EventSample(Displayed):
     candidates: Int[np.ndarray, "layer example"]
     """Top token before each FFN."""
     candidates_after: Int[np.ndarray, "layer example"]
-    """Its rank after that FFN."""
+    """Rank of this candidate after the same FFN."""
     candidate_change: Float[np.ndarray, "layer example"]
     """Contribution of the layer's update to the candidate's own raw logit, e_w . (x after - x before)."""
     dominant: Int[np.ndarray, "layer example 10"]
     coefficients: Float[np.ndarray, "layer example 10"]
-    """Of the dominant ones, with their signs."""
+    """Coefficients of the dominant sub-updates, with their signs."""
     contribution: Float[np.ndarray, "layer example"]
-    """Share of the dominant ones in the sum of |m| |v| of all."""
+    """The share of the dominant sub-updates in the sum of |m| |v| over all sub-updates."""
     random_contribution: Float[np.ndarray, "layer example"]
     scores: Float[np.ndarray, "layer example 10 token basis"]
-    """Of the dominant ones; token and basis in the order of `TOKENS` and `SCORE_BASES` (the first two of these unless
-    the model has an adaptive softmax)."""
+    """Scores of the dominant sub-updates; tokens in the order of `TOKENS`, bases in the order of `SCORE_BASES` (only
+    the first two unless the model has an adaptive softmax)."""
     random_scores: Float[np.ndarray, "layer example 10 token basis"]
     stream_length: Float[np.ndarray, "layer example"]
     """Length of the stream after each layer."""
     norm_scale: Float[np.ndarray, "layer example"]
-    """Divisor of the final norm if it reads the stream before each FFN; 1 without a final norm."""
+    """The number by which the final norm would divide the stream before each FFN; 1 if the model has no final norm."""
     last_norm_scale: Float[np.ndarray, " example"]
-    """Divisor of the final norm in the run, with which "frozen" scores are made."""
+    """The number by which the final norm divides in the run; used for "frozen" scores."""
     other_mixers: Bool[np.ndarray, " layer"]
-    """Whether a layer has no attention but another token mixer, or none."""
+    """True for layers without attention: they have another token mixer, or none."""
     seed: int
     provenance: Provenance
 
@@ -116,7 +117,7 @@ class EventSample(Displayed):
         return len(self.segment)
 
     def only(self, chosen: Bool[np.ndarray, " example"]) -> EventSample:
-        """Return the sample of some of the examples."""
+        """Return a sample with only the examples for which `chosen` is True."""
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_OF_EXAMPLES}
         kept = {name: a[chosen] if a.ndim == 1 else a[:, chosen] for name, a in arrays.items()}
         return replace(self, **kept)

@@ -64,7 +64,7 @@ def event_scores(
 def of_events(
     sample: EventSample, kind: Kind, scores: Float[np.ndarray, "layer example 10 token"]
 ) -> Float[np.ndarray, "event 10"]:
-    """Return from all scores those of each event's token (the prediction, or the fallen candidate)."""
+    """Select from all scores those for each event's token (the prediction, or the fallen candidate)."""
     return scores[(*counted_events(sample, kind), slice(None), TOKENS.index(_TOKEN[kind]))]
 
 
@@ -80,9 +80,9 @@ def scores_in_logits(
 ) -> Float[np.ndarray, "layer example 10 token"]:
     """Return the scores in logits of the stream that the sub-updates are added to.
 
-    A raw score is not a change of a logit where a norm follows: it grows with the stream, whose length the norm divides
-    out. Here the final norm, with its scale at the stream before the FFN, is applied to each sub-update. Scores in
-    "adaptive" have that unit already and are returned as they are.
+    If the model has a final norm, a raw score is not a change of a logit: it grows with the length of the stream, which
+    the norm divides out. Here the final norm, with its scale at the stream before the FFN, is applied to each
+    sub-update. Scores in the basis "adaptive" already have that unit and are returned unchanged.
     """
     scores = sample.random_scores if random else sample.scores
     if basis == "adaptive":

@@ -39,8 +39,8 @@ class Event:
     rank_before: int
     rank_after: int
     cause: Cause
-    """The update between the two ranks ("mixer" where a layer has another one than attention); "embedding" if the token
-    ranked first before any update."""
+    """What changed the rank: "ffn", "attention", or "mixer" in a layer with another token mixer; "embedding" if the
+    token ranked first before any update."""
 
 
 def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor, " ..."]:

@@ -18,9 +18,9 @@ from unembed.models.decoder import Decoder
 from unembed.stream.run import run
 
 MASSIVE = 10
-"""Times the layer's median length of the stream, above which a position has massive activations."""
+"""A position has massive activations if its stream is longer than this many times the layer's median length."""
 LEFT_OUT = f"positions left out (stream over {MASSIVE} times the layer's median)"
-"""The name of their number in provenances and reports."""
+"""The label under which provenances and reports give the number of these positions."""
 
 
 def massive_positions(lengths: Float[np.ndarray, "layer position"]) -> Bool[np.ndarray, " position"]:
@@ -37,7 +37,7 @@ def stream_lengths(lm: Decoder, prefixes: Iterable[np.ndarray]) -> Float[np.ndar
     """Return the length of the stream after each layer at the last position of each prefix.
 
     Args:
-        prefixes: token ids, a row each; each is one run.
+        prefixes: token ids of each prefix; the model runs once for each.
     """
     rows = (torch.from_numpy(one.astype(np.int64))[None] for one in prefixes)
     ends = [run(lm, row, "resid_post", logits=False)["resid_post"][:, 0, -1] for row in rows]

@@ -72,13 +72,13 @@ class NormOverlaps:
     """Overlaps of two lists of top tokens: of one vector without the final norm, and of the same or another with it."""
 
     values: Float[Tensor, " value"]
-    """Each value with itself."""
+    """Each value vector without and with the norm."""
     random: Float[Tensor, " value"]
-    """Each random vector with itself."""
+    """Each random vector without and with the norm."""
     value_with_random: Float[Tensor, " value"]
-    """A value read raw, a random vector read through the norm."""
+    """A value vector without the norm, and a random vector with it."""
     random_with_value: Float[Tensor, " value"]
-    """A random vector read raw, a value read through the norm."""
+    """A random vector without the norm, and a value vector with it."""
 
 
 @torch.no_grad()

@@ -39,9 +39,9 @@ class ProbabilityChanges:
     score: Float[np.ndarray, "layer example 10 token"]
     """e_w . m v."""
     logit: Float[np.ndarray, "layer example 10 token"]
-    """Change of w's logit, from the stream before the FFN to that stream and m v."""
+    """Change of w's logit when m v is added to the stream before the FFN."""
     log_probability: Float[np.ndarray, "layer example 10 token"]
-    """Change of log p(w), in nats."""
+    """The change of log p(w) by the same addition, in nats."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the fields by name."""
@@ -58,7 +58,7 @@ def probability_changes(
     """Measure what each dominant sub-update changes at the last position of each prefix.
 
     Args:
-        hidden: tokens that are neither predictions nor candidates: those that the model never learned.
+        hidden: a mask of tokens that cannot be predictions or candidates, because the model never learned them.
         progress: called with the number of prefixes done and their number.
 
     Raises:
@@ -78,11 +78,11 @@ def probability_changes(
 
 @dataclass(frozen=True, eq=False)
 class _Readout:
-    """The model's own readout in at least float32: in half precision, the change by one sub-update is rounded away."""
+    """The final norm and unembedding in at least float32; half precision would round small changes away."""
 
     lm: Decoder
     W_U: Float[Tensor, "d_model d_vocab"] | None
-    """None for an adaptive softmax, which is read by its module."""
+    """None for an adaptive softmax, whose module is called instead."""
 
     @classmethod
     def of(cls, lm: Decoder) -> _Readout:

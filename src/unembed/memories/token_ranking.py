@@ -23,7 +23,7 @@ from unembed.stream.run import run
 from unembed.validation import as_str, as_tuple, positive_int
 
 PREVIEWED, CONTEXT = 8, 8
-"""Tokens shown of each value, and tokens shown before the one on which it fires."""
+"""Number of tokens listed for each value vector, and of tokens printed before the one on which a memory fires."""
 LISTED = 30
 """A value promotes a word if the word is among its 30 top tokens, as many as the papers show to annotators."""
 
@@ -36,11 +36,12 @@ class RankedValue:
     index: int
     word: str
     token: str
-    """The form of the word that it promotes most."""
+    """The spelling of the word (a single token) that the value vector promotes most."""
     rank: int
-    """The rank of that token in the value's own list, from 1."""
+    """The rank of that token among all tokens by the value vector's scores, from 1."""
     score: float
-    """e_w . v: change of the token's raw score at a coefficient of 1, or of -1 at the negative pole."""
+    """e_w . v: the score that the value vector gives the token at a coefficient of 1, or of -1 for a negative
+    `pole`."""
     top_tokens: tuple[str, ...]
     triggers: tuple[str, ...] = ()
     """Prefixes on which it fires most, the last token in brackets; empty when no text was searched."""
@@ -202,9 +203,9 @@ def _score_spreads(lm: Decoder, basis: Basis) -> Float[Tensor, " memory"]:
 def _at_better_pole(
     lm: Decoder, scores: Float[Tensor, "memory token"]
 ) -> tuple[Float[Tensor, "memory token"], Bool[Tensor, "memory token"]]:
-    """Negate each negative score of a memory whose coefficient can have either sign; return which were negated.
+    """Negate each negative score of a memory whose coefficient can have either sign; return the mask of negated ones.
 
-    A negated score is that of the negative pole, at a coefficient of -1.
+    A negated score is the score at a coefficient of -1.
     """
     signed = torch.cat([torch.full((lm.n_memories_of(n),), lm.is_signed(n)) for n in lm.memory_layers])
     negative = (scores < 0) & signed[:, None].to(scores.device)
@@ -218,7 +219,7 @@ def firing(
     """Return for each memory the text passages on which its coefficient is largest, at most one from each text.
 
     Args:
-        memories: layer and index of each memory; or a `SignedMemory`, of which the coefficients of its sign count.
+        memories: layer and index of each memory; or a `SignedMemory`, for which only coefficients of its sign count.
         texts: the texts to search.
         top: number of passages for each memory.
 

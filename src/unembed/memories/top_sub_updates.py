@@ -18,7 +18,7 @@ from unembed.stream.run import Run
 from unembed.validation import as_tuple, positive_int
 
 Ends = tuple[list[str], list[str]]
-"""The tokens that a value promotes most, and those that it suppresses most."""
+"""The tokens that a value vector promotes most, and those that it suppresses most."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,25 @@ class SubUpdate:
     index: int
     coefficient: float
     norm: float
-    """The length of the value."""
+    """The length of the value vector."""
     contribution: float
     """|coefficient| * norm: how far the stream is moved, before a norm that follows the FFN."""
     share: float
     """Contribution over the sum of the layer's contributions."""
     score: float | None
-    """Its contribution to the chosen token's logit, or to the difference of two (basis frozen), if a token was
-    chosen."""
+    """What it adds to the chosen token's logit, or to the difference of two tokens' logits, with the final norm's scale
+    of the run; None if no token was chosen."""
     top_tokens: list[str]
-    """Tokens with the highest scores under the value; a negative coefficient promotes the lowest ones instead."""
+    """Tokens to which the value vector gives the highest scores; a negative coefficient suppresses them."""
     bottom_tokens: list[str]
     times_usual: float | None = None
-    """The size of the coefficient over the memory's usual one, where an index of the model records the usual one."""
+    """|coefficient| divided by the memory's usual |coefficient|; None if no index of the model records that."""
     deviation: float | None = None
-    """The score beyond that of the memory's mean coefficient over a corpus (mean ablation), where it is known."""
+    """The score minus the score at the memory's mean coefficient over a corpus (mean ablation); None if not known."""
     always_on: bool = False
-    """Whether the memory is on for nearly every token, where it is known."""
+    """True if the memory is known to fire on nearly every token."""
     experts: tuple[int, int] | None = None
-    """Experts of the layer and memories of each, where memories belong to experts."""
+    """Number of experts in the layer, and of memories in each expert; None in a layer without experts."""
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class SubUpdate:
 
     @property
     def lowers(self) -> bool:
-        """Whether this sub-update lowers the logit of the token that it is scored for."""
+        """Whether this sub-update lowers the logit of the token for which its score was computed."""
         return self.score is not None and self.score < 0
 
 

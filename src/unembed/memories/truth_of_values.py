@@ -35,16 +35,16 @@ from unembed.stream.decomposition import require_one_stream
 from unembed.validation import as_tuple, one_of, positive_int, valid_seed
 
 SIZE = 0.1
-"""The length of the vector that is added, as a share of the stream's length at that place."""
+"""The length of the added vector, as a share of the stream's length at the position where it is added."""
 LISTED = 20
-"""Tokens of each list whose overlap is counted."""
+"""Number of top tokens compared to compute an overlap."""
 CONTEXTS, LENGTH = 24, 32
 OTHERS = 12
-"""Memories of each layer that the control has at least."""
+"""Smallest number of memories of each layer used for the control."""
 _APART = 8
-"""Every eighth window is used, so that the places are of different passages."""
+"""Every eighth window of a text is used, so that the windows are from different passages."""
 _UNREAD = 8192
-"""Tokens at the start of a text that are left out where no lens says how many it was fitted on."""
+"""Number of tokens left out at the start of a text if no lens records how many it was fitted on."""
 _QUANTILE = 0.99
 
 Progress = Callable[[str, int, int], None]
@@ -57,11 +57,11 @@ class ReadingTruth(Displayed):
     memories: tuple[SignedMemory, ...]
     names: tuple[str, ...]
     correlation: Float[Tensor, " memory"]
-    """Of a reading's scores with the measured change of the logits, over the vocabulary."""
+    """The correlation, over the vocabulary, of a value vector's token scores with the measured change of the logits."""
     overlap: Float[Tensor, " memory"]
-    """The share of the first `LISTED` tokens of the reading that are among the `LISTED` that rise most."""
+    """The share of the `LISTED` highest-scored tokens that are among the `LISTED` tokens whose logits rise most."""
     control: dict[int, Float[Tensor, " pair"]]
-    """By layer, the correlations of readings with the effects of other values of the layer."""
+    """By layer: the correlations of token scores of one value vector with the effects of others of the layer."""
     basis: Basis
     contexts: int
     provenance: Provenance
@@ -150,7 +150,7 @@ def reading_truth(
         InvalidInput: the text is too short, or the basis is "frozen".
         Unsupported: the model has several streams.
 
-    Memory: twice the scores of the memories of a layer over the vocabulary, and of the control's.
+    Memory: twice the scores over the vocabulary of a layer's memories, those of the control included.
     """
     lm, contexts = require_decoder(lm), positive_int("contexts", contexts)
     basis = basis_or_default(lm, basis, "raw")
@@ -276,7 +276,7 @@ def value_effects(
 def _correlations(
     read: Float[Tensor, "memory d_vocab"], measured: Float[Tensor, "memory d_vocab"]
 ) -> Float[Tensor, "memory memory"]:
-    """Return the correlation over the vocabulary of every reading (rows) with every measured effect (columns)."""
+    """Correlate, over the vocabulary, every memory's token scores (rows) with every measured effect (columns)."""
     rows, columns = (part - part.mean(dim=1, keepdim=True) for part in (read, measured))
     rows, columns = (part / part.norm(dim=1, keepdim=True).clamp_min(1e-30) for part in (rows, columns))
     return (rows @ columns.T).cpu()

@@ -42,7 +42,8 @@ class UsualCoefficients:
     least half of the usual one."""
     usual: dict[int, Float[Tensor, " d_mlp"]]
     """Root mean square of the coefficient over the tokens where the memory is active (gated layers: over all). Without
-    an index only of gated layers: most other memories are active too rarely for a sample to show it."""
+    an index, only gated layers are included, because most memories of other layers are active too rarely to measure
+    this on a sample."""
     mean: dict[int, Float[Tensor, " d_mlp"]] = field(default_factory=dict[int, Float[Tensor, " d_mlp"]])
     """Mean of the coefficient over all tokens: the value used by mean ablation."""
 

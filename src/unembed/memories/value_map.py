@@ -24,7 +24,7 @@ from unembed.results import Displayed, Provenance, Table
 from unembed.validation import as_int, positive_int
 
 MAX_POINTS = 50_000
-"""The most values on a map; of more, evenly spaced ones are shown."""
+"""Largest number of value vectors on a map; if there are more, evenly spaced ones are chosen."""
 _SPACING = 1.0
 """The distance of two neighbouring values of an island: the unit until the map is scaled to 0 to 1."""
 _ROUNDS, _STEPS, _PUSHES = 15, 400, 300
@@ -36,16 +36,16 @@ class ValueMap(Displayed):
     """The position on the map of every value vector shown, and its cluster."""
 
     memory: Int[np.ndarray, "point 2"]
-    """Layer and index of each value shown."""
+    """Layer and index of each value vector on the map."""
     position: Float32[np.ndarray, "point 2"]
     """x and y, 0 to 1."""
     cluster: Int[np.ndarray, " point"]
     cosine: Float32[np.ndarray, " point"]
-    """Cosine of each value with the mean direction of its cluster."""
+    """Cosine of each value vector with the mean direction of its cluster."""
     centre: Float32[np.ndarray, "cluster 2"]
     radius: Float32[np.ndarray, " cluster"]
     n_values: int
-    """Values of the model; it has more than are shown where it has more than `max_points`."""
+    """Number of value vectors of the model, including those that are not on the map."""
     provenance: Provenance
 
     def to_table(self) -> Table:
@@ -82,7 +82,7 @@ def value_map(
         InvalidInput: a value holds NaN or infinity.
         Unsupported: the model has no memories.
 
-    Memory: the values shown in float32, and 4,096 of them times the clusters.
+    Memory: the value vectors on the map in float32, and a matrix of 4,096 by the number of clusters.
     """
     lm = require_decoder(lm)
     shown = positive_int("max_points", max_points)

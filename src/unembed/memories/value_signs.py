@@ -1,10 +1,11 @@
-"""The sign at which a gated memory's value is read as what the memory promotes.
+"""Choose the sign of a gated memory's value vector, so that the vector is what the memory adds where it fires.
 
 A gated memory writes act(gate . x) (up . x) v. Negating `up` and v changes nothing, so the sign of v alone is a
-convention, and whatever depends on it (what a value promotes, which values point the same way) needs a sign that does
-not. Here it is that of the memory's coefficients in a run: sign * v is what the memory adds where it fires, on balance.
+convention. Whatever depends on it (what a value vector promotes, which value vectors point the same way) needs a sign
+that is not a convention. Here it is the sign of the sum of the memory's coefficients in a run: sign * v is, on balance,
+what the memory adds where it fires.
 
-For ungated layers every sign is 1: their values are read as they are.
+For ungated layers, every sign is 1.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from unembed.sweeps.reducers.reducer import Need, Summed
 
 @torch.no_grad()
 def signs_by_weights(lm: Decoder, layer: int) -> Float[Tensor, " value"]:
-    """Return the sign that makes each value point along its gate, -1 or 1; all 1 in an ungated layer.
+    """Return for each value vector v the sign (-1 or 1) of its dot product with its gate; all 1 in an ungated layer.
 
-    The gate has no such convention. For use where there is no run.
+    The sign of the gate is not a convention. Use this where there is no run.
     """
     values, gate = lm.weights.W_out[layer], lm.weights.W_gate[layer]
     if not lm.is_signed(layer) or gate is None:
@@ -33,10 +34,10 @@ def signs_by_weights(lm: Decoder, layer: int) -> Float[Tensor, " value"]:
 
 
 def signs_by_run(lm: Decoder, layer: int, sums: Float[Tensor, " value"]) -> Float[Tensor, " value"]:
-    """Return the sign of each memory's coefficients on balance, -1 or 1; all 1 in an ungated layer.
+    """Return the sign (-1 or 1) of the sum of each memory's coefficients; all 1 in an ungated layer.
 
     Args:
-        sums: of each memory's coefficients over a run. Where it is 0, the sign is that of `signs_by_weights`.
+        sums: the sum of each memory's coefficients over a run. Where it is 0, the sign is that of `signs_by_weights`.
     """
     by_weights = signs_by_weights(lm, layer)
     if not lm.is_signed(layer):
@@ -58,7 +59,7 @@ class CoefficientSums(Summed):
     """
 
     def start(self, lm: Decoder) -> None:
-        """Begin with no position seen."""
+        """Set all sums to 0."""
         self._sums = {str(n): torch.zeros(lm.n_memories_of(n), dtype=torch.float64) for n in range(lm.n_layers)}
 
     @property

@@ -12,7 +12,7 @@ from unembed.models.named_tokens import Scored, scored
 from unembed.results.lists import numbers
 
 SCHEMA = "unembed.memory/1"
-"""Name of the JSON form; the number rises when a field changes its meaning or is removed."""
+"""Name and version of the JSON format; the version rises when a field changes its meaning or is removed."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class MemoryView:
     layer: int
     index: int
     norm: float
-    """The norm of the value, in units of the stream."""
+    """The length of the value vector, in units of the stream."""
     promoted: list[Scored]
     suppressed: list[Scored]
     edges: list[float]
-    """Bounds of the bins of a histogram of all tokens' scores, one more than counts."""
+    """Edges of the bins of a histogram of all tokens' scores; one more than there are bins."""
     counts: list[int]
-    """Tokens in each bin."""
+    """Number of tokens in each bin."""
 
 
 def memory_view(lm: Decoder, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True) -> MemoryView:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from unembed.memories.clustering.value_clusters import ValueClusters
 
 _AT_ONCE = 8 * ROWS
-"""Values between two progress reports. An offloaded W_U is fetched once for each such batch."""
+"""Number of value vectors between two progress reports. An offloaded W_U is loaded once for each such batch."""
 _FEW = 64
-"""Values whose scores over the whole vocabulary are held at once."""
+"""Number of value vectors whose scores over the whole vocabulary are in memory at once."""
 
 
 def written_values(lm: Decoder, layer: int, rows: slice | Tensor = slice(None)) -> Float[Tensor, "value d_model"]:
@@ -57,7 +57,7 @@ def values_of(lm: Decoder, memories: Sequence[tuple[int, int]] | np.ndarray) -> 
 
 
 def memories_at(lm: Decoder, numbers: Int[Tensor, " memory"]) -> Int[Tensor, "memory 2"]:
-    """Return the layer and index of memories whose numbers count from 0 through all layers."""
+    """Return the layer and index of memories that are given as one number, counted from 0 over all layers."""
     starts = torch.tensor([0, *(lm.n_memories_of(n) for n in range(lm.n_layers))]).cumsum(0)
     layer = torch.searchsorted(starts, numbers, right=True) - 1
     return torch.stack([layer, numbers - starts[layer]], dim=1)
@@ -267,7 +267,7 @@ def _ends(
 def _lowest(
     lm: Decoder, vectors: Tensor, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the k lowest-scored tokens in a basis that is not linear, so that negating the vectors would not do.
+    """Return the k lowest-scored tokens, in a basis that is not linear, so negating the vectors would give others.
 
     Memory: `_FEW` * d_vocab scores at a time.
     """

@@ -35,10 +35,11 @@ from unembed.memories.clustering.dendrogram import NONE, Dendrogram, Tree
 from unembed.memories.clustering.unit_vectors import equal_rows, unit_rows
 
 LISTED = 16
-"""Candidates of a cluster."""
+"""Number of candidates on a cluster's list."""
 _TILE, _GROUP, _ROWS = 2048, 128, 256
 _NOTHING_ELSE = -2.0
-"""Bound of a list of all other clusters: below any similarity, and finite, so that it can be averaged."""
+"""The bound of a list that contains all other clusters: below any similarity, and finite, so that it can be
+averaged."""
 
 
 def average_linkage(
@@ -52,7 +53,7 @@ def average_linkage(
 
     Args:
         vectors: (n, d), any float dtype, on any device.
-        group: number of columns of which the first comparison stores only the largest similarity.
+        group: number of columns in a group; the first comparison stores only the largest similarity of each group.
         tile: number of rows, and of columns, compared at once; a multiple of `group`.
         progress: called with the number of steps done and their total; a step compares one vector with all others, or
             merges two clusters.
@@ -154,9 +155,9 @@ class _Clusters:
         return np.flatnonzero(stale)
 
     def _join_lists(self, a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> None:
-        """Join the candidate lists of the two clusters that each new cluster is made of.
+        """Merge the candidate lists of each pair of clusters that were merged.
 
-        For a candidate on one list only, the bound of the other list stands in for the similarity.
+        For a candidate on only one of the two lists, the bound of the other list is used as the missing similarity.
         """
         mine, theirs = self._current(a, self.node[a]), self._current(b, self.node[a])
         ids = np.concatenate([mine[0], theirs[0]], axis=1)
@@ -257,7 +258,7 @@ class _Clusters:
         self.nearest[rows], self.similarity[rows] = self.listed[rows, best], value[at, best]
 
     def _compared(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compare rows with all current clusters: the most similar ones, their similarities, a bound on the others."""
+        """Compare rows with all clusters; return the most similar ones, their similarities, and a bound on others."""
         dead = torch.from_numpy(self.node < 0).to(self.means.device)
         width = min(LISTED + 1, len(self.node))
         ids = np.full((len(rows), LISTED), NONE, dtype=np.int64)

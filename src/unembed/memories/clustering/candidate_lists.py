@@ -15,7 +15,7 @@ from torch import Tensor
 from unembed.memories.clustering.dendrogram import NONE
 
 _CHOSEN, _PER_GROUP = 6, 8
-"""Groups that a row looks into, and candidates it takes from each at most."""
+"""Number of groups from which a row takes candidates, and largest number of candidates from each."""
 
 
 def first_lists(

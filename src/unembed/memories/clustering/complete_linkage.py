@@ -17,7 +17,7 @@ from unembed.memories.clustering.dendrogram import NONE, Dendrogram, Tree
 from unembed.memories.clustering.unit_vectors import equal_rows, unit_rows
 
 LARGEST_COMPLETE = 20_000
-"""Most vectors for complete linkage: its matrix has n * n float32 entries."""
+"""Largest number of vectors for complete linkage, whose matrix has n * n float32 entries."""
 
 
 def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | None = None) -> Dendrogram:

@@ -1,4 +1,4 @@
-"""The tree of a clustering: while it is built, and finished."""
+"""The tree of merges of a clustering: one class for the time when it is built, one for the finished tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from unembed.errors import OutOfRange
 
 NONE = -1
-"""No node."""
+"""Stands for a missing node."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,7 +105,7 @@ class ValueClusters(Displayed):
     labels: Int[np.ndarray, " value"]
     linkage: str
     signs: Float[np.ndarray, " value"] | None = None
-    """By which each value was multiplied, in the order of `labels`; None where all are read as they are."""
+    """The sign by which each value vector was multiplied, in the order of `labels`; None if none was multiplied."""
 
     @property
     def n_clusters(self) -> int:
@@ -157,9 +157,9 @@ class ValueClusters(Displayed):
 
         Columns: cluster, size, first and last layer, number of members in each layer, coherence (the mean cosine
         similarity of two different members; None for one member), the top tokens of the centre, and the names of up to
-        eight members. The centre is the mean of the members' unit vectors. If the model has a fitted lens, the lens
-        carries each from its layer to the final stream; else the centre is multiplied with W_U, or, where the model has
-        an adaptive softmax, read by its log-probabilities. Tokens that the model never learned are left out, unless
+        eight members. The centre is the mean of the members' unit vectors. If the model has a fitted lens, it maps each
+        unit vector from its layer to the final stream. The tokens' scores are the product of the centre with W_U; in a
+        model with an adaptive softmax, its log-probabilities. Tokens that the model never learned are left out, unless
         `show_unlearned`.
 
         Raises:
@@ -204,7 +204,7 @@ class ValueClusters(Displayed):
 def _carried_centre(
     lm: Decoder, members: Sequence[tuple[int, int]], units: Float[Tensor, "member d"]
 ) -> Float[Tensor, " d"]:
-    """Return the mean of unit vectors, each carried from its layer to the final stream by the model's fitted lens."""
+    """Return the mean of unit vectors, each mapped from its layer to the final stream by the model's fitted lens."""
     at, total = torch.tensor([layer for layer, _ in members]), torch.zeros_like(units[0])
     for layer in at.unique().tolist():
         total += carried_parts(lm, units[(at == layer).to(units.device)].sum(dim=0, keepdim=True), layer)[0]
