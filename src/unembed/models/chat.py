@@ -112,7 +112,7 @@ def _spans(
 ) -> list[tuple[int, int, str]] | None:
     """Return where each message's content lies in the text, as (start, end, role); None if that cannot be found.
 
-    The template is applied once more with marks in place of the contents. What stands between the marks is what the
+    The template is applied once more with marks in place of the contents. All text between the marks is what the
     template adds.
     """
     marks = [f"\ue000{i}\ue001" for i in range(len(turns))]

@@ -46,13 +46,13 @@ class Decoder:
         self.structure = resolve(opened.hf)
         self.weights = Weights(self.structure)
         self.lock = threading.RLock()
-        """Guards the model while hooks are attached: one run at a time."""
+        """Locked while hooks are attached to the model, so that only one run happens at a time."""
         self.n_layers = len(self.structure.blocks)
         mixers = [b.mixer for b in self.structure.blocks if b.mixer is not None]
         attention = [site for site in mixers if site.is_attention]
         first = next(iter(attention or mixers), None)
         self.n_heads = 0 if first is None else first.n_heads
-        """Heads of a layer: those of the first layer with attention where layers differ."""
+        """Number of heads in a layer; if layers differ, in the first layer with attention."""
         self.n_kv_heads = 0 if first is None else first.n_kv_heads
         self.d_head = 0 if first is None else first.d_head
         config = opened.hf.config.get_text_config()
@@ -60,14 +60,14 @@ class Decoder:
         self.d_vocab: int = vocabulary_size(opened.hf)
         found = (v for n in _CONTEXT_FIELDS if isinstance(v := getattr(config, n, None), int))
         self.n_ctx: int | None = next(found, None)
-        """The longest prompt, or None where the model sets no limit."""
+        """The largest number of tokens in a prompt; None if the model sets no limit."""
         self._computed: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of `compute`, which is called only once for this model and key; later calls reuse it.
 
         Args:
-            key: unique among all results; begin it with the module's name.
+            key: a name for the result, unique among all results; begin it with the calling module's name.
             compute: called the first time.
         """
         if key not in self._computed:
@@ -105,7 +105,7 @@ class Decoder:
 
     @cached_property
     def attention_layers(self) -> tuple[int, ...]:
-        """The numbers of the layers with attention; other token mixers, such as Mamba, have no attention weights."""
+        """The numbers of the layers with attention, without those that have another token mixer, such as Mamba."""
         mixers = [block.mixer for block in self.structure.blocks]
         return tuple(n for n, mixer in enumerate(mixers) if mixer is not None and mixer.is_attention)
 

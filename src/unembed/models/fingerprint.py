@@ -66,7 +66,7 @@ def converted_fingerprints(lm: Decoder) -> dict[str, str]:
 
 
 def _sampled(lm: Decoder, dtypes: Sequence[torch.dtype | None]) -> list[str]:
-    """Return the fingerprint with parameters in each dtype; None is for their own."""
+    """Return the fingerprint with all parameters converted to each dtype; None converts nothing."""
     digests = [hashlib.sha256() for _ in dtypes]
     for name in parameter_names(lm.hf):
         parameter = parameter_at(lm.hf, name)

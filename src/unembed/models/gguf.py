@@ -22,7 +22,7 @@ from unembed.models.gguf_fields import check_fields, check_tensors
 from unembed.models.load_report import check_weights, heard
 
 QUANTISED = "dequantised_from"
-"""The field of a model's configuration that says from which types of numbers its weights were dequantised."""
+"""The field of a model's configuration that names the quantised formats of its weights before dequantisation."""
 _FLOATS = ("F16", "F32", "F64", "BF16")
 
 
@@ -133,7 +133,7 @@ def _reader(path: Path) -> Any:
 
 
 def _as_floats(hf: PreTrainedModel, types: Mapping[str, int]) -> PreTrainedModel:
-    """Remove the marks of quantisation from the dequantised model so that it can be saved, and note its old formats."""
+    """Remove the quantisation settings so that the dequantised model can be saved, and record its old formats."""
     model: Any = hf
     for name in ("hf_quantizer", "quantization_method", "is_quantized"):
         if name in vars(model):

@@ -26,9 +26,9 @@ _ALSO_CALLED = {
     "layer_norm_rms_epsilon": ("rms_norm_eps",),
     "feed_forward_length": ("intermediate_size", "n_inner"),
 }
-"""What configurations of transformers call some of the fields."""
+"""The name of a field in transformers' configurations, for fields whose names differ."""
 _NEUTRAL = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scaling.attn_factor": 1.0}
-"""Values with which a field changes nothing."""
+"""For some fields, the value with which the field changes nothing."""
 
 
 def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig) -> None:
@@ -77,7 +77,7 @@ def _fields_read(architecture: str) -> set[str] | None:
 
 
 def _is_in(config: PreTrainedConfig, field: str, value: Any) -> bool:
-    """Tell whether the config has the value of a field anyway, although transformers did not read the field."""
+    """Tell whether the config happens to have the value of a field that transformers did not read."""
     last = field.rpartition(".")[2]
     inner = config.get_text_config()
     values = [getattr(inner, known, None) for known in (last, *_ALSO_CALLED.get(last, ()))]

@@ -10,11 +10,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 _INNER = ("_orig_mod", "_module", "original_model")
-"""Where a compiled model, an nnsight model and a TransformerBridge hold the transformers model."""
+"""Attributes in which a compiled model, an nnsight model and a TransformerBridge have the transformers model."""
 _BRIDGED = "_original_component"
-"""Where each part of a bridge holds the part that it stands for."""
+"""Attribute in which each module of a TransformerBridge has the original module that it replaces."""
 _WATCHED = "__nnsight__"
-"""What nnsight sets on each module whose `forward` it replaces."""
+"""Attribute that nnsight sets on each module whose `forward` it replaces."""
 
 
 def unwrapped(model: Any) -> Any:

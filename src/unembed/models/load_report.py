@@ -13,9 +13,9 @@ from transformers.utils import logging as transformers_logging
 from unembed.errors import ModelUnavailable, UnembedWarning
 
 _SHOWN = 3
-"""Names of tensors listed in a message."""
+"""Largest number of tensor names listed in a message."""
 _WRAPPERS = ("_orig_mod.", "module.")
-"""What `torch.compile` and `DistributedDataParallel` put before the names of the weights that they save."""
+"""Prefixes that `torch.compile` and `DistributedDataParallel` add to the names of the weights that they save."""
 
 
 class Heard(logging.Handler):

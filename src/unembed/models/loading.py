@@ -52,11 +52,11 @@ class Opened:
     name: str
     revision: str | None = None
     token_counts: Int[Tensor, " known"] | None = None
-    """How often each token occurred in the training text, where that shipped with the model."""
+    """How often each token occurred in the training text; None if the model came without these counts."""
     special_tokens: bool = True
-    """Whether texts get the special tokens that the tokenizer adds."""
+    """Whether the tokenizer adds its special tokens to texts."""
     tokenizer_fault: str = ""
-    """What is wrong with the tokenizer whose files are there; empty where there is one, or no file."""
+    """Why the tokenizer could not be opened although its files exist; empty if it was opened or there are no files."""
 
     @property
     def quantised(self) -> str:

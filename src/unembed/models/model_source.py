@@ -22,7 +22,7 @@ class UnopenedModel(Protocol):
     def known(self) -> KnownWeights | None:
         """The fingerprints of its weights.
 
-        None if only opening the model can tell them, or if it is opened in another dtype, or otherwise changed.
+        None if they are not known before the model is opened, or if it is opened in another dtype or otherwise changed.
         """
         ...
 
@@ -33,7 +33,7 @@ class UnopenedModel(Protocol):
 
     @property
     def lens_identity(self) -> str | None:
-        """What identifies the lens that reads vectors as tokens where the user names no basis; this opens no model.
+        """A name for the lens that scores tokens if the user names no basis; found without opening the model.
 
         None for the logit lens.
         """

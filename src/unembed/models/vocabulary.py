@@ -86,7 +86,7 @@ class Vocabulary:
         return bool(getattr(self._tokenizer, "chat_template", None))
 
     def is_without_chat(self, texts: Sequence[str]) -> bool:
-        """Tell whether the tokenizer has a chat template, but some of these texts were not made with it."""
+        """Return True if the tokenizer has a chat template but some of these texts were not made with it."""
         return self.has_chat_template and not all(map(self._is_chat, texts))
 
     def _is_chat(self, text: str) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _RECORD = "weights.json"
 _SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".json", ".txt", ".model"})
-"""Of weights, configuration and tokenizer."""
+"""File name endings of weights, configuration and tokenizer."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Adaptive input and softmax: rarer words have vectors of fewer dimensions.
 
 Words are sorted by decreasing count and cut into bands. Band b has narrow vectors e_w and one projection P_b that
-widens them to d_model. The head returns LOG-PROBABILITIES of all words: it normalises over the first band plus one
-class for each other band, and then within each other band. A vector h of the residual stream can be read in two ways:
+widens them to d_model. The head returns the log-probabilities of all words, not logits: one softmax is over the words
+of the first band and one class for each other band, and a further softmax is over the words inside each other band. A
+vector h of the residual stream can be read in two ways:
 
 - `band` (`AdaptiveSoftmax.band_scores`, and the columns of `AdaptiveSoftmax.W_U`): the linear score e_w . P_b^T h, in
   the first band e_w . h. It is exact for sub-updates, but comparable only within a band.
@@ -22,7 +23,7 @@ from unembed.errors import InvalidInput
 from unembed.models.offload import parameter
 
 Span = tuple[int, int, int]
-"""Of a band: its first word, the word after its last, and the width of its vectors."""
+"""A band: its first word, the word after its last one, and the width of its vectors."""
 
 
 class Band(nn.Module):
@@ -74,7 +75,7 @@ class AdaptiveSoftmax(nn.Module):
     """
 
     def __init__(self, embedding: AdaptiveEmbedding, *, tied: bool) -> None:
-        """Create the class scores of the bands after the first, and own projections unless they are `tied`."""
+        """Create the class vectors of the bands after the first and, unless `tied`, projections of its own."""
         super().__init__()
         self._shared = (embedding,)
         self.spans = embedding.spans
@@ -110,7 +111,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat([self._scores_in(b, x) for b in range(len(self.spans))], dim=-1)
 
     def _first(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos first"]:
-        """Return log-probabilities of the first band's words, followed by those of the other bands as classes."""
+        """Return the log-probabilities of the first band's words, then those of the classes of the other bands."""
         scores = torch.cat([self._scores_in(0, x), self.class_proj(x)], dim=-1)
         return scores.log_softmax(dim=-1, dtype=_precise(scores))
 

@@ -262,7 +262,7 @@ class _Reading:
 
 
 def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
-    """Check that the readout has the embedding's word vectors; return whether it shares the projections too."""
+    """Check that the softmax has the embedding's word vectors; return whether it shares the projections too."""
     softmax = "decoder.adaptive_softmax"
     reading.take_equal(f"{softmax}.head.word_proj.weight", out["model.embed_tokens.bands.0.words.weight"])
     out["lm_head.class_proj.weight"] = reading.take(f"{softmax}.head.class_proj.weight")

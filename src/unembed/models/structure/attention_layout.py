@@ -36,11 +36,11 @@ class Mixing:
     pattern: Float[Tensor, "head dst src"] | None
     """None where the module returned no attention weights."""
     z: Float[Tensor, "pos width"] | None
-    """What the out-projection received."""
+    """The input of the out-projection."""
     n_heads: int
-    """0 where its heads do not share the input of an out-projection."""
+    """Number of heads; 0 if the module has no out-projection whose input consists of the outputs of its heads."""
     clip: float | None
-    """The size at which queries, keys and values are cut off."""
+    """Queries, keys and values are clamped to [-clip, clip]; None if they are not clamped."""
     differential: DifferentialPattern | None
 
     @property
@@ -100,7 +100,7 @@ def find_layout(mixing: Mixing, projections: Mapping[str, Projection]) -> Projec
         values = values.repeat_interleave(mixing.n_heads // candidate.n_kv_heads, 0)
         errors[candidate] = relative(mixing.pattern.to(values.dtype) @ values, goal)
     best = min(errors, key=errors.__getitem__, default=None)
-    # The accepted error is smaller in half precision, where ten times the tolerance would accept a wrong split.
+    # In half precision, ten times the tolerance would accept a wrong split, so the accepted error is smaller.
     return best if best is not None and errors[best] <= (10 if tolerance < 1e-3 else 2) * tolerance else None
 
 

@@ -131,7 +131,7 @@ def _score_error(
 ) -> float:
     """Return the relative error of scores against the logarithm of a pattern, after each row's mean is subtracted.
 
-    Patterns of weak attention are all nearly uniform, but their logarithms still differ as the scores do.
+    If scores are small, all patterns are nearly uniform, but their logarithms still differ as the scores do.
     """
     visible = ((mask == 0) & (pattern > 1e-4)).to(scores.dtype)
     n = visible.sum(dim=-1, keepdim=True).clamp_min(1)

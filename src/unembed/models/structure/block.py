@@ -70,7 +70,7 @@ class _Steps:
     """The one or two sums by which a block turns the stream that enters it into the stream that leaves it."""
 
     early: BlockSum | None
-    """What is written before the FFN reads the stream; None where everything is written in one step."""
+    """The sum that is added before the FFN reads the stream; None if the block adds everything in one step."""
     middle: Tensor
     """The stream that the FFN reads."""
     late: BlockSum

@@ -18,7 +18,7 @@ from unembed.models.structure.probe import Probe, holds_weights, same
 
 _MOST_WRITERS = 4
 _ENOUGH = 3.0
-"""A further writer must make the error this many times smaller; rounding alone does not."""
+"""A further module is accepted only if it makes the error this many times smaller, which rounding alone does not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class BlockSum:
     norm: str | None = None
     """The path of the norm that is applied to the base, if any."""
     channels: tuple[Tensor, Tensor] | None = None
-    """What the one writer is multiplied by and shifted by, for each channel, where that is more than a number."""
+    """Factor and shift of the one added output for each channel; None if one number multiplies all channels."""
 
 
 def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:

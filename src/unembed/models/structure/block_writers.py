@@ -20,15 +20,15 @@ class BlockWriter:
     probe: Probe
     output: str
     source: str
-    """The module before a branch norm."""
+    """The path of the module that computed the vector; its output passes through the norm, if there is one."""
     raw: Tensor
-    """What it returned."""
+    """The output of that module."""
     multiplier: float = 1.0
-    """Factor of the output on its way to the stream."""
+    """Factor by which the output is multiplied before it is added to the stream."""
     norm_path: str | None = None
-    """The norm between the two, if there is one."""
+    """The path of the norm between that module and the stream, if there is one."""
     channels: tuple[Tensor, Tensor] | None = None
-    """A gain and a shift per channel on its way to the stream."""
+    """Gain and shift of each channel, applied to the output before it is added to the stream."""
     behind: str = ""
     """The kind of module that mixes positions between the branch and the stream, if there is one."""
 

@@ -34,7 +34,7 @@ class Call:
     rotary: tuple[Tensor, Tensor] | None = None
     """The cosines and sines passed to the module, if any."""
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    """All that the module was called with, to call it again."""
+    """All arguments of the call, so that it can be repeated."""
 
 
 @dataclass

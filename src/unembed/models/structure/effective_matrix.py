@@ -17,7 +17,7 @@ from unembed.models.offload import parameter
 from unembed.models.structure.quantized import Layout
 
 _ROWS = 1024
-"""Unit vectors sent through a projection at once."""
+"""Number of unit vectors sent through a projection at once."""
 _measuring: ContextVar[bool] = ContextVar("_measuring", default=False)
 
 
@@ -26,11 +26,12 @@ class EffectiveMatrix:
     """How to read the matrix of a quantized or wrapped linear layer, whose `weight` is not that matrix."""
 
     layout: Layout | None
-    """How its packed numbers are dequantized; None where it is measured on unit vectors."""
+    """The function that dequantizes its packed weight; None if the matrix is measured on unit vectors."""
     d_in: int
     dtype: torch.dtype
     computes_in: torch.dtype
-    """The coarsest dtype of its product: some kernels multiply in bfloat16 regardless of the model's dtype."""
+    """The least precise dtype in its matrix product: some kernels multiply in bfloat16 regardless of the model's
+    dtype."""
     device: torch.device
 
     def matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:

@@ -91,7 +91,7 @@ class Stacked(ExpertStorage):
     """Expert weights stacked along the first axis, as in most of transformers (`gate_up_proj`, `down_proj`)."""
 
     is_transposed: bool
-    """True where values are the rows of each expert's down-projection as it is stored."""
+    """True if the rows of each expert's stored down-projection are value vectors; False if its columns are."""
     is_interleaved: bool
     """True where gate and up alternate along the width of their common weight, instead of standing side by side."""
     order: str

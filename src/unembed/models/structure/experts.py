@@ -27,7 +27,7 @@ class RoutedCoefficients:
 
     experts: Experts
     n_positions: int
-    """Positions of the pass, batch and position flattened."""
+    """Number of positions of the forward pass, all prompts of the batch together."""
     expert: Int[Tensor, " pair"]
     """The expert of each pair of a position and an expert that its router chose."""
     position: Int[Tensor, " pair"]
@@ -156,10 +156,10 @@ class Experts:
     """The experts of one FFN: the routed experts, the shared one if there is one, and the router."""
 
     storage: ExpertStorage
-    """How the weights of the routed experts lie."""
+    """How the weights of the routed experts are stored."""
     d_model: int
     multiplier: float
-    """Factor of the sum of the routed experts."""
+    """Factor by which the sum of the routed experts' outputs is multiplied."""
     shared: SharedExpert | None
     router: nn.Module | None
     """The module whose `weight` holds one direction for each expert."""

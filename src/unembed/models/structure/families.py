@@ -25,14 +25,16 @@ class FamilyFacts:
     """The eager attention adds ALiBi twice, so that its pattern is not what the model computes (Falcon-RW upstream)."""
 
     no_values: str = ""
-    """Why the values of its attention are no output of a module or no linear map of one position, or its heads no input
-    of one projection."""
+    """Reason why no values are found: they are not the output of a module, or not a linear map of one position, or no
+    single projection reads the outputs of all heads. Empty for other families."""
 
     no_scores: str = ""
-    """Why its scores do not follow from one query and one key of each head."""
+    """Reason why attention scores cannot be computed from one query and one key of each head; empty for other
+    families."""
 
     reads_left_padding: str = ""
-    """Why tokens before the first real one change the numbers of those after it, although the mask hides them."""
+    """Reason why padding on the left changes the activations of the real tokens, although the mask hides the padding;
+    empty for other families."""
 
     float32_state_without_cache: bool = False
     """Without a cache its recurrent state is float32 in every dtype, which its kernel for whole chunks does not

@@ -26,9 +26,9 @@ class Projections:
     """The linear layers whose matrix is not simply their `weight`."""
 
     effective: dict[nn.Module, EffectiveMatrix] = field(default_factory=dict)
-    """Packed and wrapped ones that are affine."""
+    """Quantized or wrapped layers that are affine."""
     not_linear: dict[nn.Module, str] = field(default_factory=dict)
-    """Those that are not affine, with the reason."""
+    """Layers that are not affine, with the reason."""
 
 
 def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) -> Projections:

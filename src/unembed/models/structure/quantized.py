@@ -27,7 +27,7 @@ Matrix = Float[Tensor, "d_in d_out"]
 Layout = Callable[[nn.Module], Matrix]
 
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where column i of eight lies in a word of AWQ's layout."""
+"""For each of eight columns, its place in a 32-bit word of AWQ's layout."""
 
 
 def layouts_of(module: nn.Module) -> tuple[Layout, ...]:

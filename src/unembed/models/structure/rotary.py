@@ -26,16 +26,16 @@ class Rotary:
     """
 
     frequencies: Float[Tensor, " half"]
-    """Radians a position, float64."""
+    """Radians per position, float64."""
     interleaved: bool
     sign: int
     factor: float
-    """What cosine and sine are multiplied by (YaRN and LongRoPE), 1 elsewhere."""
+    """Factor of cosines and sines (YaRN and LongRoPE); 1 in other families."""
     long_frequencies: Float[Tensor, " half"] | None = None
-    """What LongRoPE rotates by in texts longer than `short_length`; None in other families."""
+    """Frequencies of LongRoPE for texts longer than `short_length`; None in other families."""
     short_length: int = 0
     certain: bool = True
-    """False where the layer's attention is too even to show how, or whether, it applies the angles."""
+    """False if the layer's attention pattern is too uniform to show whether, and how, it applies the angles."""
 
     def rotate(
         self, x: Float[Tensor, "*any pos d_head"], positions: Int[Tensor, "*pos"]

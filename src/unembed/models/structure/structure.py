@@ -38,7 +38,7 @@ class HeadLayout:
     q: nn.Module
     k: nn.Module
     v: nn.Module
-    """The modules that project; one and the same module unless `kind` is "split"."""
+    """`q`, `k` and `v` are the projections; the same module three times unless `kind` is "split"."""
 
 
 GATES = {
@@ -63,13 +63,13 @@ class ValueSource:
     n_kv_heads: int
     d_head: int
     factor: float
-    """Factor of the mixed values on their way to z; 1 in most families."""
+    """Factor of the mixed values in z, the input of the out-projection; 1 in most families."""
     clip: float | None
     gate: str
-    """What multiplies the mixed values on their way to z: "" where nothing does, "head" for one factor per position
+    """What multiplies the mixed values to give z: "" if nothing does, "head" for one factor per position
     and head, "channel" for one per position and channel, "norm" for a norm with its gain."""
     item: int = 0
-    """Which of the tensors that the module returns holds them, where it returns several (ZAYA)."""
+    """If the module returns several tensors (ZAYA), the index of the one that contains the values."""
 
     @property
     def gated(self) -> bool:
@@ -118,7 +118,7 @@ class Writer:
 
 @dataclass(frozen=True, eq=False)
 class ScoreRule:
-    """How attention weights follow from queries and keys: softmax(scale * q . k), after norms and a rotation."""
+    """The formula of attention weights: softmax(scale * q . k), after norms and rotation of queries and keys."""
 
     scale: float = float("nan")
     rotary: Rotary | None = None
@@ -157,7 +157,7 @@ class AttentionSite:
     constant: Float[Tensor, " d_model"] | None
     """A bias that the block adds to the module's output (GPT-NeoX Japanese)."""
     n_heads: int
-    """0 where the mixer does not end in an out-projection over heads."""
+    """Number of heads; 0 if the mixer does not end in an out-projection over heads."""
     n_kv_heads: int
     d_head: int
     is_attention: bool
@@ -169,15 +169,15 @@ class AttentionSite:
     """Where the values can be captured; None where they were not found."""
     head_layout: HeadLayout | None = None
     clip: float | None = None
-    """The size at which queries, keys and values are cut off."""
+    """Queries, keys and values are clamped to [-clip, clip]; None if they are not clamped."""
     positions_read: bool = False
-    """True where learned positions are added to what Q and K read, but not to the stream (attention-only models)."""
+    """True if learned positions are added to the input of Q and K but not to the stream (attention-only models)."""
     readings: HeadReadings | None = None
-    """What circuits read where `head_layout` is None: through a latent, or from a projection with an output gate."""
+    """If `head_layout` is None: how queries, keys and values are computed, such as through a latent vector."""
     no_heads: str = ""
-    """Why the mixer's output is no sum over heads, where more is to say than that there is no out-projection."""
+    """Why the mixer's output is not a sum over heads, if the reason is not just that there is no out-projection."""
     differential: DifferentialPattern | None = None
-    """How patterns follow from two softmaxes for each head; None where a head has one."""
+    """How attention patterns follow from two softmaxes per head; None if each head has one softmax."""
 
     def pattern(self, weights: Float[Tensor, "batch softmax dst src"]) -> Float[Tensor, "batch head dst src"]:
         """Return the heads' patterns, computed from the attention weights that the module returns."""
@@ -335,12 +335,12 @@ class Block:
     middle_norm: Norm | None = None
     """The norm that is applied to the stream itself before the FFN's output is added."""
     handover: float = 1.0
-    """Factor of the block's output before the next block (RWKV); resid_post is behind it."""
+    """Factor of the block's output before the next block (RWKV); resid_post already includes it."""
     streams: Streams | None = None
-    """How several streams are mixed, for a model that has more than one: then no resid_mid, and resid_pre and
-    resid_post are the streams put together as at the model's end."""
+    """How several residual streams are mixed; None for one stream. With several, there is no resid_mid, and resid_pre
+    and resid_post are the streams combined as the model combines them after the last layer."""
     middle_module: nn.Module | None = None
-    """With several streams, the module whose input is the block's state before or behind its FFN."""
+    """With several streams, the module whose input gives the streams before the FFN, or after it."""
 
     @property
     def is_sequential(self) -> bool:
@@ -372,20 +372,20 @@ class Structure:
     blocks: tuple[Block, ...]
     embedding: nn.Module
     position_embedding: nn.Module | None
-    """The module whose output is added to the stream as position, when there is one."""
+    """The module whose output (position embeddings) is added to the stream; None if there is none."""
     read_positions: nn.Module | None
     """The table of learned positions that only queries and keys read (attention-only models), when there is one."""
     positions: str
     """How the model encodes positions: "learned", "rotary", "alibi", "qk_learned" or "none"; "added" where
     positions enter the stream outside any module, so that they cannot be separated from the token embedding (CTRL)."""
     embedding_scale: float | None
-    """What W_E is multiplied by on its way into the stream; None where a norm follows the embedding."""
+    """Factor by which rows of W_E are multiplied before they enter the stream; None if a norm follows the embedding."""
     final_norm: Norm | None
     head: nn.Module
     logit_scale: float
     logit_softcap: float | None
     effective: dict[nn.Module, EffectiveMatrix] = field(default_factory=dict)
-    """Affine projections whose matrix is not their `weight` (quantized, unmerged LoRA), with how it is read."""
+    """For each affine projection whose matrix is not its `weight` (quantized, unmerged LoRA): how to get the matrix."""
     not_linear: dict[nn.Module, str] = field(default_factory=dict)
     """Projections that are not x W + b at all, with the reason."""
 

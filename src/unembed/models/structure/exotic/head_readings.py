@@ -34,7 +34,7 @@ class Latent:
     """Columns of the module's output."""
     norm: Norm | None
     factor: float
-    """Factor of the normed latent (Dots 3)."""
+    """Number by which the normed latent is multiplied (Dots 3)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +45,10 @@ class Reading:
     """
 
     module: nn.Module | None
-    """The projection that reads the stream, or the latent; None where the latent itself is the part."""
+    """The projection that reads the stream or the latent; None if the channels are those of the latent itself."""
     latent: Latent | None
     n_heads: int
-    """How many heads lie side by side in the output; 1 where all share it."""
+    """Number of heads whose channels are side by side in the output; 1 if all heads share the same channels."""
     start: int
     stop: int
     factor: float = 1.0

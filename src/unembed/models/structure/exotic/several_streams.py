@@ -36,7 +36,8 @@ class Pulled:
     attention: Float[Tensor, "*pos d_model"]
     ffn: Float[Tensor, "*pos d_model"]
     others: tuple[Float[Tensor, "*pos d_model"] | EachStream, ...]
-    """For the block's other writers in order; one for each stream where they write a different vector to each."""
+    """The directions for the outputs of other modules that add to the streams, in order; one direction per stream if a
+    module adds a different vector to each."""
     entering: EachStream
 
 
