@@ -2,8 +2,8 @@
 
 All values of the forward pass are the model's own; the rules change only gradients. Queries and keys are constants, so
 that attention is linear in its values. With `qk="shared"` they receive relevance too (`shared_patterns.py`). In that
-case, and where the layout of the attention's weights is unknown or values are clipped, the pass mixes the values with
-the attention pattern of an earlier pass.
+case, and where the layout of the attention's weights is unknown or values are clipped, the linear pass multiplies the
+values by the attention pattern of an earlier forward pass.
 
 A pass is either whole or cut. In a whole pass, gradients flow through all components. In a cut pass, heads and memories
 are leaves of the graph: the gradient of one component's input then shows what each other component contributes to it

@@ -37,7 +37,10 @@ from unembed.stream.run import Run, Tokens, run
 
 @dataclass(frozen=True, eq=False)
 class FrozenLayer:
-    """One attention layer of a run as a linear function of its input."""
+    """One attention layer of a run as a linear function of its input.
+
+    The argument `x` of the methods is one term (or several) of a sum that makes up the input.
+    """
 
     lm: Decoder
     layer: int

@@ -327,7 +327,10 @@ def _strongest(
     cosine: Float[Tensor, " part"] | None,
     top: int,
 ) -> list[VirtualWeight]:
-    """Return the `top` pairs with the largest ratio; one of writer and reader is fixed, the other named by index."""
+    """Return the `top` pairs with the largest ratio.
+
+    Of `writer` and `reader`, one is a name, the other a function that returns the name for an index of `ratio`.
+    """
     best = ratio.topk(min(top, len(ratio)))
     rows = []
     for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):

@@ -21,7 +21,8 @@ Formula = Callable[
     [Probe, str, dict[str, tuple[nn.Module, Tensor | None]], Tensor],
     tuple[nn.Module | None, nn.Module | None, bool, str],
 ]
-"""Which readers make a coefficient (`feed_forward`): up, gate, whether the gate is the first half, and how."""
+"""A function that finds how coefficients are computed. It returns the up-projection, the gate projection, whether the
+gate is the first half of a fused weight, and the name of the activation (see `feed_forward`)."""
 
 
 def find_experts(

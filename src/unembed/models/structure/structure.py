@@ -46,7 +46,7 @@ GATES = {
     "channel": "a gate of each position and channel multiplies what its heads mixed",
     "norm": "a norm follows what its heads mixed, before the out-projection",
 }
-"""What can follow the mixed values before the out-projection, in words."""
+"""For each kind of gate between the mixed values and the out-projection, an explanation in words."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ class Latent:
     module: nn.Module
     start: int
     stop: int
-    """Columns of the module's output."""
+    """The latent is the columns from `start` to `stop` of the module's output."""
     norm: Norm | None
     factor: float
     """Number by which the normed latent is multiplied (Dots 3)."""
@@ -73,7 +73,7 @@ class HeadReadings:
     """
 
     parts: Mapping[str, tuple[Reading, ...]]
-    """For "q", "k" and "v"; without "q" and "k" where only the values are understood."""
+    """The channel ranges of "q", "k" and "v"; without "q" and "k" if only the values are understood."""
     normed_values: bool = False  # a norm without a gain divides each head's value by its size (Gemma 4)
 
     @property
