@@ -7,6 +7,7 @@ from typing import Any
 
 from unembed.document.model import Exhibit, Finding, Report, Section
 from unembed.errors import InvalidInput
+from unembed.reports.training import over_training
 from unembed.results import Provenance, Table
 
 _NUMBER = "here"
@@ -18,6 +19,9 @@ _PARTS = ("", "_low", "_high", "_n")
 
 def compared(reports: Mapping[str, Report]) -> Report:
     """Return one report with the findings of several models, and their tables of measured and published numbers.
+
+    If the models' names end with a number of steps or tokens ("step1000"), they are taken as checkpoints of one
+    training, and a section states when each finding begins to hold.
 
     Args:
         reports: the report on each model, by the name of the model.
@@ -33,7 +37,12 @@ def compared(reports: Mapping[str, Report]) -> Report:
         )
     first, *_ = reports.values()
     provenance = _provenance(reports)
-    sections = (_verdicts(reports, provenance), *(_section(title, reports, provenance) for title in _titles(reports)))
+    dates = over_training(claims(reports), list(reports), provenance)
+    sections = (
+        _verdicts(reports, provenance),
+        dates,
+        *(_section(title, reports, provenance) for title in _titles(reports)),
+    )
     facts = {name: f"{_counts(report.findings)}; {report.provenance.line()}" for name, report in reports.items()}
     return Report(
         first.name,
