@@ -128,7 +128,7 @@ const traceOf = (ranks) => ({
 
 test("quiet layers are those across which the prediction's rank moves least within the first 1,000", () => {
   const early = Array.from({ length: 20 }, (_, n) => 2000 + 900 * n);
-  assert.deepEqual(quietRuns(traceOf([...early, 500, 80, 81, 40, 3, 2, 1])), [[0, 19]]);
+  assert.deepEqual(quietRuns(traceOf([...early, 500, 80, 40, 3, 2, 1])), [[0, 19]]);
   assert.deepEqual(quietRuns(traceOf(early.slice(0, 16))), [], "a model of few layers is shown whole");
   const { embedding, ...part } = traceOf([...early, 1]);
   assert.deepEqual(quietRuns(part), [], "nor are layers folded that have not been received");
@@ -137,6 +137,6 @@ test("quiet layers are those across which the prediction's rank moves least with
 test("however much moves, the rows fit a screen", () => {
   const runs = quietRuns(traceOf(Array.from({ length: 40 }, (_, n) => 1 + ((n * 37) % 101))));
   const hidden = runs.reduce((sum, [first, last]) => sum + last - first, 0);
-  assert.ok(40 - hidden <= 9);
+  assert.ok(40 - hidden <= 7);
   assert.ok(runs.every(([first, last]) => first < last && last < 39));
 });

@@ -6,6 +6,14 @@ import { go } from "./state.js";
 const LENGTHS = { 8: "Short", 24: "Medium", 400: "Full" };
 let length = "24";
 
+/** Multiplications per second of a slow processor, and the seconds of work that start without a click. */
+const SPEED = 2e10;
+const UNASKED = 3;
+
+/** Whether so many multiplications, or a run of the model on so many tokens, start without a click. */
+export const isQuick = ({ device }, work) => device !== "cpu" || work / SPEED < UNASKED;
+export const runOn = ({ n_layers, d_model }, tokens) => 12 * n_layers * d_model ** 2 * tokens;
+
 /** The lists on the page; all are redrawn when the length changes. */
 const drawn = new Set();
 function dropDetached() {

@@ -1,5 +1,6 @@
 /** One head by its weights alone: the OV and QK circuits, and composition with earlier heads, which comes later. */
-import { fill, fixed, h } from "../dom.js";
+import { isQuick } from "../contexts.js";
+import { button, fill, fixed, h } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { link, tokenLists } from "../parts.js";
 
@@ -29,7 +30,11 @@ export function circuits(t, circuit) {
 /** The earlier heads that this one reads: the first time, the composition of all heads is computed. */
 function drawPartners(t, box) {
   const draw = ({ partners }) => partners.length > 0 && fill(box, composition(partners.slice(0, 12)));
-  t.api.get(`${t.path()}/partners`, {}, { channel: "partners" }).then(draw, () => {});
+  const ask = () => t.api.get(`${t.path()}/partners`, {}, { channel: "partners" }).then(draw, () => {});
+  const { n_layers, n_heads, d_model } = t.model;
+  const pairs = (3 * (n_layers * n_heads) ** 2) / 2;
+  if (isQuick(t.model, (pairs * d_model ** 3) / n_heads ** 2)) ask();
+  else fill(box, button("Composition with earlier heads", ask, "btn small"));
 }
 
 function composition(partners) {

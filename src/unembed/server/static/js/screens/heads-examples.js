@@ -1,5 +1,5 @@
 /** One head on other texts: a repeated sequence, and the windows of the corpus with its largest contributions. */
-import { contexts, lengths } from "../contexts.js";
+import { contexts, isQuick, lengths, runOn } from "../contexts.js";
 import { button, drawn, fill, grouped, h, numberBox, percent, textBox, worded } from "../dom.js";
 import { pattern } from "../islands/heads.js";
 import { visible } from "../islands/tokens.js";
@@ -45,19 +45,15 @@ function drawStripe(id, found) {
 
 const WINDOWS = 32;
 const LENGTH = 128;
-/** Multiplications per second of a slow processor, and the seconds of work that start without a click. */
-const SPEED = 2e10;
-const UNASKED = 60;
-
 /**
  * Texts with the head's largest contributions; one pass over the corpus serves all heads of its layer.
- * `{card, draw(readNow)}`. With an index they are computed on arrival, unless that would take minutes.
+ * `{card, draw(readNow)}`. With an index they are computed on arrival, unless that would take seconds.
  */
 export function topContexts(t) {
   const texts = h("div.stack");
   const read = new Set();
-  const { n_layers, d_model, device, can } = t.model;
-  const quick = device !== "cpu" || (12 * n_layers * d_model ** 2 * WINDOWS * LENGTH) / SPEED < UNASKED;
+  const { can } = t.model;
+  const quick = isQuick(t.model, runOn(t.model, WINDOWS * LENGTH));
   const start = button("Find examples", () => draw(true), "btn small");
   const say = (text) => fill(texts, h("p.faint", text));
   const draw = (readNow = can.index && quick) =>
@@ -83,7 +79,7 @@ export function topContexts(t) {
     });
   const reason = () =>
     can.index
-      ? `Reading ${WINDOWS} windows of the corpus takes this model minutes on a processor.`
+      ? `The model reads ${WINDOWS} windows of the corpus for this, which takes a while on a processor.`
       : `Without an index, ${WINDOWS} windows of the text that comes with the package are read.`;
   function shown(found) {
     const list = h("div");

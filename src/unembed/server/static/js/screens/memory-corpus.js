@@ -1,10 +1,13 @@
 /** A memory on a corpus: its top activating examples and the distribution of its coefficient. */
-import { contexts } from "../contexts.js";
-import { drawn, fill, fixed, grouped, h, many, num, segmented, sumOf } from "../dom.js";
+import { contexts, isQuick, runOn } from "../contexts.js";
+import { button, drawn, fill, fixed, grouped, h, many, num, segmented, sumOf } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { noIndex } from "../labels.js";
 import { asTable, loading, pane } from "../parts.js";
 import { memoryPath } from "../state.js";
+
+/** About how many tokens the model reads for the coefficients at every token of the listed texts. */
+const READ = 25 * 128;
 
 /** The top activating examples: first the texts, from the index; then each token's coefficient, from the model. */
 export function topExamples(box, { api, model }, memory, slot = 0) {
@@ -18,6 +21,15 @@ export function topExamples(box, { api, model }, memory, slot = 0) {
     pane(box, async () => {
       const { rows } = await api.get(`${at}/triggers`, { top: 25, context: 24, pole }, { channel: `triggers${slot}` });
       if (!rows.length) return fill(box, h("p.note", "The key never fired on this corpus."));
+      const every = async () => {
+        const found = await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts${slot}` });
+        contexts(list, found.contexts, 10);
+      };
+      const quick = isQuick(model, runOn(model, READ));
+      const all = () => (more.remove(), pane(list, every));
+      const more = button("Shade every token", all, "quiet", {
+        title: "The model reads the texts again: this takes a while",
+      });
       contexts(
         list,
         rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] })),
@@ -26,12 +38,12 @@ export function topExamples(box, { api, model }, memory, slot = 0) {
       fill(box, [
         model.can.gated && segmented("Coefficients", { positive: "Positive", negative: "Negative" }, pole, choose),
         list,
+        !quick && more,
         h("p.faint", [
           `The ${rows.length} strongest, which index ${model.index} stores; the marked token is where the key fires.`,
         ]),
       ]);
-      const found = await api.get(`${at}/contexts`, { top: 25, pole }, { channel: `contexts${slot}` });
-      contexts(list, found.contexts, 10);
+      return quick ? every() : undefined;
     });
   return again();
 }
