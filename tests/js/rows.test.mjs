@@ -140,3 +140,14 @@ test("however much moves, the rows fit a screen", () => {
   assert.ok(40 - hidden <= 7);
   assert.ok(runs.every(([first, last]) => first < last && last < 39));
 });
+
+const { isQuick, runOn } = await module("contexts.js");
+
+test("a run on thousands of tokens waits for a click on a processor where the model is large", () => {
+  const smollm2 = { n_layers: 30, d_model: 576, device: "cpu" };
+  const small = { n_layers: 8, d_model: 128, device: "cpu" };
+  assert.equal(isQuick(smollm2, runOn(smollm2, 3200)), false);
+  assert.equal(isQuick(smollm2, runOn(smollm2, 100)), true);
+  assert.equal(isQuick(small, runOn(small, 3200)), true);
+  assert.equal(isQuick({ ...smollm2, device: "cuda:0" }, runOn(smollm2, 3200)), true);
+});
