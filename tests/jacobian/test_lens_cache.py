@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import unembed
+from unembed.cli.model_loading import use_lens
 from unembed.errors import InvalidInput
 from unembed.jacobian import cached_lens, lens_file, lens_identity, lens_path, stored_identity
 from unembed.jacobian.check import checked_on
+from unembed.jacobian.lens_cache import why_passed_over
 from unembed.models.fingerprint import sampled_fingerprint
 from unembed.models.shipped_models import shipped_lens
 
@@ -95,6 +98,34 @@ def test_a_lens_without_fingerprints_of_other_dtypes_is_refused_there_by_name() 
     with pytest.raises(InvalidInput, match=r"fitted on float32 weights.*bfloat16 copy.*fit the lens again"):
         half.use_lens(unembed.open_lens(lens_path("old")))
     assert half.lens is None
+
+
+def test_a_stored_lens_that_is_not_used_is_named_with_the_reason_and_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = unembed.load("wren", dtype="bfloat16")
+    monkeypatch.setattr("unembed.jacobian.lens_cache.shipped_lenses", lambda _: ())
+    path = shipped_lens(sampled_fingerprint(unembed.load("wren")))
+    assert path is not None
+    lens = unembed.open_lens(path)
+    assert why_passed_over(half) is None
+    lens.provenance = replace(lens.provenance, model=half.name)
+    lens_path("x").parent.mkdir()
+    lens.fingerprint = "0" * 16
+    lens.converted = {"bfloat16": "1" * 16}
+    lens.save(lens_path("x"))
+    assert cached_lens(half) is None
+    assert "it was fitted on other weights; fit one" in str(why_passed_over(half))
+    lens.converted = {}
+    lens.save(lens_path("x"))
+    use_lens(half, None)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and str(lens_path("x")) in line
+    assert "fitted in float32, and lacks the fingerprint of the bfloat16 weights; fit one" in line
+    assert "unembed fit-lens" in line
+    lens.provenance = replace(lens.provenance, model="another")
+    lens.save(lens_path("x"))
+    assert why_passed_over(half) is None  # of another model: nothing to report
 
 
 def test_a_model_reads_by_the_logit_lens_until_a_lens_is_set() -> None:

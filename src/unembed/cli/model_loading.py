@@ -120,12 +120,14 @@ def _is_path(model: str) -> bool:
 def use_lens(lm: LanguageModel, file: str | None) -> None:
     """Set the model's lens: the one in `file`, else the one stored for this model, if there is one.
 
-    A line on stderr reports when the lens is first used, unless it ships with the package for this model.
+    A line on stderr reports when the lens is first used, unless it ships with the package for this model; or why a
+    stored lens of a model of this name is not used.
 
     Raises:
         InvalidInput: the file is not a lens, or belongs to another model.
     """
     from unembed.jacobian import cached_lens, lens_path, open_lens
+    from unembed.jacobian.lens_cache import why_passed_over
 
     if file is not None:
         lm.use_lens(open_lens(file))
@@ -136,6 +138,8 @@ def use_lens(lm: LanguageModel, file: str | None) -> None:
             fitted = f"{found.contexts} contexts" + (f" in {dtype}" if converted else "")
             line = f"reading with the Jacobian lens that was fitted on {fitted} (--lens none: the logit lens)"
             found.on_first_reading = partial(print, line, file=sys.stderr)
+    elif (why := why_passed_over(lm)) is not None:
+        print(f"unembed: {why}", file=sys.stderr)
 
 
 def say_unmeasured(lm: LanguageModel, opening: Opening) -> None:

@@ -30,6 +30,7 @@ from unembed.early_exit.protocols import Exit, require_exit
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.structure import Block
+from unembed.names import Basis
 from unembed.stream.hooks import Callback, attach_hooks, forward_replaced
 
 
@@ -173,7 +174,8 @@ class _Pass:
 
     def __init__(self, rule: Exit) -> None:
         self.lm: Decoder = rule.lm
-        self.score, self.basis = rule.score, rule.basis
+        self.score = rule.score
+        self.basis: Basis = rule.basis
         self.thresholds = rule.thresholds.tolist()
         self.decides = [*(threshold < math.inf for threshold in self.thresholds), True]
         self.blocks: list[_Block] = []

@@ -76,6 +76,24 @@ def cached_lens(lm: Decoder) -> JacobianLens | None:
     return None if path is None else open_lens(path)
 
 
+def why_passed_over(lm: Decoder) -> str | None:
+    """Return why a stored lens that was fitted on a model of this name is not used, and what to do; None without one.
+
+    Call it if `cached_lens` found no lens.
+    """
+    for path in sorted(lens_path("x").parent.glob("*.lens")):
+        if (known := _header(path)) is None or known.model != lm.name:
+            continue
+        if known.sizes != (lm.n_layers, lm.d_model, lm.d_model):
+            why = "it was fitted on a model of other sizes"
+        elif not known.converted and known.dtype != lm.dtype_name:
+            why = f"it was fitted in {known.dtype}, and lacks the fingerprint of the {lm.dtype_name} weights"
+        else:
+            why = "it was fitted on other weights"
+        return f"the lens of {lm.name} in {path} is not used: {why}; fit one for these weights with unembed fit-lens"
+    return None
+
+
 def own_lens(lm: Decoder) -> JacobianLens:
     """Return the lens that commands use for a model.
 
@@ -108,6 +126,8 @@ class _Header:
     sizes: tuple[int, ...]
     converted: frozenset[str]
     """Fingerprints of the weights after conversion to other dtypes."""
+    model: str
+    dtype: str
 
 
 def _header(path: Path) -> _Header | None:
@@ -118,7 +138,9 @@ def _header(path: Path) -> _Header | None:
         with safe_open(path, "numpy") as file:
             stored = json.loads(file.metadata()["result"])["fields"]
             sizes = file.get_slice(stored["before"]["tensor"]).get_shape()
-            return _Header(tuple(sizes), frozenset(dict(stored.get("converted", {"dict": []})["dict"]).values()))
+            converted = frozenset(dict(stored.get("converted", {"dict": []})["dict"]).values())
+            about = stored["provenance"]["fields"]
+            return _Header(tuple(sizes), converted, about["model"], about["dtype"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
 

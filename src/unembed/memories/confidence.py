@@ -4,8 +4,9 @@ Two kinds are known. The value vector of a confidence memory is nearly orthogona
 changes no logit relative to another, but makes the stream longer, so that the final norm scales all logits down. A
 frequency memory moves the prediction towards the frequencies of tokens in text, or away from them.
 
-- null space: the share of the value vector's squared length in the directions that the unembedding reads least, which
-  are those of the smallest singular values of W_U (with the final norm's gain, and centred over the vocabulary);
+- null space: the length of the value vector's projection onto the directions that the unembedding reads least, divided
+  by the vector's length; these are the directions of the smallest singular values of W_U (with the final norm's gain,
+  and centred over the vocabulary);
 - entropy change: the mean absolute change of the prediction's entropy, in nats, when the coefficient is set to its mean
   over the text;
 - through the scale: 1 - direct / entropy change, where "direct" is the entropy change with the scale of the final norm
@@ -55,13 +56,13 @@ class ConfidenceMemories(Displayed):
         names: names of the measured memories: those with the largest null-space shares, those with the largest
             correlations with log frequencies, and some drawn at random.
         indices: indices of the measured memories in the layer.
-        null_space: for every memory of the layer, the share of its value vector in the null space.
+        null_space: for every memory of the layer, the share of its value vector's length in the null space.
         unigram: for every memory of the layer, the correlation of its scores with the tokens' log frequencies.
         norms: for every memory of the layer, the length of its value vector.
         entropy: for each measured memory, the mean absolute change of the prediction's entropy, in nats.
         direct: the same change with the scale of the final norm fixed.
         random: for each measured memory, whether it was drawn at random.
-        chance: the expected share of a random vector in the null space.
+        chance: the root-mean-square share of a random vector in the null space.
         positions: number of token positions over which entropy changes are averaged.
     """
 
@@ -98,7 +99,8 @@ class ConfidenceMemories(Displayed):
         }
         title = (
             f"Confidence and frequency memories of layer {self.layer}: {self.positions} positions; a random vector has "
-            f"{self.chance:.0%} in the null space, the layer's median is {float(self.null_space.median()):.1%}"
+            f"{self.chance:.0%} of its length in the null space, the layer's median is "
+            f"{float(self.null_space.median()):.1%}"
         )
         return Table(title, columns, self.provenance)
 
@@ -172,7 +174,9 @@ def _read_directions(lm: Decoder) -> Float[Tensor, "d_model d_vocab"]:
 
 @torch.no_grad()
 def null_space_shares(lm: Decoder, vectors: Float[Tensor, "row d_model"]) -> tuple[Float[Tensor, " row"], float]:
-    """Return the share of each vector's squared length in the null space, and the expected share of a random vector.
+    """Return the share of each vector's length in the null space, and the root-mean-square share of a random vector.
+
+    The share is the length of the projection divided by the vector's length (Stolfo et al. 2024, section 4.1).
 
     The null space is the `NULL` share of directions with the smallest singular values. The direction that a centring
     norm removes from every vector is not counted.
@@ -188,8 +192,8 @@ def null_space_shares(lm: Decoder, vectors: Float[Tensor, "row d_model"]) -> tup
     if norm.centred:
         vectors = vectors - vectors.mean(dim=-1, keepdim=True)
     null = found.eigenvectors[:, removed : removed + count]
-    share = (vectors @ null).square().sum(dim=-1) / vectors.square().sum(dim=-1).clamp_min(1e-30)
-    return share.float().cpu(), count / (d - removed)
+    share = (vectors @ null).norm(dim=-1) / vectors.norm(dim=-1).clamp_min(1e-30)
+    return share.float().cpu(), (count / (d - removed)) ** 0.5
 
 
 def _unigram(
@@ -253,9 +257,10 @@ def confidence_answer(
 ) -> Table:
     """Find memories (FFN neurons) of the last layer that change how confident a prediction is, not what is predicted.
 
-    null_space is the share of a memory's value vector in the directions that the unembedding reads least; through_scale
-    is the share of its effect on the prediction's entropy that passes through the final norm's scale; unigram is the
-    correlation of its scores with the log frequency of tokens. Memories drawn at random are listed for comparison.
+    null_space is the share of the length of a memory's value vector in the directions that the unembedding reads least;
+    through_scale is the share of its effect on the prediction's entropy that passes through the final norm's scale;
+    unigram is the correlation of its scores with the log frequency of tokens. Memories drawn at random are listed, too,
+    for comparison.
 
     Caution: The null space is a choice: the 5 % of directions that the unembedding reads least. through_scale is
     measured, so it is the stronger evidence. Neither is evidence where memories drawn at random have similar numbers.
