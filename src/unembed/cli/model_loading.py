@@ -126,8 +126,7 @@ def use_lens(lm: LanguageModel, file: str | None) -> None:
     Raises:
         InvalidInput: the file is not a lens, or belongs to another model.
     """
-    from unembed.jacobian import cached_lens, lens_path, open_lens
-    from unembed.jacobian.lens_cache import why_passed_over
+    from unembed.jacobian import cached_lens, lens_path, open_lens, why_passed_over
 
     if file is not None:
         lm.use_lens(open_lens(file))
