@@ -48,7 +48,7 @@ class MeanActivation(Reducer):
         self._sums[point, layer] = _added(self._sums.get((point, layer)), total)
 
     def update(self, batch: Batch) -> None:
-        """Count the tokens of a batch."""
+        """Add the batch's counted tokens to the number of tokens in the mean."""
         counts = batch.counted.sum(dim=0)
         self._counts = _added(self._counts, counts if self.by_position else counts.sum()[None])
 

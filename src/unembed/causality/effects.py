@@ -30,7 +30,8 @@ def total_effects(
 ) -> list[float | None]:
     """Return the total effect of each component, in logits; None for embeddings, positions and biases.
 
-    These are not ablated. The ablations of all others run in batches, in passes that start at the ablated layer.
+    Embeddings, positions and biases are not ablated. The ablations of all other components run in batches, in passes
+    that start at the ablated layer.
 
     Raises:
         Unsupported: the attribution splits heads by source token.

@@ -1,4 +1,4 @@
-"""Names of the previous release, which still work until the next one."""
+"""Deprecated names from the previous release, which work until the next release."""
 
 from __future__ import annotations
 

@@ -199,7 +199,8 @@ def by_head(values: Float[Tensor, "row kv_head pos d_head"], n_heads: int) -> Fl
 def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
     """Return a list to which every block appends the type of its output, until the stack closes.
 
-    That is None for a tensor; for a tuple or list, it is its items without tensors, with an ellipsis for the stream.
+    The entry is None if the block returned a tensor. If it returned a tuple or list, the entry is that output without
+    its tensors; an ellipsis (...) stands in place of the residual stream.
     """
     forms: list[Any] = []
     stack.enter_context(lm.lock)  # a pass of another thread would add the forms of its blocks

@@ -108,7 +108,8 @@ class Rerun:
         self._captured: dict[tuple[str, int], Tensor] = {}
         stored = None if stream is not None or points or seen is None else self._stored(seen, outputs)
         self.reference = self._first_run() if stored is None else stored
-        # Several streams cannot be recovered from the one vector that represents them.
+        # A model's several residual streams are stored as one combined vector, from which a block's input cannot be
+        # recovered; for such models every rerun starts at the first block.
         self._skips: bool | None = None if lm.structure.streams is None else False
 
     @property

@@ -23,7 +23,7 @@ def listening(listener: Listener) -> Generator[None]:
 
 
 class ProgressLine:
-    """A line that shows progress; writes nothing if stderr is not a terminal, or a line a minute."""
+    """A line on stderr that shows progress; if stderr is not a terminal, nothing, or with `minutes` a line a minute."""
 
     def __init__(self, *, minutes: bool = False) -> None:
         """Create a line that is empty until the first call.

@@ -25,7 +25,7 @@ _WITHOUT_EFFECT = re.compile(
     "use_mtp|cache_.*|prefill_chunk_size|.*compile.*|low_memory|continuous_batching_config|output_.*|return_dict.*|"
     # Assistants propose tokens, and the model accepts those that it would choose itself.
     "is_assistant|.*assistant.*|target_lookbehind|speculation_type|prompt_lookup_num_tokens|max_matching_ngram_size|"
-    # These act only in a search by beams, or change no order of tokens.
+    # These settings matter only in beam search, or do not change the order of tokens.
     "early_stopping|length_penalty|num_beam_groups|diversity_penalty|renormalize_logits|remove_invalid_values"
 )
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, [], {})

@@ -130,7 +130,7 @@ def serve_http(calls: Calls, host: str, port: int) -> None:
     from unembed.server.auth import LOOPBACK, Guard, new_token
     from unembed.server.serve import listening_socket
 
-    # The guard checks hosts and origins.
+    # `Guard` already checks host names and origins, so the SDK's own check is off.
     open_to_all = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server_of(calls).streamable_http_app(streamable_http_path=_PATH, transport_security=open_to_all)
     listener, token = listening_socket(host, port), new_token()

@@ -48,7 +48,7 @@ def draw_layers(
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("layer", justify="right", no_wrap=True)
     for name in ("before", f"after {mixer}", "after FFN") if has_middle else ("before", "after"):
-        # The names break between words where the terminal is narrow.
+        # In a narrow terminal, a column's heading wraps between words.
         table.add_column(name, no_wrap=room >= len(name), max_width=room)
     title = Text.assemble("rank of ", token_text(view.target.token, ACCENT, cells=of_ranks - 8), "\n", head)
     table.add_column(title, no_wrap=True)
