@@ -58,7 +58,7 @@ def patch_answer(
     memories_each: Annotated[
         int,
         Option(
-            "With --points memories: number of memories (FFN neurons) to patch at each layer and position.",
+            "Number of memories (FFN neurons) to patch at each layer and position, if --points is memories.",
             low=1,
             aliases=("--top", "-k"),
         ),
