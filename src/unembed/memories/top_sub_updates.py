@@ -41,7 +41,7 @@ class SubUpdate:
     """Tokens to which the value vector gives the highest scores; a negative coefficient suppresses them."""
     bottom_tokens: list[str]
     times_usual: float | None = None
-    """|coefficient| divided by the memory's usual |coefficient|; None if no index of the model records that."""
+    """|coefficient| divided by the memory's usual |coefficient|; None if the usual one is not known."""
     deviation: float | None = None
     """The score minus the score at the memory's mean coefficient over a corpus (mean ablation); None if not known."""
     always_on: bool = False
