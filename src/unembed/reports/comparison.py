@@ -7,7 +7,7 @@ from typing import Any
 
 from unembed.document.model import Exhibit, Finding, Report, Section
 from unembed.errors import InvalidInput
-from unembed.reports.training import over_training
+from unembed.reports.checkpoint_dates import over_training
 from unembed.results import Provenance, Table
 
 _NUMBER = "here"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.reports.test_comparison import made
 from unembed.document.html import page
+from unembed.reports.checkpoint_dates import ONSETS, Onset, counts, onset
 from unembed.reports.comparison import compared
-from unembed.reports.training import ONSETS, Onset, counts, onset
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
