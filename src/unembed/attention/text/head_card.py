@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from unembed.attention.text.raised_tokens import raised_tokens
 from unembed.attention.text.relations import head_relations
 from unembed.attention.weights.one_head import head_sections
 from unembed.attention.weights.paper import of_circuits
@@ -59,7 +60,8 @@ def head_answer(
 ) -> Answer:
     """Show one head: eigenvalues, relations, the largest entries of its full OV and QK circuits, its partners.
 
-    Partners are the heads whose output it reads, or that read its output.
+    First come the words that it raises for common tokens, each read as the layers below leave it. Partners are the
+    heads whose output it reads, or that read its output.
 
     Caution: The full circuits assume that the head reads a token's own embedding. In a deep layer the stream contains
     more; `circuits look` shows the head on a prompt.
@@ -68,6 +70,12 @@ def head_answer(
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     made = head_sections(circuits, *head, top, chosen, seed, provenance, offset)
     made.insert(1, relations_section(circuits, head, chosen, seed, provenance))
+    try:
+        raised = raised_tokens(circuits, head, chosen, top, provenance)
+    except Unsupported as error:
+        raised = Section("What it raises", (f"Not available: {error}",))
+    if raised is not None:
+        made.insert(0, raised)
     screen = Screen("heads", {"head": str(head)})
     return Answer(f"Head {head} of {circuits.lm.name}", tuple(made), provenance, screen=screen)
 

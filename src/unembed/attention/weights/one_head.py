@@ -138,12 +138,12 @@ def shown_entries(lm: Decoder, full: LowRank, top: int, *, between_words: bool =
     shown = (~lm.unlisted).nonzero()[:, 0].to(full.left.device)
     every = len(shown) in (0, lm.d_vocab)
     among = full if every else LowRank(full.left[shown], full.right[:, shown])
-    words = _words(lm, torch.arange(lm.d_vocab) if every else shown) if between_words else None
+    words = numbered_words(lm, torch.arange(lm.d_vocab) if every else shown) if between_words else None
     found = among.top(top, kinds=None if words is None else (words, words))
     return found if every else Entries(shown[found.rows], shown[found.columns], found.values)
 
 
-def _words(lm: Decoder, ids: Int[Tensor, " token"]) -> Int[Tensor, " token"]:
+def numbered_words(lm: Decoder, ids: Int[Tensor, " token"]) -> Int[Tensor, " token"]:
     """Number the tokens by word, so that tokens that differ only in spaces and capitals get the same number."""
     numbers: dict[str, int] = {}
     words = (text.strip().casefold() or text for text in lm.token_strings(ids))

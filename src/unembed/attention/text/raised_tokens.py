@@ -1,0 +1,74 @@
+"""Which tokens a head raises for each source token, where the source is read as the layers below leave it.
+
+A head in a deep layer reads a stream that earlier layers have written to. Entries of the full OV circuit take a token's
+embedding instead, and the largest are those of rare tokens. Here each token that is common in a text is run alone
+through the layers below, and only common tokens are listed.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unembed.attention.text.skip_trigrams import frequent_tokens
+from unembed.attention.text.token_vectors import token_vectors
+from unembed.attention.weights.folded_weights import at_least_float32, through_unembedding
+from unembed.attention.weights.one_head import numbered_words
+from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.document.model import Exhibit, Section
+from unembed.names import HeadAddress, HeadBasis
+from unembed.results import Provenance, Table, visible
+
+MIN_COUNT = 30
+"""A token is common if it occurs at least this often in the shipped text."""
+RAISED = 3
+"""Number of raised tokens for each source."""
+
+
+@torch.no_grad()
+def raised_tokens(
+    circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, top: int, provenance: Provenance
+) -> Section | None:
+    """List the source tokens for which a head raises another word most, with the words that it raises.
+
+    An entry is the logit that the OV circuit adds to a token for a source, minus the mean over all listed sources, so
+    that tokens which the head raises for every source are not listed. None if the model has no tokenizer or no token is
+    common.
+
+    Raises:
+        Unsupported: the head has no OV circuit, or blocks rescale the stream (see `token_vectors`).
+
+    Memory: an entry for each pair of common tokens. Cost: a pass through the layers below over each common token.
+    """
+    lm, layer = circuits.lm, place.layer
+    if lm.tokenizer is None:
+        return None
+    ids = frequent_tokens(lm, None, MIN_COUNT)
+    ids = ids[~lm.unlisted.to(ids.device)[ids]]
+    if len(ids) < 2:
+        return None
+    ov = circuits.ov(*place, basis)
+    read = token_vectors(lm, ids, [layer], basis)[layer] @ at_least_float32(ov.left)
+    entries = read @ at_least_float32(through_unembedding(lm, ov.right, basis, ids.to(ov.right.device), centre=True))
+    words = numbered_words(lm, ids).to(entries.device)
+    best = between_words(entries, words).topk(min(RAISED, len(ids)))
+    rows = best.values[:, 0].argsort(descending=True, stable=True)[:top].cpu()
+    found, values = best.indices.cpu()[rows], best.values.cpu()[rows]
+    columns = {
+        "source_token": lm.token_strings(ids[rows]),
+        "raises": [" ".join(map(visible, lm.token_strings(ids[one]))) for one in found],
+        "entry": [float(value) for value in values[:, 0]],
+    }
+    text = (
+        f"Sources are the {len(ids):,} tokens that occur {MIN_COUNT} times or more in the shipped text, each alone, as "
+        "the layers below leave it; only these tokens are listed. An entry is what the head's OV circuit adds to the "
+        "first token's logit, above the mean over the sources."
+    )
+    table = Table("Other words that it raises, by source token", columns, provenance)
+    return Section("What it raises", (text,), (Exhibit("raised", table),))
+
+
+def between_words(entries: Float[Tensor, "token token"], words: Int[Tensor, " token"]) -> Float[Tensor, "token token"]:
+    """Subtract each column's mean, and set entries between two tokens of one word to minus infinity."""
+    return (entries - entries.mean(0)).masked_fill(words[:, None] == words[None], -torch.inf)

@@ -1,0 +1,51 @@
+"""Words that a head raises: the shipped model's entries against its own tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import unembed
+from tests.conftest import tiny
+from unembed.attention.text.raised_tokens import MIN_COUNT, between_words, raised_tokens
+from unembed.attention.text.skip_trigrams import frequent_tokens
+from unembed.attention.text.token_vectors import token_vectors
+from unembed.names import HeadAddress
+from unembed.results import visible
+
+
+def test_entries_are_the_heads_output_for_a_token_alone_through_the_unembedding() -> None:
+    lm, place = unembed.load(), HeadAddress(5, 1)
+    circuits = unembed.circuits(lm)
+    section = raised_tokens(circuits, place, "folded", 5, lm.provenance())
+    assert section is not None
+    rows = list(section.exhibits[0].table.rows())
+    assert len(rows) == 5
+    ids = frequent_tokens(lm, None, MIN_COUNT)
+    ids = ids[~lm.unlisted[ids]]
+    vectors = token_vectors(lm, ids, [5], "folded")[5].double()
+    norm = lm.structure.final_norm
+    assert norm is not None and norm.gain is not None
+    full = vectors @ circuits.ov(*place, "folded").dense().double()
+    logits = full @ norm.gain.double().diag() @ lm.weights.W_U.double()
+    logits = (logits - logits.mean(1, keepdim=True))[:, ids]
+    above = logits - logits.mean(0)
+    texts = lm.token_strings(ids)
+    shown = [visible(text) for text in texts]
+    for row in rows:
+        at, to = texts.index(row["source_token"]), shown.index(row["raises"].split(" ")[0])
+        assert row["entry"] == pytest.approx(float(above[at, to]), rel=1e-3)
+        assert texts[at].strip().casefold() != texts[to].strip().casefold()
+    assert [row["entry"] for row in rows] == sorted((row["entry"] for row in rows), reverse=True)
+
+
+def test_entries_of_one_word_are_left_out_and_a_column_has_no_mean() -> None:
+    entries = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 9.0], [5.0, 2.0, 3.0]])
+    found = between_words(entries, torch.tensor([0, 1, 0]))
+    assert found[0, 0] == found[0, 2] == found[2, 0] == -torch.inf
+    assert found[0, 1] == 0.0 and found[1, 0] == 0.0 and found[1, 2] == 4.0
+
+
+def test_a_model_without_a_tokenizer_has_no_such_section() -> None:
+    lm = tiny("llama")
+    assert raised_tokens(unembed.circuits(lm), HeadAddress(1, 0), "folded", 5, lm.provenance()) is None
