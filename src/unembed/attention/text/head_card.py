@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from unembed.attention.text.raised_tokens import raised_tokens
+from unembed.attention.text.output_words import raised_tokens
 from unembed.attention.text.relations import head_relations
 from unembed.attention.weights.one_head import head_sections
 from unembed.attention.weights.paper import of_circuits

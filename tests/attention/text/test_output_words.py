@@ -7,7 +7,7 @@ import torch
 
 import unembed
 from tests.conftest import tiny
-from unembed.attention.text.raised_tokens import MIN_COUNT, between_words, raised_tokens
+from unembed.attention.text.output_words import MIN_COUNT, between_words, raised_tokens
 from unembed.attention.text.skip_trigrams import frequent_tokens
 from unembed.attention.text.token_vectors import token_vectors
 from unembed.names import HeadAddress
