@@ -96,6 +96,7 @@ MODULES = (
     "unembed.index.best_memories",
     "unembed.index.annotators",
     "unembed.index.atlas_of_index",
+    "unembed.index.judged_atlas",
 )
 """The modules of this package that declare analyses: each has an `ANALYSIS`, or several in `ANALYSES`."""
 GROUP = "unembed.analyses"

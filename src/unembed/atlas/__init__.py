@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from unembed.atlas.build import build_atlas as build_atlas
     from unembed.atlas.build import open_card as open_card
     from unembed.atlas.card import Card as Card
+    from unembed.atlas.endpoint import Endpoint as Endpoint
+    from unembed.atlas.judge import Judged as Judged
+    from unembed.atlas.judge import Scores as Scores
+    from unembed.atlas.judge import judge_lines as judge_lines
     from unembed.atlas.layer import AtlasSource as AtlasSource
     from unembed.atlas.lines import Line as Line
     from unembed.atlas.lines import read_lines as read_lines
@@ -30,6 +34,8 @@ else:
         {
             "build": "CARD HEADS MEMORIES build_atlas open_card",
             "card": "Card",
+            "endpoint": "Endpoint",
+            "judge": "Judged Scores judge_lines",
             "layer": "AtlasSource",
             "lines": "Line read_lines",
             "rules": "Rule read_rule",

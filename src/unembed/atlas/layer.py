@@ -67,6 +67,13 @@ class AtlasSource:
     starts: Int[np.ndarray, " layer_and_one"]
 
 
+def document_parts(document: Int[np.ndarray, " pos"], seed: int) -> Int[np.ndarray, " pos"]:
+    """Return the part of each position's document: 0 and 1 find rules, 2 selects and 3 tests them."""
+    n = int(document.max(initial=-1)) + 1
+    drawn: Int[np.ndarray, " document"] = np.random.default_rng(seed).permutation(n) % PARTS
+    return drawn[document]
+
+
 @dataclass
 class _Candidate:
     index: int
@@ -114,8 +121,7 @@ class LayerDescriber:
                 why=f"at least {PARTS} documents and {PASSAGE_PARTS} passages test what others chose",
                 instead="Give an index of more documents",
             )
-        drawn = np.random.default_rng(seed).permutation(n) % PARTS
-        part = drawn[source.document]
+        part = document_parts(source.document, seed)
         self._finding, self._choosing, self.testing = part < 2, part == 2, part == 3
         self._search = RuleSearch(source.text, self._finding)
         counts = np.bincount(source.text.token, minlength=lm.d_vocab)

@@ -27,7 +27,7 @@ def test_every_analysis_is_listed_with_the_schema_of_its_request(client) -> None
     names = {one.name for one in analyses.listings()}
     # A rule for early exit, the prompts of an evaluation, an atlas are files: a page may name none.
     of_files = {"early-exit fit", "early-exit evaluate", "early-exit generate", "toxicity evaluate"}
-    of_files |= {"annotate import", "annotate agreement", "atlas card"}
+    of_files |= {"annotate import", "annotate agreement", "atlas card", "atlas judge"}
     assert names - {row["name"] for row in found} == of_files
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     assert {row["path"] for row in found} <= paths.keys()

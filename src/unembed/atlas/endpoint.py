@@ -1,0 +1,177 @@
+"""Send prompts to a language model behind an OpenAI-compatible endpoint, and store each answer in a file.
+
+The endpoint is `POST URL/chat/completions`, which hosted services and local servers (llama.cpp, vLLM, Ollama) offer.
+Every answer is appended to a file of JSON lines at once. A prompt whose answer is in the file is not sent again, so
+that an interrupted run continues where it ended. The key comes from the environment variable `KEY`. It is sent to the
+endpoint only: redirects are refused, and neither files nor error messages contain the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from http.client import HTTPException, HTTPMessage
+from io import IOBase
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from unembed.errors import InvalidInput, UnembedError
+from unembed.results import make_folder
+
+KEY = "UNEMBED_JUDGE_KEY"
+"""The environment variable with the endpoint's key; not needed by a server that asks for none."""
+AT_ONCE = 4
+"""Number of prompts that are sent at the same time."""
+_TRIES, _LONGEST_WAIT, _SECONDS = 6, 60.0, 300.0
+_BUSY = (408, 429, 500, 502, 503, 504)
+
+Progress = Callable[[int, int], None]
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Request, fp: IOBase, code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        """Refuse every redirect: it would send the key to another address."""
+
+
+class Endpoint:
+    """A language model behind an OpenAI-compatible endpoint."""
+
+    def __init__(self, url: str, model: str, answers: Path, *, wait: Callable[[float], None] = time.sleep) -> None:
+        """Read the answers of an earlier run.
+
+        Args:
+            url: the address without `/chat/completions`, such as `http://localhost:8080/v1`.
+            model: the name of the model, as the endpoint calls it.
+            answers: the file of JSON lines to which answers are appended.
+            wait: waits for a number of seconds.
+
+        Raises:
+            InvalidInput: the URL is malformed, or the file cannot be read.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+            raise InvalidInput(
+                f"the endpoint {parts.scheme}://{parts.hostname or ''}",
+                why="it is not an http or https address, or it contains a password",
+                instead=f"Give an address such as http://localhost:8080/v1, and a key in the variable {KEY}",
+            )
+        self._url, self.model, self._answers, self._wait = url.rstrip("/"), model, answers, wait
+        self._opener = build_opener(_NoRedirects)
+        self._known = _stored(answers)
+
+    def ask(self, prompts: Sequence[str], progress: Progress = lambda _done, _total: None) -> list[str]:
+        """Return the answer to every prompt.
+
+        Raises:
+            InvalidInput: the endpoint refuses the key or the request.
+            UnembedError: the endpoint cannot be reached, stays busy, or returns something else than an answer.
+        """
+        new = [one for one in dict.fromkeys(prompts) if self._name(one) not in self._known]
+        make_folder(self._answers.parent)
+        with ThreadPoolExecutor(AT_ONCE) as pool, self._answers.open("a", encoding="utf-8") as file:
+            sent: dict[Future[str], str] = {pool.submit(self._send, prompt): prompt for prompt in new}
+            try:
+                for done, future in enumerate(as_completed(sent), 1):
+                    name = self._name(sent[future])
+                    self._known[name] = answer = future.result()
+                    file.write(json.dumps({"prompt": name, "model": self.model, "answer": answer}) + "\n")
+                    file.flush()
+                    progress(done, len(new))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return [self._known[self._name(prompt)] for prompt in prompts]
+
+    def _name(self, prompt: str) -> str:
+        return hashlib.sha256(f"{self.model}\n{prompt}".encode()).hexdigest()
+
+    def _send(self, prompt: str) -> str:
+        for attempt in range(_TRIES):
+            try:
+                return self._once(prompt)
+            except HTTPError as error:
+                error.close()
+                if error.code not in _BUSY or attempt == _TRIES - 1:
+                    raise self._refused(error) from None
+                self._wait(_seconds(error.headers.get("Retry-After"), attempt))
+            except (URLError, HTTPException, OSError) as error:
+                if attempt == 1:  # a server that is starting needs a moment
+                    raise UnembedError(
+                        f"the endpoint {self._url}",
+                        why=f"it cannot be reached: {getattr(error, 'reason', error)}",
+                        instead="Start the server or correct the address; the same command continues",
+                    ) from None
+                self._wait(_seconds(None, attempt))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once(self, prompt: str) -> str:
+        body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "temperature": 0}
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(KEY):
+            headers["Authorization"] = f"Bearer {key}"
+        request = Request(f"{self._url}/chat/completions", json.dumps(body).encode(), headers)
+        with self._opener.open(request, timeout=_SECONDS) as reply:
+            text = reply.read()
+        try:
+            answer = json.loads(text)["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError):
+            answer = None
+        if not isinstance(answer, str):
+            raise UnembedError(
+                f"the endpoint {self._url}",
+                why="its reply has no choices[0].message.content",
+                instead="Give the address of an OpenAI-compatible endpoint, which often ends in /v1",
+            )
+        return answer
+
+    def _refused(self, error: HTTPError) -> UnembedError:
+        what = f"the endpoint {self._url}"
+        if error.code in (401, 403):
+            return InvalidInput(
+                what, why=f"it refuses the key (HTTP {error.code})", instead=f"Set {KEY} to a valid key"
+            )
+        if error.code in _BUSY:
+            return UnembedError(
+                what, why=f"it stays busy (HTTP {error.code})", instead="Run the same command later; it continues"
+            )
+        return InvalidInput(
+            what, why=f"it refuses the request (HTTP {error.code})", instead="Check the address and the model's name"
+        )
+
+
+def _seconds(named: str | None, attempt: int) -> float:
+    """Return how long to wait: what the endpoint says in seconds, or 1, 2, 4 ... seconds."""
+    try:
+        return min(_LONGEST_WAIT, max(0.0, float(named or "")))
+    except ValueError:
+        return min(_LONGEST_WAIT, float(2**attempt))
+
+
+def _stored(path: Path) -> dict[str, str]:
+    """Read stored answers; a last line that an interruption cut off is ignored and ended by a line break."""
+    if not path.exists():
+        return {}
+    found = {}
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines):
+        try:
+            if line:
+                row = json.loads(line)
+                found[row["prompt"]] = str(row["answer"])
+        except (ValueError, KeyError, TypeError) as fault:
+            if number != len(lines) - 1:
+                raise InvalidInput(
+                    f"the answers in {path}",
+                    why=f"line {number + 1} is damaged",
+                    instead="Remove that line or the file",
+                ) from fault
+            path.write_text("".join(f"{one}\n" for one in lines[:-1]), encoding="utf-8")
+    return found
