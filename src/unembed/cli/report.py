@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +37,23 @@ class Openings(Opening):
         names = self.model or [os.environ.get("UNEMBED_MODEL", "wren")]
         return [Opening(model=name, **others) for name in dict.fromkeys(names)]
 
+    def over_training(self, pattern: str) -> dict[str, Opening]:
+        """Return a group for each checkpoint of the one model, by the checkpoint's name, in the order of training.
+
+        Raises:
+            InvalidInput: several models or a revision are given, or the pattern matches no series of checkpoints.
+        """
+        from unembed.models.checkpoints import checkpoints
+
+        one, *others = self.each()
+        if others or self.revision is not None:
+            given = f"--revision {self.revision}" if self.revision is not None else "several models"
+            raise InvalidInput(f"--revisions with {given}", why="it chooses the checkpoints of one model")
+        return {
+            found.name: replace(one, model=found.model, revision=found.revision)
+            for found in checkpoints(one.model, pattern, offline=self.offline)
+        }
+
 
 @command("report", "unembed report geva2021 --corpus shipped --out report")
 def report(
@@ -62,6 +79,19 @@ def report(
         Option("Set an option of the report, such as examples=2000; repeatable.", metavar="NAME=VALUE"),
     ] = None,
     render: Annotated[bool, Option("Write the page again from the report's saved tables; run no model.")] = False,
+    revisions: Annotated[
+        str | None,
+        Option(
+            "Repeat the report on the checkpoints of a training whose names match this pattern, such as 'step*'. They "
+            "are folders within the folder --model, or branches and tags of --model on the Hugging Face hub, and their "
+            "names end with a number of steps or tokens.",
+            metavar="PATTERN",
+        ),
+    ] = None,
+    tokens_per_step: Annotated[
+        int | None,
+        Option("Number of tokens in a step of the training, to date findings in tokens instead of steps.", low=1),
+    ] = None,
     opening: Openings = Openings(),
     seed: Seed = 0,
     output: TextOutput = TextOutput(),
@@ -74,6 +104,8 @@ def report(
     The command writes to the folder report, or --out: report.html (self-contained), report.json, tables/ (Parquet,
     JSON) and figures/ (SVG). An interrupted run resumes where it stopped. The terminal shows the findings.
     With several models (--model A --model B), the page compares them; each has its own report in a folder of its name.
+    With --revisions, the page states when in the training each finding begins to hold, and draws each number over the
+    training; only the last checkpoint is compared with random weights.
     """
     chosen = _chosen(option)
     out = Path("report") if out is None else out
@@ -86,7 +118,10 @@ def report(
     else:
         if trigger_corpus is not None:
             chosen = {"trigger_corpus": trigger_corpus, **chosen}
-        made = _made(name, corpus, detokenize, moses, index, out, chosen, opening.each(), seed)
+        series = None if revisions is None else opening.over_training(revisions)
+        models = series or {one.model: one for one in opening.each()}
+        reports = _reports(name, corpus, detokenize, moses, index, out, chosen, models, seed, series=series is not None)
+        made = _combined(reports, out, tokens_per_step, series=series is not None)
     if output.as_json:
         write_json(made.to_dict())
     else:
@@ -94,7 +129,7 @@ def report(
     print(f"wrote {visible(str(out / PAGE), prose=True)}", file=sys.stderr)
 
 
-def _made(
+def _reports(
     name: str,
     corpus: str | None,
     detokenize: bool | None,
@@ -102,53 +137,72 @@ def _made(
     index: Path | None,
     out: Path,
     chosen: dict[str, Any],
-    models: list[Opening],
+    models: dict[str, Opening],
     seed: int,
-) -> Report:
+    *,
+    series: bool,
+) -> dict[str, Report]:
+    """Make the report of each model, by its name, in `out` for one model and in a folder of its name for several."""
     import unembed
-    from unembed.reports import compared, find, prepared, write
+    from unembed.reports import find, prepared
 
     find(name)
-    if index is not None and len(models) > 1:
+    several = len(models) > 1
+    if index is not None and several:
         raise InvalidInput(
             f"--index {index}", why="an index is of one model", instead="Give one --model, or a --corpus"
         )
     if index is not None:
         chosen = {"index": str(index), **chosen}
-
-    def of(opening: Opening, folder: Path, **more: Any) -> Report:
-        note, line = _progress(opening.model if len(models) > 1 else "")
-        given: dict[str, Any] = {"detokenize": detokenize, "moses": moses, "seed": seed, "progress": note, **more}
-        made = unembed.report(name, opening.open(seed), corpus, folder, **given, **chosen)
+    if several:
+        prepared(out)
+    found = {}
+    for model, opening in models.items():
+        note, line = _progress(model if several else "")
+        given: dict[str, Any] = {"detokenize": detokenize, "moses": moses, "seed": seed, "progress": note, **chosen}
+        if several:
+            given["resume"] = True
+        if series and model != next(reversed(models)):  # all checkpoints have the architecture of the last
+            given.setdefault("control", False)
+        folder = out / model.strip("/.").replace("/", "--") if several else out
+        found[model] = unembed.report(name, opening.open(seed), corpus, folder, **given)
         line.end()
-        return made
+    return found
 
-    if len(models) == 1:
-        return of(models[0], out)
-    prepared(out)
-    folders = {one.model: out / one.model.strip("/.").replace("/", "--") for one in models}
-    by_option = {one.model: of(one, folders[one.model], resume=True) for one in models}
-    by_name = {report.provenance.model: report for report in by_option.values()}
-    made = compared(by_name if len(by_name) == len(models) else by_option)
+
+def _combined(reports: dict[str, Report], out: Path, tokens_per_step: int | None, *, series: bool) -> Report:
+    """Return the one report, or the report that combines several, which is written to `out`."""
+    from unembed.reports import compared, series_report, write
+
+    if len(reports) == 1:
+        return next(iter(reports.values()))
+    if series:
+        made = series_report(reports, tokens_per_step)
+    else:
+        by_name = {report.provenance.model: report for report in reports.values()}
+        made = compared(by_name if len(by_name) == len(reports) else reports)
     write(made, out)
     return made
 
 
 def _verdicts(made: Report) -> Any:
-    """Return the verdicts of several models as a table that rich can print; None for the report of one model."""
-    from unembed.reports import VERDICTS
+    """Return the verdicts of several models, or the dates of findings, as a table; None for the report of one model."""
+    from unembed.reports import DATES, VERDICTS
 
-    if VERDICTS not in made.exhibits:
+    shown = next((name for name in (DATES, VERDICTS) if name in made.exhibits), None)
+    if shown is None:
         return None
     from rich import box
     from rich.table import Table
 
     from unembed.results import visible_rich
 
-    claim, *models = made[VERDICTS].column_names
-    grid = Table("claim", *models, title=made.title, box=box.SIMPLE_HEAD, title_justify="left")
-    for row in made[VERDICTS].rows():
-        grid.add_row(*(visible_rich(str(row[name]), prose=True) for name in (claim, *models)))
+    claim, *others = made[shown].column_names
+    headers = [name.replace("_", " ") for name in others] if shown == DATES else others
+    grid = Table("claim", *headers, title=made.title, box=box.SIMPLE_HEAD, title_justify="left")
+    for row in made[shown].rows():
+        cells = ("" if row[name] is None else row[name] for name in (claim, *others))
+        grid.add_row(*(visible_rich(f"{cell:,}" if isinstance(cell, int) else cell, prose=True) for cell in cells))
     return grid
 
 

@@ -179,7 +179,7 @@ def _whole(lm: Decoder, places: Sequence[_At]) -> Float[Tensor, " removal"]:
     """Return the total probability of the promoted tokens with the memory removed, by running whole prefixes."""
     columns = [one.position for one in places]
     _, last = _run(lm, [one.removal.ids for one in places], _silenced(places, columns), {})
-    return _promoted(logits_of(lm, last[range(len(places)), columns]), places)
+    return _promoted(logits_of(lm, last[list(range(len(places))), columns]), places)
 
 
 def _promoted(logits: Float[Tensor, "removal d_vocab"], places: Sequence[_At]) -> Float[Tensor, " removal"]:

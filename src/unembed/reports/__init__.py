@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from unembed.document.html import page as page
     from unembed.document.numbers import as_written as as_written
     from unembed.document.terminal import summary as summary
+    from unembed.reports.checkpoint_series import DATES as DATES
+    from unembed.reports.checkpoint_series import series_report as series_report
     from unembed.reports.comparison import VERDICTS as VERDICTS
     from unembed.reports.comparison import compared as compared
     from unembed.reports.report import find as find
@@ -40,6 +42,7 @@ else:
             "unembed.document.html": "page",
             "unembed.document.numbers": "as_written",
             "unembed.document.terminal": "summary",
+            "checkpoint_series": "DATES series_report",
             "comparison": "VERDICTS compared",
             "report": "find",
         },

@@ -7,21 +7,17 @@ from typing import Any
 
 from unembed.document.model import Exhibit, Finding, Report, Section
 from unembed.errors import InvalidInput
-from unembed.reports.checkpoint_dates import over_training
 from unembed.results import Provenance, Table
 
-_NUMBER = "here"
+MEASURED = "here"
 """Name of the column with measured numbers, in tables of measured and published numbers."""
 VERDICTS = "verdicts"
 """Name of the table of verdicts: a line for each claim, a column for each model."""
-_PARTS = ("", "_low", "_high", "_n")
+PARTS = ("", "_low", "_high", "_n")
 
 
 def compared(reports: Mapping[str, Report]) -> Report:
     """Return one report with the findings of several models, and their tables of measured and published numbers.
-
-    If the models' names end with a number of steps or tokens ("step1000"), they are taken as checkpoints of one
-    training, and a section states when each finding begins to hold.
 
     Args:
         reports: the report on each model, by the name of the model.
@@ -29,21 +25,13 @@ def compared(reports: Mapping[str, Report]) -> Report:
     Raises:
         InvalidInput: there are fewer than two reports, or they are of different studies.
     """
-    studies = sorted({report.name for report in reports.values()})
-    if len(studies) != 1 or len(reports) < 2:
-        raise InvalidInput(
-            f"{len(reports)} reports of {' and '.join(studies) or 'no study'}",
-            why="a comparison has at least two reports of one study",
-        )
-    first, *_ = reports.values()
-    provenance = _provenance(reports)
-    dates = over_training(claims(reports), list(reports), provenance)
+    first = studied(reports)
+    provenance = shared_provenance(reports)
     sections = (
         _verdicts(reports, provenance),
-        dates,
-        *(_section(title, reports, provenance) for title in _titles(reports)),
+        *(_section(title, reports, provenance) for title in titles(reports)),
     )
-    facts = {name: f"{_counts(report.findings)}; {report.provenance.line()}" for name, report in reports.items()}
+    facts = {name: f"{counted(report.findings)}; {report.provenance.line()}" for name, report in reports.items()}
     return Report(
         first.name,
         f"{first.name} on {', '.join(reports)}",
@@ -54,6 +42,21 @@ def compared(reports: Mapping[str, Report]) -> Report:
         tuple(section for section in sections if section is not None),
         facts,
     )
+
+
+def studied(reports: Mapping[str, Report]) -> Report:
+    """Return the first of the reports.
+
+    Raises:
+        InvalidInput: there are fewer than two, or they are of different studies.
+    """
+    studies = sorted({report.name for report in reports.values()})
+    if len(studies) != 1 or len(reports) < 2:
+        raise InvalidInput(
+            f"{len(reports)} reports of {' and '.join(studies) or 'no study'}",
+            why="a comparison has at least two reports of one study",
+        )
+    return next(iter(reports.values()))
 
 
 def claims(reports: Mapping[str, Report]) -> dict[str, dict[str, Finding]]:
@@ -72,7 +75,8 @@ def verdict_in_words(finding: Finding | None) -> str:
     return finding.verdict if finding.informative else f"{finding.verdict}, as do random weights"
 
 
-def _titles(reports: Mapping[str, Report]) -> list[str]:
+def titles(reports: Mapping[str, Report]) -> list[str]:
+    """Return the titles of the reports' sections, each once."""
     return list(dict.fromkeys(section.title for report in reports.values() for section in report.sections))
 
 
@@ -85,12 +89,13 @@ def _verdicts(reports: Mapping[str, Report], provenance: Provenance) -> Section 
     return Section("Summary", (), (Exhibit(VERDICTS, table),)) if found else None
 
 
-def _counts(findings: Sequence[Finding]) -> str:
+def counted(findings: Sequence[Finding]) -> str:
+    """Return how many of the findings agree with the paper, in words."""
     agree = sum(f.verdict == "agrees" for f in findings)
     return f"{agree} of {len(findings)} findings agree"
 
 
-def _provenance(reports: Mapping[str, Report]) -> Provenance:
+def shared_provenance(reports: Mapping[str, Report]) -> Provenance:
     """Return the provenance of the comparison: settings that all reports share, and each model's revision as a note."""
     each = [report.provenance for report in reports.values()]
     shared: dict[str, Any] = {
@@ -105,7 +110,7 @@ def _provenance(reports: Mapping[str, Report]) -> Provenance:
 def _section(title: str, reports: Mapping[str, Report], provenance: Provenance) -> Section | None:
     """Return the section with this title, with a column for each model; None if it has no findings and no numbers."""
     own = {name: next((s for s in report.sections if s.title == title), None) for name, report in reports.items()}
-    number = _titles(reports).index(title)
+    number = titles(reports).index(title)
     exhibits = [*_findings(own, f"findings_{number}", provenance), *_numbers(own, provenance)]
     return Section(title, (), tuple(exhibits)) if exhibits else None
 
@@ -134,7 +139,7 @@ def _numbers(own: Mapping[str, Section | None], provenance: Provenance) -> list[
     found: dict[str, dict[str, Exhibit]] = {}
     for model, section in own.items():
         for exhibit in () if section is None else section.exhibits:
-            if {"quantity_text", _NUMBER} <= set(exhibit.table.column_names):
+            if {"quantity_text", MEASURED} <= set(exhibit.table.column_names):
                 found.setdefault(exhibit.name, {})[model] = exhibit
     return [_joined(name, exhibits, list(own), provenance) for name, exhibits in found.items()]
 
@@ -142,12 +147,12 @@ def _numbers(own: Mapping[str, Section | None], provenance: Provenance) -> list[
 def _joined(name: str, exhibits: Mapping[str, Exhibit], models: Sequence[str], provenance: Provenance) -> Exhibit:
     rows = {model: {row["quantity_text"]: row for row in e.table.rows()} for model, e in exhibits.items()}
     published = {
-        quantity: row.get(f"{_NUMBER}_published") for own in rows.values() for quantity, row in own.items()
+        quantity: row.get(f"{MEASURED}_published") for own in rows.values() for quantity, row in own.items()
     }  # fmt: skip
     columns: dict[str, list[Any]] = {"quantity_text": list(published), "published": list(published.values())}
     for model in models:
         own = [rows.get(model, {}).get(quantity, {}) for quantity in published]
-        columns |= {f"{model}{part}": [row.get(f"{_NUMBER}{part}") for row in own] for part in _PARTS}
+        columns |= {f"{model}{part}": [row.get(f"{MEASURED}{part}") for row in own] for part in PARTS}
     any_exhibit = next(iter(exhibits.values()))
     percent = ("published", *models) if any_exhibit.percent else ()
     return Exhibit(name, Table(any_exhibit.table.title, columns, provenance), any_exhibit.note, percent=percent)

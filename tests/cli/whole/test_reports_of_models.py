@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import Result
 
 from tests.cli.conftest import save_model
-from unembed.reports import reopen
+from unembed.reports import DATES, reopen
 from unembed.reports.study import Study
 
 OPTIONS = ("sequences=2", "tokens=60", "windows=2", "control=false")
@@ -41,3 +42,29 @@ def test_several_models_are_compared_and_a_finished_one_is_not_run_again(
     assert again.exit_code == 0 and json.loads(again.stdout) == json.loads(done.stdout)
     refused = unembed(*words, "--index", tmp_path)
     assert refused.exit_code == 1 and "an index is of one model" in refused.stderr
+
+
+def test_the_checkpoints_of_a_training_are_dated(
+    unembed: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
+    for seed, step in enumerate((10, 2)):
+        torch.manual_seed(seed)
+        save_model(tmp_path / "run" / f"step{step}", "gpt2")
+    text, out = tmp_path / "text.txt", tmp_path / "report"
+    text.write_text("The first month of the year is the first month of the year of a month . " * 30)
+    words = ["report", "elhage2021", "--model", tmp_path / "run", "--revisions", "step*", "--tokens-per-step", "100"]
+    words += ["--corpus", text, "--out", out, *(w for option in OPTIONS for w in ("--option", option))]
+    done = unembed(*words)
+    assert done.exit_code == 0, done.stderr
+    made = reopen(out)
+    assert {"tokens_after", "tokens_at_most"} < set(made[DATES].column_names)
+    assert "tokens at most" in " ".join(done.stdout.split())
+    owns = [reopen(out / name) for name in ("step2", "step10")]
+    assert [list(made.facts)[i] for i in (0, 1)] == ["200 tokens", "1,000 tokens"]
+    for row in made[DATES].rows():
+        first, last = (next(f for f in own.findings if f.claim == row["claim_text"]) for own in owns)
+        holds = [f.verdict == "agrees" and first.informative and last.informative for f in (first, last)]
+        assert row["tokens_at_most"] == (None if not holds[1] else 200 if holds[0] else 1000)
+    both = unembed("report", "elhage2021", "--model", "a", "--model", "b", "--revisions", "step*")
+    assert both.exit_code == 1 and "it chooses the checkpoints of one model" in both.stderr

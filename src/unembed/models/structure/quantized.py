@@ -16,7 +16,6 @@ unit vectors if it is linear in its input, and refused if it is not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +46,7 @@ def layouts_of(module: nn.Module) -> tuple[Layout, ...]:
         found.append(_hqq)
     if all(isinstance(getattr(own, name, None), Tensor) for name in ("qweight", "qzeros", "scales")):
         if own.qweight.shape[1] == own.scales.shape[1]:
-            found += [partial(_gptq_matrix, offset=1), partial(_gptq_matrix, offset=0)]  # version 1, version 2
+            found += [_gptq, _gptq_v2]
         elif own.qweight.shape[1] * 8 == own.scales.shape[1]:
             found.append(_awq)
     return tuple(found)
@@ -80,6 +79,14 @@ def _bitsandbytes_8bit(module: nn.Module) -> Matrix:
 def _hqq(module: nn.Module) -> Matrix:
     own: Any = module
     return own.dequantize().detach().T
+
+
+def _gptq(module: nn.Module) -> Matrix:
+    return _gptq_matrix(module, offset=1)
+
+
+def _gptq_v2(module: nn.Module) -> Matrix:
+    return _gptq_matrix(module, offset=0)
 
 
 def _gptq_matrix(module: nn.Module, offset: int) -> Matrix:

@@ -1,0 +1,165 @@
+"""One report on the checkpoints of a training: when each finding begins to hold, and how each number changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from unembed.document.model import Exhibit, Figure, Finding, Report, Section
+from unembed.models.checkpoints import training_counts
+from unembed.reports.comparison import MEASURED, PARTS, claims, counted, shared_provenance, studied, titles
+from unembed.results import Provenance, Table
+
+DATES = "over_training"
+"""Name of the table of dates, with a row for each claim."""
+_NOTE = (
+    "A finding begins to hold after the first number (the last checkpoint at which it does not hold) and at the second "
+    "number at the latest; from there on it holds at each checkpoint. No first number: it holds, or is inconclusive, "
+    "from the first checkpoint. No second number: it does not hold, or is inconclusive, at the last checkpoint. A "
+    "finding that random weights also give counts as not holding."
+)
+
+
+class Onset(NamedTuple):
+    """The interval of training in which a finding begins to hold.
+
+    Attributes:
+        after: the last checkpoint at which the finding does not hold; None if there is none.
+        by: the first checkpoint from which it holds at every later one; None if it does not hold at the last one.
+    """
+
+    after: int | None
+    by: int | None
+
+
+def onset(holds: Mapping[int, bool | None]) -> Onset:
+    """Return when a finding begins to hold.
+
+    Args:
+        holds: whether the finding holds at each checkpoint, by the checkpoint's number; None if inconclusive.
+    """
+    by = None
+    for count in sorted(holds, reverse=True):
+        if not holds[count]:
+            break
+        by = count
+    return Onset(max((count for count in holds if holds[count] is False), default=None), by)
+
+
+def series_report(reports: Mapping[str, Report], tokens_per_step: int | None = None) -> Report:
+    """Return one report on a training: the date of each finding, and each measured number at every checkpoint.
+
+    Args:
+        reports: the report on each checkpoint, by the checkpoint's name, which ends with its number of steps
+            ("step1000") or tokens ("tokens2000000").
+        tokens_per_step: number of tokens in a step; the dates are then in tokens.
+
+    Raises:
+        InvalidInput: there are fewer than two reports, they are of different studies, or a name has no number.
+    """
+    first = studied(reports)
+    unit, counts = training_counts(list(reports))
+    if unit == "steps" and tokens_per_step is not None:
+        unit, counts = "tokens", [count * tokens_per_step for count in counts]
+    by_count = dict(sorted(zip(counts, reports.values(), strict=True), key=lambda pair: pair[0]))
+    provenance = shared_provenance(reports)
+    sections = [_dates(by_count, unit, provenance)]
+    for number, title in enumerate(titles(reports)):
+        own = {count: next((s for s in made.sections if s.title == title), None) for count, made in by_count.items()}
+        findings = _findings(own, unit, f"findings_{number}", provenance)
+        numbers = _numbers(own, unit, provenance)
+        if findings or numbers:
+            figures = tuple(figure for exhibit in numbers for figure in _figures(exhibit, unit))
+            sections.append(Section(title, (), (*findings, *numbers), figures))
+    facts = {f"{count:,} {unit}": counted(made.findings) for count, made in by_count.items()}
+    return Report(
+        first.name,
+        f"{first.name} over a training",
+        f"When each published finding begins to hold in the {len(reports)} checkpoints of one training, and how each "
+        "measured number changes. The page of each checkpoint is in a folder of its name.",
+        first.source,
+        provenance,
+        tuple(sections),
+        facts,
+    )
+
+
+def _dates(by_count: Mapping[int, Report], unit: str, provenance: Provenance) -> Section:
+    found = claims({str(count): report for count, report in by_count.items()})
+    onsets = []
+    for of_claim in found.values():
+        informative = all(finding.informative for finding in of_claim.values())
+        onsets.append(onset({count: _holds(of_claim.get(str(count)), informative) for count in by_count}))
+    columns: dict[str, list[Any]] = {
+        "claim_text": list(found),
+        f"{unit}_after": [one.after if one.by is not None else None for one in onsets],
+        f"{unit}_at_most": [one.by for one in onsets],
+    }
+    table = Table("When findings begin to hold", columns, provenance)
+    return Section("Over training", (), (Exhibit(DATES, table, _NOTE),))
+
+
+def _holds(finding: Finding | None, informative: bool) -> bool | None:
+    if finding is None or finding.verdict == "inconclusive":
+        return None
+    return finding.verdict == "agrees" and informative
+
+
+def _findings(own: Mapping[int, Section | None], unit: str, name: str, provenance: Provenance) -> list[Exhibit]:
+    rows = [
+        (finding.claim, count, finding.verdict, finding.here)
+        for count, section in own.items()
+        for finding in (() if section is None else section.findings)
+    ]
+    if not rows:
+        return []
+    order = {claim: place for place, claim in enumerate(dict.fromkeys(row[0] for row in rows))}
+    rows.sort(key=lambda row: order[row[0]])
+    columns = ("claim_text", unit, "verdict_text", "here_text")
+    return [Exhibit(name, Table.of_rows("Findings at each checkpoint", columns, rows, provenance), folded=True)]
+
+
+def _numbers(own: Mapping[int, Section | None], unit: str, provenance: Provenance) -> list[Exhibit]:
+    """Return a section's tables of measured and published numbers, with a row for each checkpoint."""
+    found: dict[str, dict[int, Exhibit]] = {}
+    for count, section in own.items():
+        for exhibit in () if section is None else section.exhibits:
+            if {"quantity_text", MEASURED} <= set(exhibit.table.column_names):
+                found.setdefault(exhibit.name, {})[count] = exhibit
+    return [_by_checkpoint(name, exhibits, list(own), unit, provenance) for name, exhibits in found.items()]
+
+
+def _by_checkpoint(
+    name: str, exhibits: Mapping[int, Exhibit], counts: list[int], unit: str, provenance: Provenance
+) -> Exhibit:
+    rows = {count: {row["quantity_text"]: row for row in exhibit.table.rows()} for count, exhibit in exhibits.items()}
+    quantities = list(dict.fromkeys(quantity for own in rows.values() for quantity in own))
+    columns: dict[str, list[Any]] = {unit: counts}
+    for quantity in quantities:
+        own = [rows.get(count, {}).get(quantity, {}) for count in counts]
+        columns |= {f"{quantity}{part}": [row.get(f"{MEASURED}{part}") for row in own] for part in PARTS}
+        published = next((row[f"{MEASURED}_published"] for row in own if f"{MEASURED}_published" in row), None)
+        if published is not None:
+            columns[f"{quantity}_published"] = [published] * len(counts)
+    exhibit = next(iter(exhibits.values()))
+    percent = tuple(quantities) if exhibit.percent else ()
+    table = Table(exhibit.table.title, columns, provenance)
+    return Exhibit(name, table, exhibit.note, percent=percent, folded=True)
+
+
+def _figures(exhibit: Exhibit, unit: str) -> list[Figure]:
+    columns = exhibit.table.column_names
+    return [
+        Figure(
+            f"{exhibit.name}_{number}",
+            quantity,
+            "line",
+            exhibit.name,
+            unit,
+            (quantity,),
+            x_label=f"{unit} of training",
+            percent=bool(exhibit.percent),
+        )
+        for number, quantity in enumerate(name for name in columns if f"{name}_low" in columns)
+        if any(value is not None for value in exhibit.table[quantity])
+    ]
