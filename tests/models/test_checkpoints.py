@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 
 from unembed.errors import InvalidInput, ModelUnavailable
-from unembed.models.checkpoints import Checkpoint, checkpoints, training_counts
+from unembed.models.checkpoints import Checkpoint, find_checkpoints, training_counts
 
 
 def _folders(parent: Path, *names: str) -> str:
@@ -22,10 +22,10 @@ def _folders(parent: Path, *names: str) -> str:
 def test_folders_are_in_the_order_of_training(tmp_path: Path) -> None:
     model = _folders(tmp_path, "step1000", "step20", "step300", "final")
     (tmp_path / "step5").mkdir()  # no model in it
-    found = checkpoints(model, "step*")
+    found = find_checkpoints(model, "step*")
     assert [one.name for one in found] == ["step20", "step300", "step1000"]
     assert found[0] == Checkpoint("step20", str(tmp_path / "step20"))
-    assert [one.name for one in checkpoints(model, "step[23]*")] == ["step20", "step300"]
+    assert [one.name for one in find_checkpoints(model, "step[23]*")] == ["step20", "step300"]
 
 
 def test_revisions_of_a_hub_are_its_branches_and_tags(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_revisions_of_a_hub_are_its_branches_and_tags(monkeypatch: pytest.Monkey
         tags=[SimpleNamespace(name="step512")],
     )
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: SimpleNamespace(list_repo_refs=lambda _: refs))
-    found = checkpoints("EleutherAI/pythia-160m", "step*")
+    found = find_checkpoints("EleutherAI/pythia-160m", "step*")
     assert len(found) == 155
     assert [one.name for one in found[:3]] == ["step0", "step512", "step1000"]
     assert found[-1] == Checkpoint("step153000", "EleutherAI/pythia-160m", "step153000")
@@ -46,17 +46,17 @@ def test_a_hub_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: SimpleNamespace(list_repo_refs=fail))
     with pytest.raises(ModelUnavailable, match="no route to host") as error:
-        checkpoints("someone/model", "step*")
+        find_checkpoints("someone/model", "step*")
     assert "\n" not in str(error.value)
     with pytest.raises(ModelUnavailable, match="--offline forbids the network"):
-        checkpoints("someone/model", "step*", offline=True)
+        find_checkpoints("someone/model", "step*", offline=True)
 
 
 @pytest.mark.parametrize(("pattern", "number"), [("step2", 1), ("epoch*", 0)])
 def test_less_than_a_series_is_refused(tmp_path: Path, pattern: str, number: int) -> None:
     model = _folders(tmp_path, "step1", "step2")
     with pytest.raises(InvalidInput, match=f"{number} of the 2 folders"):
-        checkpoints(model, pattern)
+        find_checkpoints(model, pattern)
 
 
 def test_numbers_are_read_from_the_ends_of_names() -> None:

@@ -43,7 +43,7 @@ class Openings(Opening):
         Raises:
             InvalidInput: several models or a revision are given, or the pattern matches no series of checkpoints.
         """
-        from unembed.models.checkpoints import checkpoints
+        from unembed.models import find_checkpoints
 
         one, *others = self.each()
         if others or self.revision is not None:
@@ -51,7 +51,7 @@ class Openings(Opening):
             raise InvalidInput(f"--revisions with {given}", why="it chooses the checkpoints of one model")
         return {
             found.name: replace(one, model=found.model, revision=found.revision)
-            for found in checkpoints(one.model, pattern, offline=self.offline)
+            for found in find_checkpoints(one.model, pattern, offline=self.offline)
         }
 
 

@@ -11,6 +11,7 @@ from unembed.lazy import import_on_first_use
 
 if TYPE_CHECKING:
     from unembed.models.chat import read_messages as read_messages
+    from unembed.models.checkpoints import find_checkpoints as find_checkpoints
     from unembed.models.download import fetch_model as fetch_model
     from unembed.models.hub import is_local_only as is_local_only
     from unembed.models.model_source import UnopenedModel as UnopenedModel
@@ -32,6 +33,7 @@ else:
         __name__,
         {
             "chat": "read_messages",
+            "checkpoints": "find_checkpoints",
             "download": "fetch_model",
             "hub": "is_local_only",
             "named_tokens": "Candidate Scored Token",

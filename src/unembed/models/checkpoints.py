@@ -28,7 +28,7 @@ class Checkpoint:
     revision: str | None = None
 
 
-def checkpoints(model: str, pattern: str, *, offline: bool = False) -> list[Checkpoint]:
+def find_checkpoints(model: str, pattern: str, *, offline: bool = False) -> list[Checkpoint]:
     """Return the checkpoints whose names match a pattern, in the order of training.
 
     Args:
