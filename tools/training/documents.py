@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unembed.corpus.markup import tokenized
+from tools.training.wikitext_spacing import tokenized
 from unembed.errors import CorpusUnreadable
 
 HELD_BACK_ONE_IN = 80

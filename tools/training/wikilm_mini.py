@@ -21,8 +21,9 @@ from torch import Tensor
 
 from tools.training import checkpoint
 from tools.training.documents import HELD_BACK_ONE_IN, documents
+from tools.training.wikitext_spacing import tokenized
 from unembed.corpus import open_corpus
-from unembed.corpus.markup import looks_like_wikitext, tokenized
+from unembed.corpus.markup import looks_like_wikitext
 from unembed.errors import CheckpointFault, InvalidInput
 from unembed.models.architectures.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.architectures.word_level import END, SPECIALS, UNKNOWN, word_tokenizer

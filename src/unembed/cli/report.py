@@ -156,7 +156,7 @@ def _reports(
         chosen = {"index": str(index), **chosen}
     if several:
         prepared(out)
-    found = {}
+    found: dict[str, Report] = {}
     for model, opening in models.items():
         note, line = _progress(model if several else "")
         given: dict[str, Any] = {"detokenize": detokenize, "moses": moses, "seed": seed, "progress": note, **chosen}
