@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from tools.training.wikitext_spacing import tokenized
+
 from unembed.corpus import open_corpus
 from unembed.corpus.markup import detokenized
 
