@@ -33,7 +33,7 @@ def test_stages_of_other_settings_are_deleted_by_name(tmp_path: Path) -> None:
     work, _ = begun(tmp_path, model="wren", seed=0)
     work.stage("numbers", lambda: {"n": np.arange(3)})
     other, lines = begun(tmp_path, model="smollm2", seed=1)
-    assert lines == ["starting over: the saved stages have another model and another seed"]
+    assert lines == ["starting over: the saved stages differ in model and seed"]
     assert not list((tmp_path / STAGES).glob("*.npz"))
     assert other.stage("numbers", lambda: {"m": np.arange(2)})["m"].tolist() == [0, 1]
 
@@ -42,7 +42,7 @@ def test_stages_without_settings_are_of_another_version(tmp_path: Path) -> None:
     (tmp_path / STAGES).mkdir()
     (tmp_path / STAGES / "numbers.npz").write_bytes(b"")
     _, lines = begun(tmp_path, model="wren")
-    assert lines == ["starting over: the saved stages have another version"]
+    assert lines == ["starting over: the saved stages differ in version"]
     assert [path.name for path in (tmp_path / STAGES).iterdir()] == ["key.json"]
 
 

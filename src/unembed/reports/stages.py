@@ -73,7 +73,7 @@ class Work:
             if not differing:
                 return
             shutil.rmtree(folder)
-            self.progress(f"starting over: the saved stages have another {' and another '.join(differing)}", 0, 1)
+            self.progress(f"starting over: the saved stages differ in {' and '.join(differing)}", 0, 1)
         folder.mkdir()
         write_whole(folder / _KEY, _text_of(self.key).encode())
 
