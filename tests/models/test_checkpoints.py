@@ -52,6 +52,11 @@ def test_a_hub_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) ->
         find_checkpoints("someone/model", "step*", offline=True)
 
 
+def test_a_path_without_a_folder_is_not_looked_for_on_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match="there is no such folder"):
+        find_checkpoints(str(tmp_path / "none"), "step*")
+
+
 @pytest.mark.parametrize(("pattern", "number"), [("step2", 1), ("epoch*", 0)])
 def test_less_than_a_series_is_refused(tmp_path: Path, pattern: str, number: int) -> None:
     model = _folders(tmp_path, "step1", "step2")

@@ -10,7 +10,7 @@ import torch
 import unembed
 from unembed.errors import InvalidInput
 from unembed.memories.token_ranking import RankedValue
-from unembed.steering.continuations import change_by_position, chosen_edits, next_token_table, steer, wanted_table
+from unembed.steering.continuations import change_by_position, chosen_edits, next_token_table, steer
 from unembed.steering.edit_files import load_edits, save_edits
 
 
@@ -42,7 +42,9 @@ def test_next_token_table_holds_both_runs(wren):
 
 def test_the_words_of_a_search_are_summed_over_their_spellings(wren):
     edits = [unembed.set_coefficient(5, 286, 20.0)]
-    up, down = wanted_table(wren, "The great", edits, ["war"], ["city"]).rows()
+    made = steer(wren, "The great", edits, max_new_tokens=1, promote=["war"], suppress=["city"])
+    assert made.wanted is not None and steer(wren, "The great", edits, max_new_tokens=1).wanted is None
+    up, down = made.wanted.rows()
     assert (up["word"], up["wanted"], down["word"], down["wanted"]) == ("war", "promote", "city", "suppress")
     plain = wren.run("The great").logits[0, -1].double().softmax(-1)
     edited = wren.run("The great", (), edits).logits[0, -1].double().softmax(-1)

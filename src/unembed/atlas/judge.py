@@ -30,7 +30,7 @@ from torch import Tensor
 
 from unembed.atlas.controls import bounds
 from unembed.atlas.effects import ValueEffects
-from unembed.atlas.layer import PASSAGE_PARTS, AtlasSource, document_parts
+from unembed.atlas.layer import PASSAGE_PARTS, AtlasSource, split_documents
 from unembed.atlas.lines import Line
 from unembed.atlas.rules import read_rule
 from unembed.concepts.token_cleaning import clean
@@ -164,8 +164,8 @@ def judge_lines(
         UnembedError: no description of the judge can be read.
     """
     rng = np.random.default_rng(seed)
-    part = document_parts(source.document, seed)
-    written = [_description(one) for one in ask(_describe(lm, source, lines, passages, part < 2, seed))]
+    split = split_documents(source.document, seed)
+    written = [_description(one) for one in ask(_describe(lm, source, lines, passages, split.finding, seed))]
     if not any(one.fires and one.raises for one in written):
         raise UnembedError(
             "the judge's descriptions",
@@ -173,7 +173,7 @@ def judge_lines(
             instead="Try a larger language model",
         )
     of_atlas = [Description(line.input or "", line.output or "") for line in lines]
-    excerpts = [_excerpts(source, line, part == PASSAGE_PARTS - 1, rng) for line in lines]
+    excerpts = [_excerpts(source, line, split.testing, rng) for line in lines]
     steered = _steered(lm, lines, passages[PASSAGE_PARTS - 1 :: PASSAGE_PARTS][:CONTINUED])
     texts = [_texts(i, lines, steered, rng) for i in range(len(lines))]
     others = [_other(i, lines, rng) for i in range(len(lines))]

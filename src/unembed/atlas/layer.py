@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.atlas.coherence import NamedTokens, SharedTokens
@@ -67,11 +68,19 @@ class AtlasSource:
     starts: Int[np.ndarray, " layer_and_one"]
 
 
-def document_parts(document: Int[np.ndarray, " pos"], seed: int) -> Int[np.ndarray, " pos"]:
-    """Return the part of each position's document: 0 and 1 find rules, 2 selects and 3 tests them."""
+class DocumentSplit(NamedTuple):
+    """The positions of the documents that suggest rules, that choose among them, and that test the chosen ones."""
+
+    finding: Bool[np.ndarray, " pos"]
+    choosing: Bool[np.ndarray, " pos"]
+    testing: Bool[np.ndarray, " pos"]
+
+
+def split_documents(document: Int[np.ndarray, " pos"], seed: int) -> DocumentSplit:
+    """Divide documents at random, by the number of each position's document."""
     n = int(document.max(initial=-1)) + 1
-    drawn: Int[np.ndarray, " document"] = np.random.default_rng(seed).permutation(n) % PARTS
-    return drawn[document]
+    part: Int[np.ndarray, " pos"] = (np.random.default_rng(seed).permutation(n) % PARTS)[document]
+    return DocumentSplit(part < 2, part == 2, part == 3)
 
 
 @dataclass
@@ -121,8 +130,7 @@ class LayerDescriber:
                 why=f"at least {PARTS} documents and {PASSAGE_PARTS} passages test what others chose",
                 instead="Give an index of more documents",
             )
-        part = document_parts(source.document, seed)
-        self._finding, self._choosing, self.testing = part < 2, part == 2, part == 3
+        self._finding, self._choosing, self.testing = split_documents(source.document, seed)
         self._search = RuleSearch(source.text, self._finding)
         counts = np.bincount(source.text.token, minlength=lm.d_vocab)
         self._shares = TokenShares(counts[: lm.d_vocab], seed)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from unembed.errors import InvalidInput, ModelUnavailable
+from unembed.models.hub import is_path
 
 _COUNT = re.compile(r"(steps?|tokens)[-_]?(\d+)$", re.IGNORECASE)
 
@@ -39,10 +40,16 @@ def find_checkpoints(model: str, pattern: str, *, offline: bool = False) -> list
 
     Raises:
         InvalidInput: fewer than two names match, or a name does not end with its number of steps or tokens.
-        ModelUnavailable: the repository's revisions cannot be listed.
+        ModelUnavailable: there is no such folder, or the repository's revisions cannot be listed.
     """
-    folder = Path(model)
+    folder = Path(model).expanduser()
     local = folder.is_dir()
+    if not local and is_path(model):
+        raise ModelUnavailable(
+            f"no folder at {model}",
+            why="there is no such folder",
+            instead="Give a folder that contains a folder for each checkpoint",
+        )
     names = [path.parent.name for path in folder.glob("*/config.json")] if local else _revisions(model, offline)
     found = sorted(name for name in names if fnmatchcase(name, pattern))
     if len(found) < 2:

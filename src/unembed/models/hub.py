@@ -33,6 +33,11 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
     return True
 
 
+def is_path(name: str) -> bool:
+    """Return whether a name can only be a path: no repository of the hub has such an id."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
 def _unreachable() -> str | None:
     """Return the reason why the hub cannot be reached; None if it can be."""
     from huggingface_hub import constants

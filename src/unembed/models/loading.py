@@ -33,7 +33,7 @@ from unembed.models.adapters import ADAPTER, apply_adapter, check_adapter
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
 from unembed.models.gguf import QUANTISED, gguf_file, read_gguf
-from unembed.models.hub import is_local_only
+from unembed.models.hub import is_local_only, is_path
 from unembed.models.inner_model import unwrapped
 from unembed.models.load_report import check_weights, heard
 from unembed.models.published_models import PUBLISHED, fetched_folder
@@ -266,7 +266,7 @@ def _pretrained(
         )
     if path.suffix == ".gguf" and not path.exists():
         raise ModelUnavailable(f"no file at {name}", why="there is no such GGUF file", instead="Give the path of one")
-    if path.is_file() or ((name.startswith((".", "/", "~")) or name.count("/") > 1) and not path.is_dir()):
+    if path.is_file() or (is_path(name) and not path.is_dir()):
         why = "it is a file" if path.is_file() else "there is no such folder"
         raise ModelUnavailable(f"no model folder at {name}", why=why, instead="Give a saved model's folder")
     where = str(path) if path.is_dir() else name

@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 
 from unembed.document.model import Exhibit, Figure, Finding, Report, Section
 from unembed.models.checkpoints import training_counts
-from unembed.reports.comparison import MEASURED, PARTS, claims, counted, shared_provenance, studied, titles
+from unembed.reports.comparison import (
+    MEASURED,
+    PARTS,
+    claims,
+    counted,
+    measured_tables,
+    shared_provenance,
+    studied,
+    titles,
+)
 from unembed.results import Provenance, Table
 
 DATES = "over_training"
@@ -85,11 +94,11 @@ def series_report(reports: Mapping[str, Report], tokens_per_step: int | None = N
 
 
 def _dates(by_count: Mapping[int, Report], unit: str, provenance: Provenance) -> Section:
-    found = claims({str(count): report for count, report in by_count.items()})
+    found = claims(by_count)
     onsets = []
     for of_claim in found.values():
         informative = all(finding.informative for finding in of_claim.values())
-        onsets.append(onset({count: _holds(of_claim.get(str(count)), informative) for count in by_count}))
+        onsets.append(onset({count: _holds(of_claim.get(count), informative) for count in by_count}))
     columns: dict[str, list[Any]] = {
         "claim_text": list(found),
         f"{unit}_after": [one.after if one.by is not None else None for one in onsets],
@@ -121,12 +130,7 @@ def _findings(own: Mapping[int, Section | None], unit: str, name: str, provenanc
 
 def _numbers(own: Mapping[int, Section | None], unit: str, provenance: Provenance) -> list[Exhibit]:
     """Return a section's tables of measured and published numbers, with a row for each checkpoint."""
-    found: dict[str, dict[int, Exhibit]] = {}
-    for count, section in own.items():
-        for exhibit in () if section is None else section.exhibits:
-            if {"quantity_text", MEASURED} <= set(exhibit.table.column_names):
-                found.setdefault(exhibit.name, {})[count] = exhibit
-    return [_by_checkpoint(name, exhibits, list(own), unit, provenance) for name, exhibits in found.items()]
+    return [_by_checkpoint(name, found, list(own), unit, provenance) for name, found in measured_tables(own).items()]
 
 
 def _by_checkpoint(

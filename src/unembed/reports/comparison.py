@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from unembed.document.model import Exhibit, Finding, Report, Section
 from unembed.errors import InvalidInput
@@ -14,6 +14,10 @@ MEASURED = "here"
 VERDICTS = "verdicts"
 """Name of the table of verdicts: a line for each claim, a column for each model."""
 PARTS = ("", "_low", "_high", "_n")
+
+
+Key = TypeVar("Key", str, int)
+"""What names a report among several: a model's name, or a checkpoint's number of steps or tokens."""
 
 
 def compared(reports: Mapping[str, Report]) -> Report:
@@ -59,9 +63,9 @@ def studied(reports: Mapping[str, Report]) -> Report:
     return next(iter(reports.values()))
 
 
-def claims(reports: Mapping[str, Report]) -> dict[str, dict[str, Finding]]:
-    """Return a dict from each claim, in the order of the reports, to its finding on each model, by the model's name."""
-    found: dict[str, dict[str, Finding]] = {}
+def claims(reports: Mapping[Key, Report]) -> dict[str, dict[Key, Finding]]:
+    """Return a dict from each claim, in the order of the reports, to its finding in each report by the report's key."""
+    found: dict[str, dict[Key, Finding]] = {}
     for name, report in reports.items():
         for finding in report.findings:
             found.setdefault(finding.claim, {})[name] = finding
@@ -73,6 +77,16 @@ def verdict_in_words(finding: Finding | None) -> str:
     if finding is None:
         return "not available"
     return finding.verdict if finding.informative else f"{finding.verdict}, as do random weights"
+
+
+def measured_tables(sections: Mapping[Key, Section | None]) -> dict[str, dict[Key, Exhibit]]:
+    """Return the tables of measured and published numbers in one section of several reports, by name and report."""
+    found: dict[str, dict[Key, Exhibit]] = {}
+    for report, section in sections.items():
+        for exhibit in () if section is None else section.exhibits:
+            if {"quantity_text", MEASURED} <= set(exhibit.table.column_names):
+                found.setdefault(exhibit.name, {})[report] = exhibit
+    return found
 
 
 def titles(reports: Mapping[str, Report]) -> list[str]:
@@ -136,12 +150,7 @@ def _findings(own: Mapping[str, Section | None], name: str, provenance: Provenan
 
 def _numbers(own: Mapping[str, Section | None], provenance: Provenance) -> list[Exhibit]:
     """Return a section's tables of measured and published numbers, with a column for each model."""
-    found: dict[str, dict[str, Exhibit]] = {}
-    for model, section in own.items():
-        for exhibit in () if section is None else section.exhibits:
-            if {"quantity_text", MEASURED} <= set(exhibit.table.column_names):
-                found.setdefault(exhibit.name, {})[model] = exhibit
-    return [_joined(name, exhibits, list(own), provenance) for name, exhibits in found.items()]
+    return [_joined(name, found, list(own), provenance) for name, found in measured_tables(own).items()]
 
 
 def _joined(name: str, exhibits: Mapping[str, Exhibit], models: Sequence[str], provenance: Provenance) -> Exhibit:

@@ -16,7 +16,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import SignedMemory
 from unembed.options import AnySeed, Coefficient, Edits, NewTokens, Option, Prompt, Samples, SaveEdits, Tokens
 from unembed.results import check_writable
-from unembed.steering.continuations import chosen_edits, ranked_values_table, steer, wanted_table
+from unembed.steering.continuations import chosen_edits, ranked_values_table, steer
 from unembed.steering.edit_files import save_edits
 from unembed.steering.text_cost import default_text
 from unembed.stream.interventions import Edit
@@ -96,6 +96,8 @@ def steer_answer(
         seed=seed,
         samples=samples,
         top=tokens,
+        promote=raised,
+        suppress=lowered,
         cost_text=text if cost_tokens else None,
         cost_tokens=cost_tokens,
         generation_config=lm.hf.generation_config if follow_config else None,
@@ -104,8 +106,7 @@ def steer_answer(
         save_edits(changes, save, model=lm.name)
     found = ranked_values_table(lm, up + down) if up or down else None
     memories = found or steered.values
-    wanted = wanted_table(lm, prompt, changes, raised, lowered) if found else None
-    exhibits = [] if wanted is None else [Exhibit("wanted", wanted)]
+    exhibits = [] if steered.wanted is None else [Exhibit("wanted", steered.wanted)]
     exhibits += [Exhibit("values", memories)] if len(memories) else []
     exhibits += [Exhibit("next_tokens", steered.next_tokens), Exhibit("continuations", steered.to_table())]
     before, after, cost = steered.perplexity_plain, steered.perplexity_edited, ()
@@ -120,7 +121,7 @@ def steer_answer(
         "edited": list(steered.edited),
         "perplexity": {"plain": before, "edited": after},
         "found": None if found is None else found.to_dict(),
-        "wanted": None if wanted is None else wanted.to_dict(),
+        "wanted": None if steered.wanted is None else steered.wanted.to_dict(),
         "values": steered.values.to_dict(),
         "next_tokens": steered.next_tokens.to_dict(),
     }

@@ -43,6 +43,8 @@ class SteeringResult(Displayed):
     """Continuations with the edits, from the same seed."""
     next_tokens: Table
     """The most probable next tokens with or without the edits, and both probabilities of each."""
+    wanted: Table | None
+    """The words to promote and to suppress, with their probabilities as the next token; None if there are none."""
     values: Table
     """The memories that are edited, and the tokens that they promote."""
     perplexity_plain: float | None
@@ -108,6 +110,8 @@ def steer(
     seed: int | None = None,
     samples: int = 1,
     top: int = 10,
+    promote: Sequence[str] = (),
+    suppress: Sequence[str] = (),
     cost_text: str | None = None,
     cost_tokens: int = 4096,
     generation_config: GenerationConfig | None = None,
@@ -121,13 +125,15 @@ def steer(
         seed: the seed of the sampling, with and without the edits; None for greedy generation.
         samples: number of continuations with the edits and of those without; more than one needs a seed.
         top: number of most probable tokens, with the edits and without, that the next-token table lists.
+        promote: words whose probability as the next token the edits should raise, for the table `wanted`.
+        suppress: words whose probability they should lower.
         cost_text: text whose perplexity is measured with and without the edits.
         cost_tokens: number of tokens of `cost_text` to use.
         generation_config: settings of the generation, such as penalties and beams, as in `lm.generate`.
         options: further arguments of the `generate` method of `transformers`.
 
     Raises:
-        InvalidInput: there are no edits, or several samples without a seed.
+        InvalidInput: there are no edits, several samples without a seed, or a word that is no single token.
         NotFinite: the edits make the logits overflow.
     """
     lm, edits = require_decoder(lm), as_tuple("edits", edits)
@@ -142,7 +148,9 @@ def steer(
         raise InvalidInput(
             f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
         )
-    table = next_token_table(lm, prompt, edits, top)
+    before_and_after = _next_token(lm, prompt, edits)
+    table = _next_tokens(lm, *before_and_after, len(edits), positive_int("top", top))
+    wanted = _wanted(lm, *before_and_after, len(edits), promote, suppress) if promote or suppress else None
     prompts = [prompt] * samples
     rules: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": seed, "generation_config": generation_config}
     plain = generate(lm, prompts, **rules, **options)
@@ -157,6 +165,7 @@ def steer(
         tuple(text[len(prompt) :] for text in plain),
         tuple(text[len(prompt) :] for text in edited),
         table,
+        wanted,
         values_table(lm, edits),
         before,
         after,
@@ -170,9 +179,20 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
     token if the text continued as the unedited model predicts. Edits at positions after the end of the prompt have no
     effect on this table.
     """
-    top = positive_int("top", top)
-    plain = run(lm, prompt).logits[0, -1].float().log_softmax(-1)
-    edited = run(lm, prompt, (), edits).logits[0, -1].float().log_softmax(-1)
+    return _next_tokens(lm, *_next_token(lm, prompt, edits), len(edits), positive_int("top", top))
+
+
+def _next_token(
+    lm: Decoder, prompt: str, edits: Sequence[Edit]
+) -> tuple[Float[Tensor, " d_vocab"], Float[Tensor, " d_vocab"]]:
+    """Return the log probabilities of the next token, without the edits and with them."""
+    plain, edited = (run(lm, prompt, (), given).logits[0, -1].float().log_softmax(-1) for given in ((), edits))
+    return plain, edited
+
+
+def _next_tokens(
+    lm: Decoder, plain: Float[Tensor, " d_vocab"], edited: Float[Tensor, " d_vocab"], n_edits: int, top: int
+) -> Table:
     divergence = float(torch.nn.functional.kl_div(edited, plain, reduction="sum", log_target=True))
     before, after = plain.exp(), edited.exp()
     ids = torch.cat([after.topk(min(top, len(after))).indices, before.topk(min(top, len(before))).indices]).unique()
@@ -183,32 +203,28 @@ def next_token_table(lm: Decoder, prompt: str, edits: Sequence[Edit], top: int =
         "plain": before[ids].tolist(),
         "edited": after[ids].tolist(),
     }
-    notes = {"edits": len(edits), "divergence": round(divergence, 6)}
+    notes = {"edits": n_edits, "divergence": round(divergence, 6)}
     return Table("The next token", columns, lm.provenance(notes=notes))
 
 
-def wanted_table(
-    lm: Decoder, prompt: str, edits: Sequence[Edit], promote: Sequence[str], suppress: Sequence[str]
+def _wanted(
+    lm: Decoder,
+    plain: Float[Tensor, " d_vocab"],
+    edited: Float[Tensor, " d_vocab"],
+    n_edits: int,
+    promote: Sequence[str],
+    suppress: Sequence[str],
 ) -> Table:
-    """Tabulate how edits change the probability that the next token is one of some words.
-
-    A word's probability is the sum over its single-token spellings (`word_forms`): as given, in lower case, capitalized
-    and in upper case, with a space before it and without.
-
-    Raises:
-        InvalidInput: a word has no spelling of one token.
-    """
-    before = run(lm, prompt).logits[0, -1].float().softmax(-1)
-    after = run(lm, prompt, (), edits).logits[0, -1].float().softmax(-1)
+    """Tabulate each word's probability as the next token: the sum over its single-token spellings (`word_forms`)."""
     rows = []
     for wanted, words in (("promote", promote), ("suppress", suppress)):
         for word in words:
             ids = word_forms(lm, word)
-            plain, edited = float(before[ids].sum()), float(after[ids].sum())
-            rows.append((word, wanted, plain, edited, edited / plain if plain else math.nan))
+            before, after = float(plain[ids].exp().sum()), float(edited[ids].exp().sum())
+            rows.append((word, wanted, before, after, after / before if before else math.nan))
     names = ("word", "wanted", "plain", "edited", "ratio")
     title = "What the edits do to these words as the next token"
-    return Table.of_rows(title, names, rows, lm.provenance(notes={"edits": len(edits)}))
+    return Table.of_rows(title, names, rows, lm.provenance(notes={"edits": n_edits}))
 
 
 def change_by_position(lm: Decoder, prompt: str, edits: Sequence[Edit]) -> Table:

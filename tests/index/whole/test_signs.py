@@ -13,7 +13,7 @@ from unembed.gallery.ranking import rank_memories
 from unembed.index import Index
 from unembed.index.memory_search import search, understand
 from unembed.language_model import LanguageModel
-from unembed.memories.token_ranking import LISTED, firing, promoting
+from unembed.memories.token_ranking import LISTED, firing, promoting, word_forms
 from unembed.memories.values import written_values
 from unembed.names import SignedMemory, parse_memory, parse_signed_memory, read_memory, read_signed_memory
 from unembed.steering import chosen_edits
@@ -100,6 +100,27 @@ def test_words_are_promoted_by_setting_the_right_sign(gated: LanguageModel) -> N
         assert edit.value == (-2.0 if one.pole == "negative" else 2.0)
 
 
+def test_values_are_ranked_at_the_pole_that_promotes(gated: LanguageModel) -> None:
+    """Every memory whose value lists a spelling of the word at the better sign, by its score, computed in float64."""
+    ids = word_forms(gated, "January")
+    own = scores_of(gated)
+    listable = own.masked_fill(gated.unlisted, torch.nan)
+    best, form = own[..., ids].abs().max(dim=-1)
+    expected = []
+    for layer, index in torch.cartesian_prod(torch.arange(gated.n_layers), torch.arange(gated.d_mlp)).tolist():
+        token, score = ids[int(form[layer, index])], float(best[layer, index])
+        sign = -1 if own[layer, index, token] < 0 else 1
+        rank = int((sign * listable[layer, index] > sign * own[layer, index, token]).sum()) + 1
+        if rank <= LISTED:
+            expected.append((score, layer, index, rank, "negative" if sign < 0 else "positive"))
+    expected.sort(reverse=True)
+    found = promoting(gated, ["January"], 10_000)
+    assert len(expected) > 12 and {pole for *_, pole in expected} == {"positive", "negative"}
+    assert [(one.layer, one.index, one.rank, one.pole) for one in found] == [row[1:] for row in expected][: len(found)]
+    assert [one.score for one in found] == pytest.approx([row[0] for row in expected][: len(found)], rel=1e-4)
+    assert len(found) == len(expected)
+
+
 def test_texts_are_found_for_each_sign(gated: LanguageModel) -> None:
     text = "The first month of the year is January"
     m = gated.run(text, "coefficients")["coefficients"][1, 0, :, 3]
@@ -140,3 +161,4 @@ def test_the_gallery_without_an_index_has_both_signs(gated: LanguageModel) -> No
 def test_memories_without_a_gate_have_one_sign(lm: LanguageModel, built: Index) -> None:
     assert "pole" not in built.promoting(TOKEN).columns
     assert value_concepts(lm, ["L1M3"], embedding=False).labels == ("L1M3",)
+    assert {one.pole for one in promoting(lm, ["January"], 50)} == {"positive"}
