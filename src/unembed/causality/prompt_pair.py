@@ -71,7 +71,8 @@ def align(
             raise InvalidInput("the two prompts", why="no token of one prompt corresponds to a token of the other")
         equal = sum(int(clean[a]) == int(corrupted[c]) for a, c in pairs)
         left = max(len(clean), len(corrupted)) - len(pairs)
-        return pairs, f"found: {len(pairs)} pairs of tokens, {equal} of them equal, {left} tokens left out"
+        tokens = "token" if left == 1 else "tokens"
+        return pairs, f"found: {len(pairs)} pairs of tokens, {equal} of them equal, {left} {tokens} left out"
     pairs = [(int(a), int(c)) for a, c in alignment]  # type: ignore[union-attr]
     for a, c in pairs:
         if not (0 <= a < len(clean) and 0 <= c < len(corrupted)):

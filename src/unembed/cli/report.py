@@ -104,8 +104,8 @@ def report(
     The command writes to the folder report, or --out: report.html (self-contained), report.json, tables/ (Parquet,
     JSON) and figures/ (SVG). An interrupted run resumes where it stopped. The terminal shows the findings.
     With several models (--model A --model B), the page compares them; each has its own report in a folder of its name.
-    With --revisions, the page states when in the training each finding begins to hold, and draws each number over the
-    training; only the last checkpoint is compared with random weights.
+    With --revisions, the page states when in the training each finding begins to hold, and draws numbers that have a
+    published counterpart over the training; only the last checkpoint is compared with random weights.
     """
     chosen = _chosen(option)
     out = Path("report") if out is None else out

@@ -1,4 +1,4 @@
-"""One report on the checkpoints of a training: when each finding begins to hold, and how each number changes."""
+"""One report on the checkpoints of a training: when findings begin to hold, and how numbers change."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def onset(holds: Mapping[int, bool | None]) -> Onset:
 
 
 def series_report(reports: Mapping[str, Report], tokens_per_step: int | None = None) -> Report:
-    """Return one report on a training: the date of each finding, and each measured number at every checkpoint.
+    """Return one report on a training: the date of each finding, and numbers at every checkpoint.
+
+    Numbers are those in tables of measured and published numbers, which the studies of Geva et al. have.
 
     Args:
         reports: the report on each checkpoint, by the checkpoint's name, which ends with its number of steps
@@ -85,7 +87,7 @@ def series_report(reports: Mapping[str, Report], tokens_per_step: int | None = N
         first.name,
         f"{first.name} over a training",
         f"When each published finding begins to hold in the {len(reports)} checkpoints of one training, and how each "
-        "measured number changes. The page of each checkpoint is in a folder of its name.",
+        "number that has a published counterpart changes. The page of each checkpoint is in a folder of its name.",
         first.source,
         provenance,
         tuple(sections),
