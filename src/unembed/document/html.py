@@ -282,6 +282,4 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, int | float | None):
         return html.escape(format_number(value))
     is_token = name in ("token", "tokens") or name.endswith(("_token", "_tokens"))
-    if is_token:
-        return visible_html(value)
-    return _words(str(value)) if name.endswith("_text") else _prose(str(value))  # the report's own sentences
+    return visible_html(value) if is_token else _prose(str(value))

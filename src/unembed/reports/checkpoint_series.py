@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from unembed.document.model import Exhibit, Figure, Finding, Report, Section
+from unembed.document.numbers import as_written
 from unembed.models.checkpoints import training_counts
 from unembed.reports.comparison import (
     MEASURED,
@@ -118,7 +119,7 @@ def _holds(finding: Finding | None, informative: bool) -> bool | None:
 
 def _findings(own: Mapping[int, Section | None], unit: str, name: str, provenance: Provenance) -> list[Exhibit]:
     rows = [
-        (finding.claim, count, finding.verdict, finding.here)
+        (finding.claim, count, finding.verdict, as_written(finding.here))
         for count, section in own.items()
         for finding in (() if section is None else section.findings)
     ]

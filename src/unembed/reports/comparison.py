@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from unembed.document.model import Exhibit, Finding, Report, Section
+from unembed.document.numbers import as_written
 from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table
 
@@ -143,7 +144,7 @@ def _findings(own: Mapping[str, Section | None], name: str, provenance: Provenan
     for model in own:
         each = [found.get(model) for found in by_claim.values()]
         columns[f"{model}_text"] = [
-            verdict_in_words(f) + ("" if f is None else f": {f.here}") for f in each
+            verdict_in_words(f) + ("" if f is None else f": {as_written(f.here)}") for f in each
         ]  # fmt: skip
     return [Exhibit(name, Table("Findings", columns, provenance))]
 
