@@ -34,10 +34,14 @@ const layerOf = (row) => Math.max(0, row.n);
 /** The quiet layers that the grid folds: none where the user wants all, or compares with the baseline. */
 const runsOf = ({ data }) => (state().rows || state().only || state().diff ? [] : quietRuns(data));
 
+/** What turns the stream into tokens, by basis. */
+const LENSES = { jacobian: "Jacobian lens", final: "Logit lens", raw: "Logit lens", frozen: "Logit lens" };
+
 /** `pin(id)` pins or unpins a token; `onchosen()` is called when a cell is selected. */
 export function gridPane(t, { pin, onchosen }) {
   const [controls, host, overview, legend, table] = boxes("div.row", "div", "div", "div.legend", "div");
   const pop = popover(pin);
+  const title = h("span", "Lens");
   const layer = () => layerHere(t.model.n_layers);
   const at = () => positionHere(t.data.tokens.length);
   /** `rows` of the grid; `peeking`: whether they are those of the baseline. */
@@ -54,6 +58,7 @@ export function gridPane(t, { pin, onchosen }) {
     own.island?.mark(inside.length ? [inside[0], inside.at(-1)] : null);
   };
   function draw() {
+    title.textContent = LENSES[t.data.provenance?.basis] ?? "Lens"; // the first part of a stream does not name it
     own.rows = allRows(t, own, runsOf(t));
     const next = gridData(t, own.rows, here());
     if (own.island) own.island.update(next);
@@ -71,7 +76,7 @@ export function gridPane(t, { pin, onchosen }) {
     own.island = null;
   }
   return {
-    el: card("Logit lens", [controls], host, overview, h("div.row", legend), h("div.row.folds", about("grid"), table)),
+    el: card(title, [controls], host, overview, h("div.row", legend), h("div.row.folds", about("grid"), table)),
     host,
     legend,
     pop,
