@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +74,37 @@ def test_what_was_answered_before_an_interruption_is_kept(tmp_path: Path) -> Non
     path.write_text("no json\n" + whole)
     with pytest.raises(InvalidInput, match="line 1 is damaged"):
         Endpoint("http://localhost:1/v1", "one", path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to one process")
+def test_an_interruption_does_not_wait_for_the_endpoint(tmp_path: Path) -> None:
+    path, end = tmp_path / "a.jsonl", threading.Event()
+
+    def answer(prompt: str) -> str:
+        if prompt != "quick":
+            end.wait()
+        return prompt
+
+    code = (
+        "import signal, sys; from pathlib import Path; from unembed.atlas import Endpoint\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it\n"
+        "Endpoint(sys.argv[1], 'one', Path(sys.argv[2])).ask(['quick', *'abcdefgh'])"
+    )
+    with FakeEndpoint(answer) as server:
+        running = subprocess.Popen(
+            [sys.executable, "-c", code, server.url, str(path)], stderr=subprocess.PIPE, text=True
+        )
+        while not (path.exists() and path.read_text()):
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        try:
+            errors = running.communicate(timeout=60)[1]  # the endpoint would be given 300 s
+        finally:
+            running.kill()
+            end.set()
+    assert "KeyboardInterrupt" in errors
+    assert len(path.read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(("code", "why"), [(401, "refuses the key"), (404, "refuses the request")])

@@ -13,10 +13,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from http.client import HTTPException, HTTPMessage
 from io import IOBase
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -76,19 +78,39 @@ class Endpoint:
         """
         new = [one for one in dict.fromkeys(prompts) if self._name(one) not in self._known]
         make_folder(self._answers.parent)
-        with ThreadPoolExecutor(AT_ONCE) as pool, self._answers.open("a", encoding="utf-8") as file:
-            sent: dict[Future[str], str] = {pool.submit(self._send, prompt): prompt for prompt in new}
-            try:
-                for done, future in enumerate(as_completed(sent), 1):
-                    name = self._name(sent[future])
-                    self._known[name] = answer = future.result()
+        waiting: SimpleQueue[str] = SimpleQueue()
+        answered: SimpleQueue[tuple[str, str | Exception]] = SimpleQueue()
+        for prompt in new:
+            waiting.put(prompt)
+        # The threads of a pool would keep an interrupted program until the endpoint has answered.
+        for _ in range(min(AT_ONCE, len(new))):
+            Thread(target=self._send_all, args=(waiting, answered), daemon=True).start()
+        try:
+            with self._answers.open("a", encoding="utf-8") as file:
+                for done in range(1, len(new) + 1):
+                    prompt, answer = _next(answered)
+                    if isinstance(answer, Exception):
+                        raise answer
+                    name = self._name(prompt)
+                    self._known[name] = answer
                     file.write(json.dumps({"prompt": name, "model": self.model, "answer": answer}) + "\n")
                     file.flush()
                     progress(done, len(new))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        finally:
+            with suppress(Empty):
+                while True:
+                    waiting.get_nowait()
         return [self._known[self._name(prompt)] for prompt in prompts]
+
+    def _send_all(self, waiting: SimpleQueue[str], answered: SimpleQueue[tuple[str, str | Exception]]) -> None:
+        """Send one prompt after another until none is waiting."""
+        with suppress(Empty):
+            while True:
+                prompt = waiting.get_nowait()
+                try:
+                    answered.put((prompt, self._send(prompt)))
+                except Exception as error:
+                    answered.put((prompt, error))
 
     def _name(self, prompt: str) -> str:
         return hashlib.sha256(f"{self.model}\n{prompt}".encode()).hexdigest()
@@ -145,6 +167,13 @@ class Endpoint:
         return InvalidInput(
             what, why=f"it refuses the request (HTTP {error.code})", instead="Check the address and the model's name"
         )
+
+
+def _next(answered: SimpleQueue[tuple[str, str | Exception]]) -> tuple[str, str | Exception]:
+    """Wait for an answer. On Windows, a wait without a timeout ignores Ctrl-C."""
+    while True:
+        with suppress(Empty):
+            return answered.get(timeout=1.0)
 
 
 def _seconds(named: str | None, attempt: int) -> float:

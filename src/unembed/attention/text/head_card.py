@@ -58,10 +58,10 @@ def head_answer(
     top: Top = 20,
     seed: Seed = 0,
 ) -> Answer:
-    """Show one head: eigenvalues, relations, the largest entries of its full OV and QK circuits, its partners.
+    """Show one head: scores, relations, the words that it raises, its full OV and QK circuits, its partners.
 
-    First come the words that it raises for common tokens, each read as the layers below leave it. Partners are the
-    heads whose output it reads, or that read its output.
+    The words that it raises are those for common tokens, each read as the layers below leave it. Partners are the heads
+    whose output it reads, or that read its output.
 
     Caution: The full circuits assume that the head reads a token's own embedding. In a deep layer the stream contains
     more; `circuits look` shows the head on a prompt.
@@ -75,7 +75,7 @@ def head_answer(
     except Unsupported as error:
         raised = Section("What it raises", (f"Not available: {error}",))
     if raised is not None:
-        made.insert(0, raised)
+        made.insert(2, raised)
     screen = Screen("heads", {"head": str(head)})
     return Answer(f"Head {head} of {circuits.lm.name}", tuple(made), provenance, screen=screen)
 

@@ -70,7 +70,7 @@ def head_sections(
         *((f"Note: {'; '.join(notes)}.",) if notes else ()),
     )
     exhibits = full_circuit_exhibits(circuits, layer, head, top, basis, provenance, offset)
-    made = [Section("Circuits", text, tuple(exhibits))]
+    made = [Section("Scores", text), Section("Circuits", (), tuple(exhibits))]
     if has_ov:
         made.append(eigenvalue_section(circuits, [(layer, head)], basis, provenance))
     if len(lm.attention_layers) < 2:
