@@ -249,3 +249,27 @@ def test_screens_without_an_index_have_one_heading_and_no_violation(opened, deep
     page = opened(f"#/{screen}", at=deep.address)
     expect(page.get_by_role("heading", level=1)).to_have_count(1)
     assert_no_violation(page)
+
+
+def test_heads_are_scored_on_random_tokens_only_when_such_a_score_is_chosen_if_that_takes_seconds(opened, deep):
+    page = opened("", at=deep.address)
+
+    def wide(route):
+        answer = route.fetch()
+        body = answer.json()
+        body["models"][0]["d_model"] = 4096  # by which the page estimates how long the scores take
+        route.fulfill(response=answer, json=body)
+
+    page.route("**/api/v1/models", wide)
+    scored: list[str] = []
+    page.on("request", lambda r: scored.append(r.url) if r.url.endswith("/api/v1/heads") else None)
+    page.goto(f"{deep.address}{AT.replace('trace', 'heads')}&head=L7H1")
+    page.reload()
+    card = page.locator(".head-card")
+    expect(card.get_by_role("region", name="What the head does here")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("^Pattern of "))).to_have_count(90)
+    expect(page.get_by_role("heading", name="Repeated-token (induction) test")).to_be_visible()
+    assert not scored
+    page.get_by_role("radio", name="Induction", exact=True).click()
+    expect(page.get_by_role("grid", name=re.compile("^Heads by "))).to_be_visible()
+    assert len(scored) == 1

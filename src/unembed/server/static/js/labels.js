@@ -17,7 +17,7 @@ function buildCommands(model) {
 /** The message of a pane that needs an index: the commands that build one, with their cost. */
 export async function noIndex(box, text) {
   const [model] = (await api.get("/models")).models;
-  const cost = h("p.faint", model.can.text ? "Estimating its cost …" : "");
+  const cost = h("div.faint", model.can.text && button("Estimate its cost", () => estimate(cost), "quiet"));
   fill(box, [
     h("div.note.stack", [
       h("p", text),
@@ -26,15 +26,16 @@ export async function noIndex(box, text) {
       cost,
     ]),
   ]);
-  if (!model.can.text) return;
+}
+
+/** The minutes and the disk space of an index, which the model measures on a part of the corpus. */
+function estimate(box) {
+  fill(box, "Estimating …");
   const ask = () => api.get("/index/estimate", {}, { what: "Estimating" });
-  await answered(
-    cost,
-    ask,
-    ({ seconds_busy: seconds, bytes, tokens }) =>
-      `About ${many(Math.ceil(seconds / 60), "minute")} and ${num(bytes / 1e6)} MB on disk, for the ` +
-      `${grouped(tokens)} tokens of the shipped corpus.`,
-  );
+  const words = ({ seconds_busy: seconds, bytes, tokens }) =>
+    `About ${many(Math.ceil(seconds / 60), "minute")} and ${num(bytes / 1e6)} MB on disk, for the ` +
+    `${grouped(tokens)} tokens of the shipped corpus.`;
+  return answered(box, ask, words);
 }
 
 /** Save all labels as a file, one JSON object a line. */

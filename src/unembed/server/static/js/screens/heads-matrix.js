@@ -45,10 +45,7 @@ export function matrixPane(t) {
   const { model } = t;
   const total = model.n_heads * model.mixers.filter(attends).length;
   let kind = t.firstKind;
-  const grid = h(
-    "div",
-    h("p.faint", kind === "effect" ? "Scoring heads …" : "Scoring heads on repeated random tokens …"),
-  );
+  const grid = h("div", h("p.faint", "Scoring heads …"));
   const [noteLine, table] = boxes("p.faint", "div");
   const many = h("span", `${total} of ${total}`);
   const few = rangeBox("Show top n heads", { min: 1, max: total, value: String(total), oninput: draw });
@@ -72,9 +69,17 @@ export function matrixPane(t) {
     fill(table, [asTable(["head", "score", "± 95 %"], () => rowsOf(scores, of.intervals?.[kind]))]);
   }
 
+  /** Scores on random tokens are computed when one of them is chosen first. */
+  function choosing(value) {
+    kind = value;
+    if (ON_PROMPT.includes(kind) || t.scores) return draw();
+    fill(grid, h("p.faint", "Scoring heads on repeated random tokens …"));
+    return t.score();
+  }
+
   const shared = `Grouped queries: ${model.n_heads} heads share ${model.n_kv_heads} sets of keys and values.`;
   const el = h("div.stack", [
-    segmented("Score", KINDS, kind, (value) => ((kind = value), draw())),
+    segmented("Score", KINDS, kind, choosing),
     grid,
     worded("show top", h("span", { style: { flex: "1" } }, few), many),
     noteLine,

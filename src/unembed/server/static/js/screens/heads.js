@@ -1,4 +1,5 @@
 /** Attention heads as circuits: what they attend to (QK) and what they write (OV). */
+import { isQuick, runOn } from "../contexts.js";
 import { fill, h, textBox } from "../dom.js";
 import { labels } from "../labels.js";
 import { nameOf } from "../names.js";
@@ -42,6 +43,7 @@ export function render(root, page) {
   const chosen = card(one.title, one.named, one.el);
   chosen.classList.add("head-card");
   panes.over = sheet(chosen);
+  t.score = () => scored(t, panes);
   fill(root, [
     h("div.stack.bounded", [
       h("div.row", h("h1", "Heads"), why.el),
@@ -58,12 +60,16 @@ export function render(root, page) {
     update: (now, before) => update(t, panes, own, now, before),
     key: ({ key }) => key === "i" && (tray.off({ layer: t.chosen[0], index: t.chosen[1] }, "head"), true),
     destroy: () => page.api.cancel("examples"),
-    exported: () => t.scores && { name: "heads", json: { ...t.scores, on_prompt: t.here }, rows: rowsOf(t) },
+    exported: () => (t.here || t.scores) && { name: "heads", json: { ...t.scores, on_prompt: t.here }, rows: rowsOf(t) },
   };
 }
 
+/** Random tokens on which all heads are scored: 16 sequences of 2 × 32. */
+const SCORED = 16 * 64;
+
 /** State shared by the panes. `here`: the scores of every head on the prompt; `text`: the text of the patterns. */
 function shared({ api, model }, own) {
+  const quick = isQuick(model, runOn(model, SCORED));
   const t = {
     model,
     api,
@@ -72,8 +78,12 @@ function shared({ api, model }, own) {
     here: null,
     /** Whether the address names a head. */
     named: false,
+    /** Whether the heads are scored on random tokens without a click. */
+    quick,
     /** What the matrix shows at first: effects on the prompt of the address, else scores on random tokens. */
-    firstKind: state().prompt ? "effect" : "induction",
+    firstKind: state().prompt || !quick ? "effect" : "induction",
+    /** Score all heads on random tokens; set below, as several panes show the scores. */
+    score: async () => {},
     prompt,
     get text() {
       return own.value || prompt();
@@ -142,21 +152,26 @@ function first(t, { one, all }, kind) {
 }
 
 async function load(t, panes) {
-  const { all, one, repeat, small, examples } = panes;
+  const { one, repeat, small, examples } = panes;
   t.named = !!wish(t);
-  // The card of one head comes first: scoring all heads takes long, and the card does not depend on it.
+  // The card of one head comes first: it does not depend on the scores of all heads.
   if (t.named) await one.open();
   await onPrompt(t, panes);
   if (t.here) await first(t, panes, "effect");
-  await pane(all.grid, async () => {
-    t.scores = await t.api.get("/heads", {}, { channel: "heads", what: "Scoring heads" });
-    all.draw();
-    if (t.named) return one.name();
-    return (await first(t, panes, "induction")) ?? one.name();
-  });
-  await Promise.all([repeat.draw(), drawLabels(t, panes), small.draw()]);
+  await (t.quick ? t.score() : small.draw());
+  await Promise.all([repeat.draw(), drawLabels(t, panes)]);
   examples.draw(); // last, because it is slow and nothing depends on it
 }
+
+/** The scores on random tokens, and what is named by them. */
+const scored = (t, panes) =>
+  pane(panes.all.grid, async () => {
+    t.scores = await t.api.get("/heads", {}, { channel: "heads", what: "Scoring heads" });
+    panes.all.draw();
+    if (!t.named) await first(t, panes, "induction");
+    panes.one.name();
+    await panes.small.draw();
+  });
 
 function drawLabels(t, { called, one, all, small }) {
   const [layer, index] = t.chosen;
@@ -169,7 +184,7 @@ function drawLabels(t, { called, one, all, small }) {
 /** The rows of a file. */
 const rowsOf = ({ scores, here }) => [
   ["kind", "layer", "head", "score"],
-  ...Object.entries({ ...scores.scores, ...here?.scores }).flatMap(([kind, rows]) =>
+  ...Object.entries({ ...scores?.scores, ...here?.scores }).flatMap(([kind, rows]) =>
     rows.flatMap((row, l) => row.flatMap((x, n) => (x === null ? [] : [[kind, l, n, x]]))),
   ),
 ];
