@@ -46,7 +46,7 @@ def fleiss_kappa(items: Sequence[Sequence[Hashable]]) -> float:
     """Return Fleiss' kappa of several annotators; NaN if only one label occurs.
 
     Args:
-        items: for each item, the labels that it got.
+        items: for each item, the labels that its annotators gave it.
 
     Raises:
         InvalidInput: no items, fewer than two labels for an item, or items with different numbers of labels.
@@ -149,7 +149,7 @@ def token_agreement(annotations: Sequence[Annotation], provenance: Provenance | 
         statistic (Cohen's kappa for two annotators, Fleiss' for all).
 
     Raises:
-        InvalidInput: fewer than two annotations, or annotations of different lists.
+        InvalidInput: there are fewer than two annotations, or they are not of the same lists of tokens.
     """
     if len(annotations) < 2:
         raise InvalidInput(f"{len(annotations)} annotation", why="agreement needs two annotators or more")

@@ -19,7 +19,7 @@ from unembed.errors import InvalidInput
 
 @runtime_checkable
 class Judge(Protocol):
-    """An object that decides whether a list of tokens shares a concept."""
+    """An object that finds patterns in a list of texts or tokens."""
 
     @property
     def annotator(self) -> str:
@@ -40,7 +40,7 @@ def require_judge(judge: object) -> Judge:
     if not isinstance(judge, Judge):
         raise InvalidInput(
             f"a judge of type {type(judge).__name__}",
-            why="it has no name `annotator` and no method `patterns(items, instruction)`",
+            why="it lacks the attribute `annotator` (a name) or the method `patterns(items, instruction)`",
             instead="Give such an object from Python; see unembed.annotation.judge",
         )
     return judge

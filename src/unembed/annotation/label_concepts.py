@@ -18,7 +18,7 @@ _TOP = 30
 
 @dataclass(frozen=True)
 class Member:
-    """A memory of a concept: a memory that somebody gave the concept's label."""
+    """A memory to which at least one annotator gave the concept's label."""
 
     layer: int
     index: int
@@ -56,7 +56,7 @@ def concepts(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def concept(lm: Decoder, rows: Iterable[dict[str, Any]], name: str) -> Concept:
-    """Return the memories that have a label. Upper and lower case count as equal.
+    """Return the concept of a label: all memories that have this label. Upper and lower case count as equal.
 
     Args:
         rows: the labels of the model's index, as `Index.labels` lists them.
@@ -75,7 +75,7 @@ def concept(lm: Decoder, rows: Iterable[dict[str, Any]], name: str) -> Concept:
             counted.update(set(top))
             members.append(Member(layer, index, authors, len({row["author"] for row in labels}), top[:12]))
     if not members:
-        raise InvalidInput(f"concept {name!r}", why="no memory has this label", instead="Choose one of GET /concepts")
+        raise InvalidInput(f"concept {name!r}", why="no memory has this label", instead="GET /concepts lists all")
     shares = [len(one.authors) / one.annotators for one in members if one.annotators > 1]
     layers = Counter(one.layer for one in members)
     return Concept(
@@ -103,7 +103,7 @@ def memories_named(rows: Iterable[dict[str, Any]], name: str, author: str) -> se
 
 
 def _of_memories(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the labels without those of random vectors, which are mixed into the annotation queue as a control."""
+    """Leave out the labels of random vectors, which are mixed into the annotation queue as a control."""
     return [row for row in rows if row["kind"] != "random value"]
 
 

@@ -132,7 +132,7 @@ def _continue(folder: Path, plan: dict[str, Any]) -> None:
         if json.loads(stored.read_text(encoding="utf-8")) != json.loads(json.dumps(plan)):
             raise InvalidInput(
                 f"cannot build an atlas in {folder}",
-                why="the build that was interrupted there had other settings",
+                why="it contains an interrupted build with other settings",
                 instead="Give another folder, or remove this one",
             )
         return

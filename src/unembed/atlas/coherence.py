@@ -4,8 +4,8 @@ The `LISTED` whole words whose logits rise most are examined. They have somethin
 
 - At least `_FEWEST` of them have similar unembedding rows: one word, and the words of the list that are most similar to
   it. Their mean cosine must exceed that of 75 % of the lists that random directions of the residual stream give.
-- At least `_IN_CLASS` of them are in one token class of `concepts`. By chance, this must be less likely than the best
-  class in 85 % of the lists that random directions give.
+- At least `_IN_CLASS` of them are in one token class of `concepts`. The probability of so large a number by chance must
+  be lower than for the best class in 85 % of the lists that random directions give.
 - At least `_SAME_LETTER` of them begin with the same letter.
 
 Words are grouped by kind (capitalised words, other words, numbers, punctuation) and frequency. Before rows are
@@ -55,7 +55,7 @@ class _Star(NamedTuple):
 
 
 class SharedTokens:
-    """Finds what the most raised tokens of a value vector have in common, for one vocabulary and unembedding."""
+    """Finds what the words whose logits a value vector raises most have in common."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class SharedTokens:
         """Find the word with the highest mean cosine to its nearest words in the list.
 
         Returns:
-            That mean cosine; and the words of the list that are similar to this word, in the order of the list.
+            The mean cosine; and the indices (into `words`) of this word and of the similar words, in the list's order.
         """
         rows = self._rows[torch.from_numpy(places)]
         cosines = rows @ rows.T

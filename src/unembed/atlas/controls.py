@@ -5,11 +5,12 @@ serve as controls. A memory without a rule fires at positions that have little i
 with such controls, far more than 5 % of random descriptions would pass.
 
 The bound is the score of rank `ceil(0.95 * (n + 1))` of the n control scores, counted from the lowest. If n + 1 scores
-are exchangeable, each exceeds the bound of the others with a probability of at most 5 % (Vovk et al. 2005, section
-2.2). With fewer than 19 controls there is no bound, and no description passes.
+are exchangeable, the probability that one of them exceeds the bound computed from the others is at most 5 % (Vovk et
+al. 2005, section 2.2). With fewer than 19 controls there is no bound, and no description passes.
 
-When descriptions are selected, many are tested at once, and 5 % of the false ones would be selected. The selection
-therefore limits the expected share of false ones among the selected to `FALSE` (Benjamini and Hochberg 1995).
+When descriptions are selected, many are tested at once, so that this bound would select 5 % of the false descriptions.
+The selection therefore limits the expected share of false descriptions among the selected ones to `FALSE` (Benjamini
+and Hochberg 1995).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def chances(
     scores: Float[np.ndarray, "row control"],
     counted: Bool[np.ndarray, "row control"],
 ) -> Float[np.ndarray, " row"]:
-    """Return the p-value of each row's score: the share of scores, its own included, that are at least as high.
+    """Return the p-value of each row's score: the share of scores (the controls and this score) at least as high.
 
     Args:
         own: the score of each row's description.

@@ -51,7 +51,8 @@ class ValueEffects:
     def of(self, layer: int, vectors: Float[Tensor, "memory d_model"], part: str) -> Effects:
         """Measure the effects of value vectors of a layer at the passages of one group, `part`.
 
-        Memory: three tensors of shape (vectors, d_vocab), for the given vectors or the 2 * `REFERENCE` others.
+        Memory: three tensors of shape (vectors, d_vocab), where `vectors` is the larger of the number of given vectors
+        and 2 * `REFERENCE`.
         """
         if layer != self._layer:
             self._usual, self._layer = {}, layer

@@ -53,7 +53,7 @@ class Endpoint:
             url: the address without `/chat/completions`, such as `http://localhost:8080/v1`.
             model: the name of the model, as the endpoint calls it.
             answers: the file of JSON lines to which answers are appended.
-            wait: waits for a number of seconds.
+            wait: a function that waits for a number of seconds; tests replace it.
 
         Raises:
             InvalidInput: the URL is malformed, or the file cannot be read.
@@ -74,7 +74,7 @@ class Endpoint:
 
         Raises:
             InvalidInput: the endpoint refuses the key or the request.
-            UnembedError: the endpoint cannot be reached, stays busy, or returns something else than an answer.
+            UnembedError: the endpoint cannot be reached, stays busy, or sends a reply without an answer.
         """
         new = [one for one in dict.fromkeys(prompts) if self._name(one) not in self._known]
         make_folder(self._answers.parent)
@@ -82,7 +82,8 @@ class Endpoint:
         answered: SimpleQueue[tuple[str, str | Exception]] = SimpleQueue()
         for prompt in new:
             waiting.put(prompt)
-        # The threads of a pool would keep an interrupted program until the endpoint has answered.
+        # Daemon threads, because Python waits for the threads of a pool, so that Ctrl-C would have no effect until the
+        # endpoint has answered.
         for _ in range(min(AT_ONCE, len(new))):
             Thread(target=self._send_all, args=(waiting, answered), daemon=True).start()
         try:
@@ -177,7 +178,7 @@ def _next(answered: SimpleQueue[tuple[str, str | Exception]]) -> tuple[str, str 
 
 
 def _seconds(named: str | None, attempt: int) -> float:
-    """Return how long to wait: what the endpoint says in seconds, or 1, 2, 4 ... seconds."""
+    """Return how many seconds to wait: those of the `Retry-After` header, or else 1, 2, 4 ... by number of attempts."""
     try:
         return min(_LONGEST_WAIT, max(0.0, float(named or "")))
     except ValueError:
@@ -185,7 +186,7 @@ def _seconds(named: str | None, attempt: int) -> float:
 
 
 def _stored(path: Path) -> dict[str, str]:
-    """Read stored answers; a last line that an interruption cut off is ignored and ended by a line break."""
+    """Read stored answers. A last line that an interruption cut off is removed from the file."""
     if not path.exists():
         return {}
     found = {}

@@ -81,11 +81,12 @@ class InputTest:
     def score(
         self, holds: Bool[np.ndarray, " pos"], firings: Firings, random: Firings | None = None
     ) -> InputScore | None:
-        """Score a rule that is true where `holds`; None if the memory does not fire at any tested position.
+        """Score a rule on a memory; None if the memory does not fire at any tested position.
 
         Args:
+            holds: True for the positions at which the rule is true.
             firings: the firings of the memory that the rule describes.
-            random: the firings of another memory, for `InputScore.random_passes`.
+            random: the firings of another memory, on which the rule is tested for `InputScore.random_passes`.
         """
         own = firings.inside(self._inside)
         if not len(own.at):

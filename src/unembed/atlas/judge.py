@@ -8,9 +8,9 @@ The judge answers three prompts, which are the files in the folder `prompts`:
 | `detect` | a description, and excerpts that end at firings or elsewhere | the excerpts that it fits |
 | `choose` | a description, and three texts, each steered by another value vector | one of the texts |
 
-The excerpts of `detect` come from the documents on which the atlas tests rules, half of them firings. The atlas's rule
-is run at the same positions. The texts of `choose` continue passages at which the atlas tests tokens. The control is
-the description of another drawn line: it is tested on the same excerpts and texts.
+The excerpts of `detect` come from the documents on which the atlas tests rules; half of them end where the memory
+fires. The atlas's rule is tested at the same positions. The texts of `choose` continue passages at which the atlas
+tests tokens. The control is the description of another memory, tested on the same excerpts and texts.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Trial:
         description: the description.
         detection: balanced accuracy at the excerpts; None if the judge's answer could not be read.
         detection_control: the balanced accuracy of the control's description at the same excerpts.
-        chosen: whether the judge chose the text that the memory's value vector steered; None as above.
-        chosen_control: whether it chose this text by the control's description.
+        chosen: whether the judge chose the text that the memory's value vector steered; None if its answer could not be
+            read.
+        chosen_control: whether the judge chose this text when it was given the control's description.
     """
 
     description: Description
@@ -224,7 +225,7 @@ def _template(name: str) -> str:
 
 
 def _prompt(name: str, **parts: str) -> str:
-    """Fill in a prompt; a part may contain braces."""
+    """Fill in the placeholders of a prompt template; the inserted texts may contain braces."""
     return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], _template(name))
 
 
@@ -233,7 +234,7 @@ def _numbered(texts: Sequence[str]) -> str:
 
 
 def _some(ask: Ask, prompts: Sequence[str], given: Sequence[bool]) -> list[str]:
-    """Ask the prompts whose description is not empty; the answer to each of the others is empty."""
+    """Send the prompts whose description is not empty; the answers to the other prompts are empty strings."""
     answers = iter(ask([prompt for prompt, is_given in zip(prompts, given, strict=True) if is_given]))
     return [next(answers) if is_given else "" for is_given in given]
 
@@ -296,7 +297,7 @@ def _steered(lm: Decoder, lines: Sequence[Line], passages: Sequence[Int[Tensor, 
     ids = torch.stack(list(passages))
     layers = sorted({line.layer for line in lines})
     stream = run(lm, ids, capture="resid_post", logits=False, layers=layers)
-    # The first position, whose norm can be a hundred times that of others, is left out.
+    # The first position is left out of the mean, because its norm can be a hundred times that of the others.
     sizes = {
         layer: float(point[:, 1:].float().norm(dim=-1).mean())
         for layer, point in zip(layers, stream["resid_post"], strict=True)
@@ -311,7 +312,7 @@ def _steered(lm: Decoder, lines: Sequence[Line], passages: Sequence[Int[Tensor, 
 
 
 def _texts(i: int, lines: Sequence[Line], steered: Sequence[str], rng: np.random.Generator) -> _Texts:
-    """Put a line's text and those of two other memories, of its layer if there are two, in random order."""
+    """Return the text steered by a line's memory and two by other memories, of the same layer if possible, shuffled."""
     others = [j for j in rng.permutation(len(lines)).tolist() if lines[j].index != lines[i].index]
     others.sort(key=lambda j: lines[j].layer != lines[i].layer)
     shown: list[int] = rng.permutation([i, *others[: TEXTS - 1]]).tolist()
@@ -330,7 +331,7 @@ def _description(answer: str) -> Description:
 
 
 def _detection(answer: str, fires: Bool[np.ndarray, " excerpt"]) -> float | None:
-    """Return the balanced accuracy of an answer such as "[1, 4]"; None if it is not a list of numbers of excerpts."""
+    """Return the balanced accuracy of an answer such as "[1, 4]"; None if it has no list of valid excerpt numbers."""
     found = re.findall(r"\[[\d,\s]*\]", answer)
     try:
         numbers = json.loads(found[-1]) if found else None

@@ -69,7 +69,7 @@ class AtlasSource:
 
 
 class DocumentSplit(NamedTuple):
-    """The positions of the documents that suggest rules, that choose among them, and that test the chosen ones."""
+    """Masks of the positions whose documents are used to find rules, to select among them, and to test them."""
 
     finding: Bool[np.ndarray, " pos"]
     choosing: Bool[np.ndarray, " pos"]
@@ -77,7 +77,11 @@ class DocumentSplit(NamedTuple):
 
 
 def split_documents(document: Int[np.ndarray, " pos"], seed: int) -> DocumentSplit:
-    """Divide documents at random, by the number of each position's document."""
+    """Divide the documents at random into those on which rules are found, selected and tested.
+
+    Args:
+        document: the number of the document of each position.
+    """
     n = int(document.max(initial=-1)) + 1
     part: Int[np.ndarray, " pos"] = (np.random.default_rng(seed).permutation(n) % PARTS)[document]
     return DocumentSplit(part < 2, part == 2, part == 3)
@@ -127,7 +131,8 @@ class LayerDescriber:
         if n < PARTS or len(passages) < PASSAGE_PARTS:
             raise InvalidInput(
                 f"an atlas over a text of {n} documents and {len(passages)} passages",
-                why=f"at least {PARTS} documents and {PASSAGE_PARTS} passages test what others chose",
+                why="descriptions are found, selected and tested on different documents and passages, which takes at "
+                f"least {PARTS} documents and {PASSAGE_PARTS} passages",
                 instead="Give an index of more documents",
             )
         self._finding, self._choosing, self.testing = split_documents(source.document, seed)
@@ -225,18 +230,17 @@ class LayerDescriber:
                 ruled[i].verdict = "described"
 
     def _test_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> None:
-        """Test the selected rules on the test documents; test each rule on the firings of another memory too."""
+        """Test the selected rules on the test documents, and as a control on the firings of another, random memory."""
         others = _another(ruled, rng)
         test = InputTest(self.testing, [one.firings for one in _some(ruled, rng)])
         for i, one in enumerate(ruled):
-            # As a control, this memory's rule is also tested on where another, randomly drawn memory fires.
             random = None if (j := others.get(i)) is None else ruled[j].firings
             one.test = test.score(_rule(one).holds(self._source.text), one.firings, random)
 
     def _test_tokens(
         self, described: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps
     ) -> None:
-        """Test the named tokens at the test passages; test the tokens of another description in place of each, too."""
+        """Test the named tokens at the test passages, and as a control the tokens that another description names."""
         others = _another(described, rng)
         test = self._output_test(described, rng)
         for start, effects in self._effects(layer, described, "test"):
@@ -307,7 +311,7 @@ class LayerDescriber:
 
 
 class _Steps:
-    """Counts processed memories, and reports progress after about every 200."""
+    """Counts processed memories, and reports progress after about every 200 memories."""
 
     def __init__(self, report: Callable[[int, int], None], total: int) -> None:
         self._report, self._total, self._done, self._reported = report, total, 0, 0
@@ -325,7 +329,7 @@ def _some(memories: Sequence[_Candidate], rng: np.random.Generator) -> list[_Can
 
 
 def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[int, int]:
-    """Draw another memory for each memory, by index in the list; without an entry if the list has no other memory."""
+    """Draw another memory for each memory: a dict from index to index in the list, without memories that are alone."""
     order = rng.permutation(len(memories)).tolist()
     found = {}
     for k, i in enumerate(order):

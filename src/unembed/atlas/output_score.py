@@ -104,7 +104,7 @@ class OutputTest:
         """Collect the tokens of all descriptions.
 
         Args:
-            named: the descriptions to test, each by a number that `scores` refers to.
+            named: the tokens of the descriptions to test, by a number that identifies the description in `scores`.
             controls: the tokens of other descriptions, each with the index of the described memory in the layer.
         """
         self._shares, self._named = shares, named
@@ -132,7 +132,7 @@ class OutputTest:
         Args:
             effects: how far each value vector raises every token.
             tested: for each value vector, the number of its description in `named`, and its index in the layer.
-            random: the same for another description, which is tested on this value vector too; None for no such test.
+            random: the same for another description to test on this value vector, as a control; None for no such test.
         """
         random = [None] * len(tested) if random is None else random
         shares = self._shares.below(effects, self._tokens).double()

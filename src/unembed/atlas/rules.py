@@ -59,7 +59,7 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True)
 class TokenAt:
-    """The token at an offset is one of these; offset 0 is the last token of the text so far, 1 the one before it."""
+    """Rule: the token at an offset is one of `tokens`. Offset 0 is the token at the position, 1 the one before it."""
 
     offset: int
     tokens: tuple[int, ...]
@@ -79,9 +79,9 @@ class TokenAt:
 
 @dataclass(frozen=True)
 class ClassAt:
-    """The token at an offset is in this class (`concepts.token_classes`).
+    """Rule: the token at an offset is in the class `name` (see `concepts.token_classes`).
 
-    A class of meaning contains the words below a WordNet synset: "month" is the class of the months.
+    If `is_meaning`, the class contains the words below a WordNet synset, such as "month" for the names of months.
     """
 
     offset: int
@@ -103,7 +103,7 @@ class ClassAt:
 
 @dataclass(frozen=True)
 class EndingAt:
-    """The token at an offset is a word that ends in these letters."""
+    """Rule: the token at an offset is a word that ends in the letters `ending`."""
 
     offset: int
     ending: str
@@ -123,7 +123,7 @@ class EndingAt:
 
 @dataclass(frozen=True)
 class Near:
-    """One of these words is among the last `text.NEAR` tokens."""
+    """Rule: one of `tokens` is among the last `text.NEAR` tokens."""
 
     tokens: tuple[int, ...]
 
@@ -138,7 +138,7 @@ class Near:
 
 @dataclass(frozen=True)
 class Place:
-    """The position has this property, which is one of `text.PLACES`."""
+    """Rule: the position has the property `name`, which is one of `text.PLACES`."""
 
     name: str
 
@@ -155,7 +155,7 @@ class Place:
 
 @dataclass(frozen=True)
 class AllOf:
-    """All of these rules are true."""
+    """Rule: all of `rules` are true."""
 
     rules: tuple[Rule, ...]
 
@@ -172,14 +172,14 @@ class AllOf:
 
 
 def _after(tokens: Mapping[int, str]) -> str:
-    """Describe the last tokens of the text, in text order; `tokens` has the description of each by its offset."""
+    """Write "after ..." with the descriptions of the last tokens in text order; `tokens` has them by offset."""
     return "after " + " + ".join(tokens.get(offset, _ANY) for offset in range(max(tokens), -1, -1))
 
 
 def examples(rule: Rule, text: RuleText, at: Int[np.ndarray, " firing"], shown: int = 4) -> tuple[int, ...]:
     """Return the tokens that most often match the rule's class or ending at the positions `at`, most frequent first.
 
-    Empty for a rule without a class or an ending.
+    The result is empty if the rule has no class and no ending.
     """
     parts = rule.rules if isinstance(rule, AllOf) else (rule,)
     if (part := next((one for one in parts if isinstance(one, ClassAt | EndingAt)), None)) is None:
@@ -223,7 +223,7 @@ def read_rule(stored: Mapping[str, Any]) -> Rule:
 
 @lru_cache(maxsize=512)
 def class_members(classes: Classes, name: str) -> Bool[np.ndarray, " vocab"]:
-    """Mark the tokens of a vocabulary that are in the class of this name; no token if there is no such class."""
+    """Mark the tokens of a vocabulary that are in the class `name`; none if there is no such class."""
     numbers = [i for i, one in enumerate(classes.names) if one == name]
     tokens = np.repeat(np.arange(len(classes.tokens)), np.diff(classes.starts))
     found = np.zeros(len(classes.tokens), dtype=bool)

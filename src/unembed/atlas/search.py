@@ -80,7 +80,7 @@ class RuleSearch:
         return np.array([t.kind == "word" and t.word is not None and t.word not in STOP_WORDS for t in tokens])
 
     def find(self, firings: Int[np.ndarray, " firing"]) -> Found | None:
-        """Return the best rule for where a memory fires; None for too few positions, or if no rule fits."""
+        """Return the best rule for where a memory fires; None if it has fewer than `FEWEST` firings or no rule fits."""
         if len(firings) < FEWEST:
             return None
         found = [
@@ -162,7 +162,7 @@ class RuleSearch:
         return float(np.count_nonzero(rule.holds(self.text) & self._inside)) / self._n
 
     def _combined(self, found: Sequence[_Candidate], firings: Int[np.ndarray, " firing"]) -> list[_Candidate]:
-        """Return pairs of rules that beat the best single rule, if that is true at `_COMMON` of the text or more."""
+        """Return pairs of rules that beat the best single rule; empty if this rule is true at few positions."""
         best = found[0]
         if best.base < _COMMON:
             return []
@@ -172,7 +172,7 @@ class RuleSearch:
                 if _same_place(first.rule, second.rule):
                     continue
                 at = first.at & second.at
-                # An estimate as if the two rules were independent, so that few pairs need an exact count.
+                # The estimate assumes that the two rules are independent; only promising pairs get an exact count.
                 likely = (float(at.mean()) + 1 - first.base * second.base) / 2
                 cost = first.cost + second.cost + COST
                 if likely - cost > best.worth + COST:

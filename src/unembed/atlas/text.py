@@ -67,7 +67,7 @@ class RuleText:
 
     @cached_property
     def back(self) -> dict[int, Int[np.ndarray, " pos"]]:
-        """By offset, the token at that many tokens before each position; -1 where that is before the passage."""
+        """For each offset, the token `offset` tokens before each position; -1 where that is before the passage."""
         return {offset: self._back(offset) for offset in OFFSETS}
 
     def _back(self, offset: int) -> Int[np.ndarray, " pos"]:
