@@ -39,7 +39,10 @@ def first_modules() -> list[str]:
 
 
 def page() -> str:
-    """Return the HTML document. Its icon is inline: browsers request an icon file at every change of the URL."""
+    """Return the HTML document.
+
+    The icon is inline, because browsers would request an icon file at every change of the URL.
+    """
     root = f"static/{__version__}"
     preload = "\n".join(f'<link rel="modulepreload" href="{root}/{name}">' for name in first_modules())
     styles = "\n".join(f'<link rel="stylesheet" href="{root}/css/{name}.css">' for name in STYLES)

@@ -50,7 +50,7 @@ class Routes(APIRouter):
             doing: a text for the server's status while the function runs.
             on: the thread or thread pool on which the function runs.
             channel: a newer request of the same page and channel cancels an older one. `{name}` in the text stands for
-                an argument. The address when None.
+                an argument of the request. By default, the address.
             depends_on: returns anything else that the result depends on, which becomes part of the cache key.
             shape: a dataclass that describes the response in OpenAPI; None for the function's return annotation.
         """

@@ -95,5 +95,8 @@ def _levels(density: np.ndarray) -> Int[np.ndarray, " value"]:
 
 
 def _planes(column: np.ndarray) -> bytes:
-    """Return the bytes of 32-bit integers, first the lowest byte of all, then the next; this compresses well."""
+    """Return the bytes of 32-bit integers: the lowest byte of every integer, then the second byte of every integer, ...
+
+    Bytes in this order compress well.
+    """
     return column.astype("<u4").view(np.uint8).reshape(-1, 4).T.tobytes()

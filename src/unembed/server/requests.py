@@ -267,7 +267,7 @@ class ConceptRequest(StrictModel):
 
 
 class PatternRequest(StrictModel):
-    """A pattern that an annotator found in the texts or tokens of an item."""
+    """A pattern that an annotator found in the texts or tokens of an item in the annotation queue."""
 
     label: LabelText
     kind: str = Field("", max_length=40)

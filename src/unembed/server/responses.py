@@ -151,7 +151,7 @@ def _fields(value: object) -> Any:
     if isinstance(value, Tensor):
         return numbers_or_none(value)
     if not dataclasses.is_dataclass(value):
-        raise TypeError(f"{type(value).__name__} has no JSON form")
+        raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
     return vars(value)
 
 

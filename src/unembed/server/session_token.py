@@ -17,9 +17,9 @@ LIFETIME = 24 * 3600
 
 
 def session_token(port: int, folder: Path) -> str:
-    """Return the token last used on a port; a new one if that is older than a day or other users could read it.
+    """Return the token last used on a port; a new one if it is older than a day or other users could read its file.
 
-    The token is stored for the next start; if the folder cannot be written to, the next start creates a new one.
+    The token is stored for the next start. If the folder cannot be written to, the next start creates a new token.
     """
     path = folder / f"explorer-{port}.token"
     token = _stored_token(path) or new_token()

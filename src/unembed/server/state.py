@@ -162,7 +162,7 @@ class ServerState:
         if self.index is None:
             raise IndexFault(
                 "no index is open",
-                why="triggers, search by context and neighbours come from a corpus",
+                why="labels, top activating texts and coefficients on text are stored in an index of a corpus",
                 instead="Build one with `unembed index build --out DIR` and start `unembed serve --index DIR`",
             )
         return self.index

@@ -86,7 +86,8 @@ def trace_view(
         index: an index of the model, for each memory's top trigger, the corpus position where its coefficient is
             largest; no triggers are shown when None.
         heads: with `layer`, also show what each of its heads adds.
-        dominant: number of memories listed for each layer in the field `layers`, besides as many that are always on.
+        dominant: number of memories listed for each layer in the field `layers`; up to the same number of memories that
+            are active on nearly every token is listed too.
     """
     settings = dataclasses.replace(settings, basis=basis_or_default(lm, settings.basis, "final"))
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
@@ -191,7 +192,7 @@ def _relations(lm: Decoder, removals: Sequence[Removal]) -> dict[tuple[int, int]
 def _shown(
     lm: Decoder, settings: TraceSettings, token: str | int | None, tracing: Tracing, index: Index | None
 ) -> ShownPosition:
-    """Trace the prompt, choose the position and the question about its prediction, and read all layers there."""
+    """Trace the prompt and read its stream at all layers; return the position to show, with the question about it."""
     target = None if token is None else lm.single_token(token)
     trace = tracing(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
     trace.logits(settings.position)

@@ -1,4 +1,4 @@
-"""Find the components that decide a prediction: choose by direct attribution, then remove each and measure."""
+"""Find the components that decide a prediction: direct attribution selects candidates, then each one is removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _READS = 0.5
 
 @dataclass(frozen=True, eq=False)
 class DecisiveParts:
-    """The heads with the largest effects, the components that were removed, and what that changed."""
+    """The heads with the largest effects, the components that were removed, and what each removal changed."""
 
     heads: HeadEffectsView | None
     removals: list[Removal] = field(default_factory=list[Removal])
@@ -42,12 +42,15 @@ class DecisiveParts:
     """Heads most of whose effect comes from attention to their own position."""
 
     def measured(self, kind: str, layer: int, index: int) -> dict[str, Any]:
-        """Return the fields of a view that removing a component (head, memory ...) gives; empty if it was not."""
+        """Return what removing a component (head, memory ...) changed; empty if it was not removed.
+
+        The keys are names of fields of `SubUpdateView` and `HeadEffectView`.
+        """
         found = next((one for one in self.removals if one.part.key == (kind, layer, index)), None)
         return {} if found is None else {"without": found.probability, "moved": found.tokens}
 
     def with_measured(self, rows: Sequence[SubUpdateView]) -> list[SubUpdateView]:
-        """Return memories with what removing each changed, where it was removed."""
+        """Add to each memory that was removed what its removal changed."""
         return [replace(row, **self.measured("memory", row.layer, row.index)) for row in rows]
 
 
@@ -117,7 +120,7 @@ def _parts(
 def _read(
     trace: Trace, effects: HeadEffects, found: Sequence[Removal], removals: Removals
 ) -> dict[tuple[int, int], HeadSource]:
-    """Return, for the heads that matter most, the source token that alone makes most of the head's effect."""
+    """Return, for the heads that matter most, the one source token from which most of the head's effect comes."""
     if effects.by_source is None:
         return {}
     heads = sorted((one for one in found if one.part.kind == "head" and one.effect > 0), key=lambda one: -one.effect)

@@ -21,7 +21,7 @@ LEAST = 0.1
 
 @dataclass(frozen=True)
 class DescribedMemory:
-    """A memory, its description, and what it adds to the predicted token's logit beyond the average token's."""
+    """A memory, its description, and how much more it adds to the predicted token's logit than to the average logit."""
 
     layer: int
     index: int

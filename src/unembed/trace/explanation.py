@@ -110,7 +110,7 @@ def compared_with(against: str | None) -> tuple[str | None, bool]:
 
 
 def _place(position: int, trace: Trace) -> str | None:
-    """Return the position, from 0, for the explorer's address; None for the last position, its default."""
+    """Return the position, from 0, for a link to the explorer; None for the last position, which is its default."""
     return None if position == -1 else str(position % len(trace))
 
 

@@ -1,7 +1,7 @@
 """Write up to three sentences about a prediction: what decides it, when it settles, and which token it displaced.
 
-What decides is measured by removing components of the model one at a time. When the prediction settles, and which token
-was first before, is read by a lens.
+To find what decides it, components of the model are removed one at a time. A lens shows when the prediction settles,
+and which token was the most likely before.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def findings(
 
 
 def _part(lm: Decoder, measured: Measured) -> Finding | None:
-    """Return the finding about what decides: a head or memory, or else a layer's whole attention or FFN."""
+    """Return the finding that names the component which decides: a head or memory, else a layer's attention or FFN."""
     small = [one for one in measured.removals if one.part.index is not None and not _is_left_out(one.part, measured)]
     best = _most(small, measured)
     layer = _most([one for one in measured.removals if one.part.index is None], measured)
@@ -115,7 +115,7 @@ def _part(lm: Decoder, measured: Measured) -> Finding | None:
 
 
 def _not_alone(lm: Decoder, small: Sequence[Removal], best: Removal, measured: Measured) -> str:
-    """Say that no head or memory decides alone, and which matters most if its effect is large enough to state."""
+    """Say that no single head or memory decides, and which one matters most if its effect is large enough to state."""
     called, change = _called(lm, best.part, measured), _change(best, measured)
     if len(small) == 1:
         return f" {_capital(called)} does not alone ({change})."
@@ -136,7 +136,10 @@ def _finding(removal: Removal, sentence: str, measured: Measured) -> Finding:
 
 
 def _most(removals: Sequence[Removal], measured: Measured) -> Removal | None:
-    """Return the removal with the largest effect, or one close to it that is explained; None if none is positive."""
+    """Return the removal with the largest effect; None if no effect is positive.
+
+    A removal with nearly that effect is preferred if its component is explained and the other's is not.
+    """
     best = max(removals, key=lambda one: one.effect, default=None)
     if best is None or best.effect <= 0:
         return None
@@ -145,7 +148,7 @@ def _most(removals: Sequence[Removal], measured: Measured) -> Removal | None:
 
 
 def _is_explained(part: Part, measured: Measured) -> bool:
-    """Tell whether a memory has a description, or whether the source token that a head reads is known.
+    """Return True for a memory with a description, and for a head whose main source token is known.
 
     The first token does not count as a source: heads often attend to it when they have nothing else to read.
     """
@@ -280,7 +283,7 @@ def _percent(probability: float, places: int | None = None) -> str:
 
 
 def _from_to(before: float, after: float) -> tuple[str, str]:
-    """Write two probabilities as percentages, with one decimal if they would look equal without."""
+    """Write two probabilities as percentages; with one decimal if they would otherwise look equal."""
     shown = _percent(before), _percent(after)
     return (_percent(before, 1), _percent(after, 1)) if shown[0] == shown[1] else shown
 

@@ -32,7 +32,7 @@ STAGES: tuple[StreamPoint, ...] = ("resid_mid", "resid_post")
 class Stage:
     """The top tokens of the stream at one capture point, for every layer and position.
 
-    Lists are indexed by layer, position and, where there are three levels, place in the list of top tokens.
+    Lists are indexed by layer, position and, where there are three levels, rank among the top tokens.
     """
 
     point: str
@@ -80,10 +80,10 @@ class Part:
 
 
 def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
-    """Yield the grid of a trace in parts while layers are read, first after their FFN, and at the end the whole grid.
+    """Yield the grid of a trace in parts while its layers are read, and at the end the whole grid.
 
-    The last part is not yielded by itself, since the whole grid contains it. A part has no stage if its layers are read
-    only to find events.
+    The streams after the FFNs come first, then those before. The last part is not yielded, since the whole grid
+    follows. A part has no stage if its layers are read only to find events.
     """
     prediction = numbers(trace.prediction)
     for layers, point, reading in trace.by_layers():
@@ -121,7 +121,7 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
 def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:
     """Return the entropy of what the lens reads, and its KL divergence from the final prediction, both in nats.
 
-    By capture point, then by layer and position.
+    The keys are the capture point, then "entropy" or "divergence"; the lists are indexed by layer and position.
     """
     found: dict[str, dict[str, list[list[float]]]] = {}
     for point in STAGES:

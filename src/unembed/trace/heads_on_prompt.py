@@ -1,4 +1,4 @@
-"""Show attention heads on one prompt as plain values: one head's attention pattern, and the scores of all heads."""
+"""Describe heads on one prompt as plain Python values: a head's attention pattern, and scores of all heads."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def patterns_view(trace: Trace) -> PatternsView:
 
 @dataclass(frozen=True)
 class HeadSourcesView:
-    """What one head adds to a logit, or to a difference of two, split by the token that it attends to."""
+    """What one head adds to a logit, or to the difference of two logits, split by the token that it attends to."""
 
     schema: str
     layer: int
@@ -110,7 +110,7 @@ class HeadSourcesView:
 
 
 def head_sources_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadSourcesView:
-    """Split what a head adds to a logit, or to a difference of two, by source token.
+    """Split what a head adds to a logit, or to the difference of two logits, by source token.
 
     Args:
         question: the token whose logit is split, and the token that it is compared with.

@@ -118,7 +118,6 @@ def lens(
 
 
 def _by_prompt(table: Table) -> list[Table]:
-    """Return one table for each prompt."""
     numbers = list(dict.fromkeys(table["prompt"]))
     if len(numbers) < 2:
         return [table]
@@ -134,7 +133,7 @@ def _by_prompt(table: Table) -> list[Table]:
 
 
 def _with_characters(table: Table) -> Table:
-    """Return the table with whole characters where an input token has only some bytes of a character.
+    """Return the table with whole characters in place of input tokens that are only some bytes of a character.
 
     JSON and CSV show the bytes.
     """

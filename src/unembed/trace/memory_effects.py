@@ -3,8 +3,8 @@
 Memories that are on for nearly every token would be among the largest on every prompt, so they are listed separately.
 Silent memories (coefficient 0) add nothing and are not listed.
 
-Each memory also has a deviation: its effect minus the effect that its mean coefficient over a corpus would have. Mean
-ablation removes just this. A silent memory whose mean coefficient is not 0 has a deviation too.
+Each memory also has a deviation: its effect minus the effect that its mean coefficient over a corpus would have. This
+is what mean ablation removes. A silent memory whose mean coefficient is not 0 has a deviation too.
 """
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ class _Scored:
         return self.coefficients != 0
 
     def sizes(self, order: MemoryOrder) -> Float[Tensor, " d_mlp"]:
-        """Return the values to sort by; -1 for silent memories, unless they are sorted by deviation and have one."""
+        """Return the value that each memory is sorted by.
+
+        It is -1 for a memory that is not active, unless memories are sorted by deviation and its deviation is not 0.
+        """
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()
             return torch.where(self.active | (sizes > 0), sizes, -1.0)
@@ -151,7 +154,7 @@ class ScoredMemories:
         )
 
     def largest(self, top: int, order: MemoryOrder = "effect") -> MemoryEffects:
-        """Return the `top` largest memories of all layers, and every memory that is always on."""
+        """Return the `top` memories of all layers that come first in the order, and every memory that is always on."""
         scored = list(self._layers.values())
         listed = _largest(scored, order, False, positive_int("top", top))
         always_on = _largest(scored, order, True, None)
@@ -169,7 +172,7 @@ class ScoredMemories:
         )
 
     def largest_by_layer(self, top: int, order: MemoryOrder = "effect") -> list[list[SubUpdate]]:
-        """Return, for each layer, its `top` largest memories, then up to `top` of those that are always on."""
+        """Return, for each layer, its `top` first memories in the order, then up to `top` that are always on."""
         top = positive_int("top", top)
         chosen = [
             [key for always_on in (False, True) for key in _largest([one], order, always_on, top)]
@@ -183,7 +186,7 @@ class ScoredMemories:
         return self._rows([(layer, index)])[layer, index]
 
     def _rows(self, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], SubUpdate]:
-        """Return the entries of some memories; the value vectors that are not cached are read in one pass."""
+        """Return the sub-updates of some memories; all value vectors that are not cached are read in one pass."""
         missing = [key for key in keys if key not in self._read]
         chosen = [(n, [i for layer, i in missing if layer == n]) for n in dict.fromkeys(n for n, _ in missing)]
         scores = [self._layers[n].effects[index].tolist() for n, index in chosen]
@@ -212,7 +215,7 @@ class ScoredMemories:
 
 
 def _largest(scored: Sequence[_Scored], order: MemoryOrder, always_on: bool, top: int | None) -> list[tuple[int, int]]:
-    """Return (layer, index) of the `top` largest memories, or of all when None.
+    """Return (layer, index) of the `top` memories that come first in the order, or of all when `top` is None.
 
     With `always_on`, these are chosen among the memories that are always on, otherwise among the others.
     """

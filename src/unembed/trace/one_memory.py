@@ -1,4 +1,4 @@
-"""Show one memory on a prompt as plain values: its coefficient at every token, and its effect at one of them."""
+"""Describe a memory on a prompt as plain Python values: its coefficient at each token, and its effect at one."""
 
 from __future__ import annotations
 

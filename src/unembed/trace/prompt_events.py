@@ -1,4 +1,4 @@
-"""Find events (saturation, elimination) and rank changes on one prompt, from ranks recorded with its readings.
+"""Find events (saturation, elimination) and rank changes on one prompt, from the ranks of tokens in its stream.
 
 As in the papers, ranks are those of the logit lens, even if another lens is fitted on the model.
 """
@@ -47,10 +47,10 @@ def _placed(found: list[Event], column: int | None) -> list[Event]:
 
 
 def _candidate_ranks(readings: PromptReadings, column: int | None) -> Int[Tensor, "layer pos"]:
-    """Return, for the token that was first before each FFN, its rank after that FFN.
+    """Return the rank, after each FFN, of the token that was first before that FFN.
 
-    The rank comes from the list of top tokens where possible. It is 1, so that no event results, where the first token
-    is one that lists leave out.
+    The rank is found in the list of top tokens where possible. If lists leave out the token that was first, its rank is
+    given as 1, so that no event is found for it.
     """
     before = readings.read(readings.before_ffn, position=column)
     first = before.ids[..., :1]

@@ -42,7 +42,7 @@ class PromptMemories(PromptReadings):
         *,
         alone: bool = False,
     ) -> Question:
-        """Return the question why one token is predicted and not another; by default, the top token and the runner-up.
+        """Return a `Question`: why is one token predicted and not another? By default, the top token and the runner-up.
 
         Args:
             token: the token to explain; the most likely one when None.

@@ -29,7 +29,7 @@ def question(
     alone: bool = False,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
 ) -> Question:
-    """Return the question about a prediction; by default, the most likely token against the runner-up.
+    """Return the `Question` about a prediction; by default, why the most likely token and not the runner-up.
 
     Args:
         logits: the logits of the prediction.

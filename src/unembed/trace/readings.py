@@ -258,9 +258,9 @@ class PromptReadings:
         return self._readings[key]
 
     def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final", position: int | None = None) -> Reading:
-        """Return what `readings` returns as tensors, without the texts.
+        """Return only the tensors of what `readings` returns, not its texts.
 
-        With `TOP` tokens and the bases "final" and "jacobian", the result also has the rank of the final prediction.
+        If `top` is `TOP` and the basis is "final" or "jacobian", the result also has the rank of the final prediction.
         """
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:
             raise InvalidInput(f"readings of {point}", why=f"readings exist at {', '.join(STREAM_POINTS)}")
@@ -275,8 +275,8 @@ class PromptReadings:
     def read_column(self, position: int) -> None:
         """Compute one position's token scores before and after attention and FFN of every layer, in one matrix product.
 
-        The scores are in the trace's default basis. Later calls of `read` for this position return parts of them. One
-        product loads the unembedding matrix from memory once, instead of once for each capture point.
+        The scores are in the trace's default basis. Later calls of `read` for this position use them. One product loads
+        the unembedding matrix from memory once, instead of once for each capture point.
         """
         column, basis = position_of(self.run, position), self.basis
         if any(("resid_post", TOP, basis, n) in self._read for n in (column, None)):
@@ -324,15 +324,14 @@ class PromptReadings:
         return read(self.lm, x, TOP, track=track, hidden=self.hidden)
 
     def by_layers(self, vectors: int = 384) -> Iterator[tuple[range, str, Reading]]:
-        """Yield what `read` returns for some layers at a time, first at all layers after the FFN, then before it.
+        """Yield what `read` returns for some layers at a time: first after the FFN of all layers, then before it.
 
         Args:
             vectors: largest number of stream vectors to read at once; at least one layer is read.
 
         Yields:
-            Layers, from the last to the first; the capture point; and the readings of those layers, whose tracked rank
-                is that
-            of the final prediction. Afterwards `read` finds the readings before and after FFNs in the cache.
+            The layers, from the last to the first; the capture point; and the top tokens of those layers, with the
+            rank of the final prediction. Afterwards `read` finds the results before and after FFNs in the cache.
         """
         n, step = self.lm.n_layers, max(1, positive_int("vectors", vectors) // max(1, len(self)))
         for point in ("resid_post", self.before_ffn):

@@ -1,8 +1,8 @@
 """Remove components of the model one at a time on a prompt, and measure what is then predicted after a position.
 
-Candidates come from direct attribution, which covers every component at no cost, but counts only what it adds by
-itself. So each candidate is measured: the prompt is rerun with the component's output set to zero at the position. Set
-to zero at every position, a component of an early layer would also remove the text that later components read.
+Candidates come from direct attribution, which covers every component at no extra cost, but counts only its direct
+effect. So each candidate is measured: the prompt is rerun with the component's output set to zero, at this position
+only. If an early layer's component were zero at every position, later components could not read the text.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def affordable(parts: Sequence[Part], n_layers: int, n_tokens: int) -> list[Part
 def split_by_cost(layers: Sequence[int], n_layers: int, n_tokens: int) -> list[slice]:
     """Split reruns, sorted by the layer at which each starts, into the batches with the least total cost.
 
-    A batch starts at the lowest layer of its reruns. A layer costs as much as it has tokens, but at least the reading
-    of its weights.
+    A batch starts at the lowest layer of its reruns. The cost of a layer is its number of tokens, but at least the cost
+    of loading its weights.
     """
     best: list[tuple[float, int]] = [(0.0, 0)]  # the cost of the first rows, and where their last batch starts
     for stop in range(1, len(layers) + 1):
@@ -138,7 +138,7 @@ class Removals:
             chosen_pair: measure the difference of the two tokens' logits, instead of the token's log-odds.
 
         Raises:
-            UnembedError: the model's prompt cannot be rerun.
+            UnembedError: the prompt cannot be rerun in this model.
         """
         self._token, self._against = question.token, question.against if chosen_pair else None
         self._where = torch.tensor([position])
@@ -207,9 +207,9 @@ class Removals:
         return [None if abs(own - reference) > 1e-2 else [own - other for other in others] for own, *others in found]
 
     def _of_last(self, changes: Sequence[Replacement]) -> _Logits | None:
-        """Return the logits unchanged, and with each change alone, by rerunning only the position; None if inexact.
+        """Return the unchanged logits, and the logits with each change alone, by rerunning only the position.
 
-        After the first inexact result it is not tried again.
+        None if that is inexact; after one inexact result, every call returns None.
         """
         found = None if self._last is None else self._last.logits([[change] for change in changes])
         if found is None and changes:
@@ -217,7 +217,7 @@ class Removals:
         return found
 
     def _of_all(self, changes: Sequence[Replacement]) -> _Logits:
-        """Return the same logits by rerunning the prompt up to the position; changes in nearby layers share a batch."""
+        """Return the same as `_of_last`, by rerunning all tokens up to the position; nearby layers share a batch."""
         order = sorted(range(len(changes)), key=lambda i: changes[i].layer)
         layers = [changes[i].layer for i in order]
         batches = split_by_cost(layers, self._rerun.lm.n_layers, self._rerun.n_pos)

@@ -1,4 +1,4 @@
-"""Find when a prediction settles, as a lens reads it: after which update it stays first, and what was first before."""
+"""Find when a prediction settles according to a lens: after which update it stays first, and what was first before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READERS = {
 
 @dataclass(frozen=True)
 class Settling:
-    """The update after which the target token stays first after every layer. `cause` is as for saturation events."""
+    """The update from which on the target token ranks first after every layer. `cause` is as for saturation events."""
 
     layer: int
     cause: Literal["ffn", "mixer", "embedding", "layer"]
@@ -39,7 +39,7 @@ class Settling:
 
     @property
     def before(self) -> StreamPoint:
-        """The stream before the update."""
+        """The capture point of the stream before the update."""
         return "resid_mid" if self.cause == "ffn" else "resid_pre"
 
 

@@ -54,11 +54,11 @@ class ShownPosition:
         return max(self.top, _READ_ANYWAY)
 
     def read_everywhere(self, point: StreamPoint) -> None:
-        """Read all positions at a capture point in one matrix product; `column` then takes parts of the result."""
+        """Read all positions at a capture point in one matrix product; later calls of `column` use the result."""
         self.trace.read(point, self._top_read, self.basis)
 
     def read_layers(self) -> None:
-        """Read every layer at the position in one matrix product, of which `column` and `layers` take parts."""
+        """Read every layer at the position in one matrix product; later calls of `column` and `layers` use it."""
         if self.basis == self.trace.basis and self._top_read == _READ_ANYWAY:
             self.trace.read_column(self.position)
 
@@ -125,7 +125,7 @@ class ShownPosition:
         return float(found.logits[layer, 0, 0]) >= float(found.highest_hidden[layer, 0])
 
     def closer(self, one: LayerView, heads: bool) -> LayerView:
-        """Return a layer with the previous rank of each listed token and, with `heads`, what its heads add."""
+        """Return a layer with more detail: each listed token's previous rank and, with `heads`, what its heads add."""
         lists: dict[StreamPoint, list[Candidate]] = (
             {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
         )
@@ -178,7 +178,10 @@ class ShownPosition:
         return decisive_parts(self.trace, self.question, self.position, effects, by_component, chosen_pair=chosen_pair)
 
     def memories(self, effects: MemoryEffects, parts: DecisiveParts) -> MemoriesView:
-        """Return the effects of memories, each with its top trigger and the target's probability without it."""
+        """Return memories with their effects, top triggers, and the target's probability when the memory is ablated.
+
+        A top trigger is the corpus position at which the memory's coefficient is largest.
+        """
         rows, always_on = self._with_triggers(effects.rows), self._with_triggers(effects.always_on)
         return MemoriesView(parts.with_measured(rows), always_on, effects.others, effects.others_effect, effects.total)
 
@@ -217,7 +220,7 @@ class ShownPosition:
         return [SubUpdateView(**vars(row), trigger=self._trigger(row)) for row in rows]
 
     def _trigger(self, row: SubUpdate) -> TriggerView | None:
-        """Return the indexed text position at which a memory's coefficient is largest, with the sign that it has here.
+        """Return the corpus position of a memory's largest coefficient, among coefficients with the row's sign.
 
         None if the index has no positions for that sign.
         """

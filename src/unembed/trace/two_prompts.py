@@ -1,4 +1,4 @@
-"""Compare two prompts: both as plain values, and what patching transfers from one to the other."""
+"""Compare two prompts as plain Python values: aligned tokens, predictions, logits, and patched coefficients."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _side(trace: Trace, prompt: str, compared: Sequence[int], top: int) -> SideV
 
 
 def given_coefficients(found: Patching, clean: Trace, corrupted: Trace) -> list[list[list[float]]] | None:
-    """Return the coefficients of the other prompt that replaced those of the patched prompt: [layer][position][memory].
+    """Return the coefficients that patching copied from one prompt into the other: [layer][position][memory].
 
     None if no memories were patched.
     """

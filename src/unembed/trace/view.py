@@ -1,4 +1,4 @@
-"""The data of `unembed trace` and `unembed explain` as plain values, from which terminal text, JSON and pages are made.
+"""The data of `unembed trace` and `unembed explain`: plain Python values, shown as terminal text, JSON or a page.
 
 Ranks count from 1, the top.
 """

@@ -77,7 +77,7 @@ def _slug(listing: Listing) -> str:
 
 
 def _subject(needs: Needs, state: ServerState) -> Any:
-    """Return the first argument of an analysis's function."""
+    """Return the first argument of an analysis's function: the server's index, its circuits, or its model."""
     match needs:
         case Needs.INDEX | Needs.FILES_OF_INDEX:
             return state.require_index()
@@ -99,7 +99,6 @@ class _OpenModel:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.state.lm.name
 
     @property
@@ -168,7 +167,7 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
 
 
 def _arguments(listing: Listing, query: BaseModel, state: ServerState) -> dict[str, Any]:
-    """Return the arguments of an analysis's function, without the first, and without those that the request omits."""
+    """Return the keyword arguments of an analysis's function, without those that the request omits."""
     given: dict[str, Any] = {name: value for name, value in query if value is not None}
     parameters = {parameter.name: parameter for parameter in listing.parameters}
     for name, value in given.items():

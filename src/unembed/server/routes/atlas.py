@@ -23,8 +23,8 @@ routes = Routes("atlas")
 async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse:
     """Compute the map of all value vectors at the first request; it is stored with the index and in the server.
 
-    The response is lines of progress, then the map's `version` (`kind` atlas). The computation ends if the client
-    disconnects.
+    The response is lines of progress, then a line with the map's `version`, whose `kind` is "atlas". The computation
+    ends if the client disconnects.
     """
 
     def work(report: Callable[[object], None]) -> None:
@@ -43,7 +43,9 @@ async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse
 async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f]{24}$")]) -> Response:
     """A version of the map, in the format of `unembed.server.packed_atlas`. Browsers may cache it: it never changes."""
     if state.atlas is None or state.atlas[1].version != version:
-        raise OutOfRange(f"map {version}", why="this server has another one", instead="Request the atlas again")
+        raise OutOfRange(
+            f"map {version}", why="this server has another version of the map", instead="Request the atlas again"
+        )
     headers = {"content-encoding": "gzip", "cache-control": "private, max-age=31536000, immutable"}
     return Response(state.atlas[1].body, media_type="application/octet-stream", headers=headers)
 

@@ -35,7 +35,7 @@ def post_positions(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
 
 @routes.post("/compare")
 async def post_comparison(state: r.State, query: r.CompareRequest, client: r.Client = "") -> StreamingResponse:
-    """The continuations without (`side` base) and with the edits (`side` edit), token by token, then a summary."""
+    """The continuations without the edits (`side` is "base") and with them ("edit"), token by token, then a summary."""
     both = partial(_continuations, state, query)
     return ndjson_response(state.queue.stream(both, what="generating", client=client, channel="compare"))
 
@@ -55,7 +55,7 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict[str, Any]]:
     """Yield the new tokens without and with the edits in turn, then a summary, which is stored as a run.
 
-    A comparison that is repeated replaces its earlier run.
+    It replaces an earlier run with the same prompt, edits and options.
     """
     edits = query.library_edits()
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})

@@ -20,10 +20,10 @@ routes = Routes("flow")
 
 @routes.post("/flow", response_class=StreamingResponse)
 async def post_flow(state: r.State, query: r.FlowRequest, client: r.Client = "") -> StreamingResponse:
-    """The circuit of a prediction (`unembed.circuit_graph.FlowView`), with its test and measured effects.
+    """The circuit of a prediction (`unembed.circuit_graph.FlowView`), a test of the circuit, and measured effects.
 
-    The response is lines of progress (`kind` progress, with the next `step`), then the circuit (`kind` flow). If the
-    client disconnects, the computation ends after the current step.
+    The response is lines of progress (`kind` is "progress", `step` names the next step), then the circuit (`kind` is
+    "flow"). If the client disconnects, the computation ends after the current step.
     """
     key = f"flow {query.model_dump_json()}"
     return ndjson_response(state.stream_cached(key, partial(_flow, state, query), client=client, channel="flow"))

@@ -66,7 +66,7 @@ def get_head(
 
 @routes.answer("GET /heads/{layer}/{head}/partners", "composing heads", on="long")
 def get_partners(state: r.State, layer: r.LayerNumber, head: r.Index) -> PartnersView:
-    """The earlier heads that a head reads most. The first request computes the composition scores of all heads."""
+    """The earlier heads whose output a head reads most. The first request computes all composition scores."""
     return partners_view(state.circuits, layer, head)
 
 
@@ -143,7 +143,7 @@ async def post_examples(
 
 @routes.answer("POST /heads/{layer}/{head}/terms", "reading a score")
 def post_score_terms(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.ScoreTermsRequest) -> dict[str, Any]:
-    """The attention score of one pair of positions as a sum of terms: content, position and biases."""
+    """The attention score of a pair of positions, as a sum of terms from content, position and biases."""
     found = state.circuits.score_terms(query.prompt, layer, head)
     score, terms = found.at(query.destination, query.source)
     return {"score": score, "terms": terms, "error": found.error}

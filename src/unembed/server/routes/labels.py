@@ -29,7 +29,7 @@ OptionalNumber = Annotated[int | None, Query(ge=0, le=r.LARGEST)]
 
 
 class ConceptAdded(BaseModel):
-    """The labels that were written for a concept."""
+    """The labels that were added when a person gave several memories the same name (a concept)."""
 
     ids: list[int] = Field(description="the new labels, by which they are withdrawn")
     known: int = Field(description="memories to which this author had given the name before")
@@ -74,7 +74,7 @@ async def post_withdrawal(state: r.State, number: r.Index, query: r.WithdrawRequ
 
 @routes.get("/concepts")
 async def get_concepts(state: r.State) -> dict[str, Any]:
-    """The labels that people have given to memories, each with its number of memories."""
+    """The names that people have given to memories, each with the number of memories that have it."""
     return {"concepts": concepts(state.require_index().labels().rows())}
 
 
@@ -109,7 +109,7 @@ def get_queue(
     random_per_layer: RandomPerLayer = 5,
     author: Annotated[str, Query(max_length=80)] = "",
 ) -> dict[str, Any]:
-    """The number of items to annotate, those that this author has done, and the rules; not what the items are."""
+    """The number of items to annotate, the numbers of those that this author has annotated, and the rules."""
     corpus = state.require_index()
     found = _items(state, what, seed, per_layer, random_per_layer)
     labelled = {(row["kind"], row["layer"], row["index"]) for row in corpus.labels().rows() if row["author"] == author}
@@ -157,7 +157,7 @@ def get_item(
 
 @routes.post("/annotations")
 def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[str, Any]:
-    """Store the patterns that an annotator found in an item, one label for each, or a label that there is none."""
+    """Store the patterns that an annotator found in an item, one label for each, or a label that says there is none."""
     corpus = state.require_index()
     item = _item(_items(state, query.what, query.seed, query.per_layer, query.random_per_layer), query.number)
     patterns = query.patterns or [r.PatternRequest(label=annotation.NONE, kind="")]
@@ -189,7 +189,7 @@ async def get_export(state: r.State) -> Response:
 
 @routes.post("/annotations/import")
 def post_import(state: r.State, query: r.ImportRequest) -> dict[str, Any]:
-    """Add labels from an export, without those that the index already has. If a line is invalid, none is added."""
+    """Add labels from an export, except those that the index already has. If a line is invalid, no label is added."""
     corpus = state.require_index()
     known = {_identity(row) for row in corpus.labels(of="all").rows()}
     rows = [_parse(number, line) for number, line in enumerate(query.jsonl.splitlines(), 1) if line.strip()]

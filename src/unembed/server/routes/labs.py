@@ -27,8 +27,8 @@ routes = Routes("labs")
 async def post_suppression(state: r.State, query: r.SuppressRequest, client: r.Client = "") -> StreamingResponse:
     """Sampled continuations with and without the edits, their toxicity scores, and perplexities on other text.
 
-    The response is one line per prompt (`kind` pair), then all of them with the perplexities (`kind` suppressed). If
-    the client disconnects, the computation ends after the current prompt.
+    The response is one line per prompt (`kind` is "pair"), then a line with all results and the perplexities (`kind` is
+    "suppressed"). If the client disconnects, the computation ends after the current prompt.
     """
     key = f"suppress {query.model_dump_json()}"
     return ndjson_response(

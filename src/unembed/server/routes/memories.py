@@ -44,7 +44,7 @@ def get_memory(
 
 @routes.answer("GET /memories/descriptions", "reading descriptions", on="files")
 def get_descriptions(state: r.State) -> dict[str, Any]:
-    """Automatic descriptions of memories, best first: of an atlas, else of the index's gallery or a shipped model's."""
+    """Automatic descriptions of memories, best first, from an atlas or else the gallery of the index or model."""
     names = ("layer", "index", "pole", "description")
     return {"rows": [dict(zip(names, row, strict=True)) for row in state.descriptions]}
 
@@ -101,21 +101,21 @@ def get_coefficients(state: r.State, layer: r.LayerNumber, index: r.Index) -> Co
 
 @routes.answer("GET /memories/{layer}/{index}/truth", "reading what was measured", on="files")
 def get_truth(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
-    """How much adding the value vector raises the tokens that it should promote; measured for the gallery or index."""
+    """How much adding the value vector raises the tokens that it should promote, as saved with the index or gallery."""
     return truth_view(state.lm, state.index, layer, index, pole)
 
 
 @routes.answer("GET /memories/{layer}/{index}/truth/measured", "measuring what the value does", on="long")
 def get_truth_measured(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
-    """The same as `truth`, but measured now, as `unembed value --truth` does."""
+    """The same as GET .../truth, but measured now, as `unembed value --truth` measures it."""
     return measured_truth_view(state.lm, layer, index, pole)
 
 
 @routes.answer("GET /memories/{layer}/{index}/usual", "measuring usual sizes", on="long")
 def get_usual(state: r.State, layer: r.LayerNumber, index: r.Index) -> dict[str, Any]:
-    """The memory's typical coefficient on text, which is the unit of `unembed steer --set L5M278=x2`, and its source.
+    """The memory's typical coefficient on text, the unit of `unembed steer --set L5M278=x2`, and how it was found.
 
-    The size is null if it is unknown: without an index, it can be measured for gated memories only.
+    `size` is null if it is unknown: without an index, it can be measured for gated memories only.
     """
     state.lm.memory(layer, index)
     try:
@@ -140,8 +140,8 @@ def get_cluster(state: r.State, layer: r.LayerNumber, index: r.Index) -> Cluster
 async def post_clusters(state: r.State, client: r.Client = "") -> StreamingResponse:
     """Cluster all value vectors by direction, as `unembed clusters` does, and save the result in the index's folder.
 
-    The response is lines of progress, at most one per percent, then the number of clusters (`kind` clusters). The
-    computation ends if the client disconnects.
+    The response is lines of progress, at most one per percent, then a line with the number of clusters, whose `kind` is
+    "clusters". The computation ends if the client disconnects.
     """
 
     def work(report: Callable[[object], None]) -> None:
@@ -168,6 +168,9 @@ def post_activations(state: r.State, layer: r.LayerNumber, index: r.Index, query
 
 @routes.answer("GET /memories/{layer}/{index}/connections", "reading weights", on="long", shape=MemoryConnections)
 def get_connections(state: r.State, layer: r.LayerNumber, index: r.Index, top: r.Top = 6) -> dict[str, Any]:
-    """By the weights alone: the heads and memories whose output activates the key, and those that read the value."""
+    """The heads and memories whose output activates the memory's key, and those that read its value vector.
+
+    They are found from the weights alone.
+    """
     found = memory_connections(state.lm, layer, index, top)
     return {"schema": "unembed.memory_connections/1", **vars(found)}

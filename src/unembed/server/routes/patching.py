@@ -55,7 +55,7 @@ def post_patching(state: r.State, query: r.PatchingRequest) -> dict[str, Any]:
 async def post_continuation(
     state: r.State, query: r.PatchedContinuationRequest, client: r.Client = ""
 ) -> StreamingResponse:
-    """Continue both prompts and the patched one; the lines have `side` clean, corrupted or patched."""
+    """Continue both prompts and the patched one. In each line, `side` is "clean", "corrupted" or "patched"."""
 
     def steps() -> Iterator[dict[str, Any]]:
         lm, n = state.lm, query.max_new_tokens

@@ -31,9 +31,9 @@ from unembed.trace import (
 )
 
 MAX_IDLE_SCORES = 2**24
-"""Maximum number of logits (layers * positions * d_vocab) of a text for which it is traced while the user types."""
+"""A text is traced while the user types only if its number of logits (layers * positions * d_vocab) is at most this."""
 MAX_IDLE_MODEL = 2**22
-"""Maximum number of entries of W_U of a model that traces a text while the user types."""
+"""A text is traced while the user types only if the model's W_U has at most this number of entries."""
 
 routes = Routes("trace")
 
@@ -216,7 +216,7 @@ def _parts(state: ServerState, query: r.TraceRequest) -> Iterator[bytes | dict[s
 
 
 def _trace_when_idle(state: ServerState, query: r.TraceRequest) -> None:
-    """Trace the text that the user is typing while the queue is idle, because it is likely to be requested next."""
+    """Trace the text that the user is typing while the model is not busy, as it will probably be requested next."""
     key, loop = _whole_key(query), asyncio.get_running_loop()
 
     def steps() -> Iterator[None]:
