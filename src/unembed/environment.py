@@ -73,7 +73,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Check the required packages and those of the extras in `_USES`."""
+    """Yield a `Finding` for each required package and each package of the extras in `_USES`."""
     for text in metadata.requires("unembed") or []:
         requirement = Requirement(text)
         extra = next((name for name in _USES if name and _needed_by(requirement, name)), "")
@@ -153,7 +153,7 @@ def _memory() -> int | None:
 
 
 def _shipped() -> Iterator[Finding]:
-    """Check the model weights and the text inside the package, and the free disk space."""
+    """Yield findings about the shipped model weights and text, and about the free disk space."""
     from unembed.models.shipped_models import SHIPPED, shipped_folder
 
     again = "pip install --force-reinstall unembed"

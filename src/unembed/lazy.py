@@ -21,7 +21,7 @@ def import_on_first_use(
 
     Args:
         package: the `__name__` of the package.
-        homes: from the name of a module (relative to the package, or beginning with `unembed.`) to its public names,
+        homes: maps the name of a module (relative to the package, or beginning with `unembed.`) to its public names,
             separated by spaces.
         modules: submodules that are public themselves, separated by spaces.
         offered: the names that tab completion offers, separated by spaces; None for all.

@@ -97,7 +97,7 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     chosen = blocks.amax(dim=-1).topk(k, dim=-1).indices
     inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
     values, at = torch.cat([inside, tail], dim=1).topk(k, dim=-1)
-    # The last, incomplete block counts as one more block after the k chosen ones.
+    # The columns after the last whole block follow the k chosen blocks in `inside`, as block number k.
     block = torch.nn.functional.pad(chosen, (0, 1), value=n_blocks).gather(1, (at // _BLOCK).clamp_(max=k))
     return values, block * _BLOCK + torch.where(at < k * _BLOCK, at % _BLOCK, at - k * _BLOCK)
 
@@ -118,9 +118,9 @@ def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The logits of vectors: their top tokens, and the logits and ranks of some chosen ("tracked") tokens.
+    """The logits of vectors: their top tokens, and the logits and ranks of chosen ("tracked") tokens.
 
-    "Hidden" tokens are tokens that are left out of the lists of top tokens.
+    "Hidden" tokens are those that may not appear among the top tokens.
     """
 
     ids: Int[Tensor, "*pos k"]
@@ -167,7 +167,7 @@ def read(
         top: number of tokens to list for each vector.
         basis: "raw", "final" or "frozen".
         scale: for "frozen", the final norm's scale at each position of the forward pass.
-        track: ids of the tokens whose logit and rank are returned, for each vector.
+        track: for each vector, the ids of the tokens whose logits and ranks are returned.
         hidden: True for tokens to leave out of the lists, such as those that the model never learned; ranks count them.
 
     Memory: ROWS * COLUMNS scores at a time, and the result.
@@ -254,7 +254,7 @@ class _Readout:
         return cls(lm, basis, lm.weights.W_U if linear else None)
 
     def prepare(self, x: Tensor, scale: Tensor | None) -> Tensor:
-        """Apply the final norm as the basis requires; the result is to be multiplied by W_U."""
+        """Apply the final norm as the basis requires. The scores are the product of the result with W_U."""
         norm = self.lm.structure.final_norm
         if self.basis == "raw" or norm is None:
             return x
@@ -277,7 +277,7 @@ class _Readout:
         return self._finished(prepared @ self.W_U[:, tokens].to(prepared.dtype), tokens)
 
     def own(self, prepared: Tensor, tokens: Int[Tensor, "row tracked"]) -> Tensor:
-        """Return the scores of the tokens that are chosen for each row."""
+        """Return the scores of each row's tracked tokens."""
         if self.W_U is None:
             return self.scores(prepared, slice(None)).gather(1, tokens)
         found = torch.einsum("rd,rtd->rt", prepared, self.W_U.T[tokens].to(prepared.dtype))
@@ -374,7 +374,11 @@ def logit_direction(lm: Decoder, token: int, against: int | None = None) -> Floa
 
 
 def average_direction(lm: Decoder) -> Float[Tensor, " d_model"]:
-    """Return the direction, as `logit_direction` does, for the mean logit over the vocabulary."""
+    """Return the vector whose dot product with the last residual stream is the mean logit over the vocabulary.
+
+    As in `logit_direction`, the product must be divided by the final norm's scale, and leaves out biases and the soft
+    cap.
+    """
     return _through_final_norm(lm, lm.weights.W_U.mean(1, dtype=torch.float32))
 
 

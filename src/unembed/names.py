@@ -213,7 +213,7 @@ def read_memory(text: str) -> MemoryAddress:
 
 
 class MemoryValue(NamedTuple):
-    """A memory and a coefficient; written L5M278=3, or L5M278=x3 for three times the memory's typical size on text."""
+    """A memory and a coefficient; written L5M278=3, or L5M278=x3 for three times its typical coefficient on text."""
 
     layer: int
     index: MemoryIndex
@@ -254,7 +254,7 @@ def head_name(layer: int, head: int) -> str:
 
 
 def head_named(text: str) -> HeadAddress | None:
-    """Return the head with this name (L0H3); None for any other text."""
+    """Parse the name of a head, such as L0H3; None for any other text."""
     match = _HEAD.fullmatch(text.strip())
     return None if match is None else HeadAddress(int(match[1]), int(match[2]))
 

@@ -18,7 +18,7 @@ from typing import TextIO
 
 
 def main() -> None:
-    """Run the `unembed` command; the commands are imported only when it runs."""
+    """Run the `unembed` command. The commands are imported here, so that importing this module stays fast."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # hides warnings about generation settings
     for name in ("torch.utils._pytree", "torchao"):  # hides messages that concern torchao's developers
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -46,7 +46,7 @@ def command_of(listing: Listing) -> Command:
 
 
 def _slots_of_model(listing: Listing) -> dict[str, Any]:
-    """Return the options of an analysis's signature, then those for edits, the conversation and the model, by name."""
+    """Return an analysis's options by name: its own, then those for edits, the conversation and the model."""
     slots: dict[str, Any] = {}
     for one in listing.parameters:
         if one.kind == "prompts":
@@ -128,8 +128,8 @@ def _on_files_of_index(listing: Listing) -> Callable[..., None]:
 def _deliver_of_index(listing: Listing, index: Index, folder: Path, output: Output, chosen: Mapping[str, Any]) -> None:
     """Run an analysis on an index and write its answer.
 
-    The command that opens the explorer is printed only for shipped models: an index does not record where another
-    model's files are.
+    For shipped models, the command that opens the explorer is printed too. Other models need a path in that command,
+    and an index does not record the path.
     """
     from unembed.models import SHIPPED
 

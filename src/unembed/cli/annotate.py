@@ -1,4 +1,4 @@
-"""`unembed annotate export`: the file that an annotator of values fills in."""
+"""`unembed annotate export`: write the file in which a person annotates the top tokens of value vectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def export(
     opening: Opening = Opening(),
     seed: Seed = 0,
 ) -> None:
-    """Write the top tokens of values, with definitions and instructions, for a person to annotate."""
+    """Write the top tokens of value vectors, with definitions and instructions, for a person to annotate."""
     check_writable(out)
     import unembed
     from unembed.results import visible

@@ -126,7 +126,7 @@ def _paragraph(text: str) -> RenderableType:
 
 
 def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:
-    """Draw the rows and columns of a table that a terminal shows, then the number of rows that are left out."""
+    """Draw a table's columns and first rows that are meant for a terminal, then the number of rows left out."""
     from rich.text import Text
 
     from unembed.results import Table, visible_rich

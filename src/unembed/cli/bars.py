@@ -24,7 +24,7 @@ class Scale:
 
     @classmethod
     def of(cls, values: Sequence[float], cells: int) -> Scale:
-        """Return the scale for bars of at most `cells` cells, on which the largest value fills its side."""
+        """Return the scale on which the largest absolute value has the longest bar: `cells` cells, half if signed."""
         is_signed = any(value < 0 for value in values)
         return cls(max((abs(value) for value in values), default=0.0), cells // 2 if is_signed else cells, is_signed)
 
@@ -53,7 +53,7 @@ def percent(probability: float) -> str:
 
 
 def decimals(numbers: Iterable[float]) -> int:
-    """Return the number of decimals for a column: 2, or up to 8 to give its largest number two significant digits."""
+    """Return the number of decimals for a column: 2, or up to 8, so that its largest number shows two digits."""
     largest = max((abs(number) for number in numbers), default=0.0)
     return min(8, max(2, 1 - math.floor(math.log10(largest)))) if 0 < largest < math.inf else 2
 

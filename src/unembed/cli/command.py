@@ -26,7 +26,7 @@ class Command:
     Attributes:
         words: the name of the command, such as "index build".
         function: the function to call, with a keyword argument for each of `slots`.
-        slots: from the name of an argument to its `Parameter`, or to a group of options (a dataclass instance with the
+        slots: maps the name of an argument to its `Parameter`, or to a group of options (a dataclass instance with the
             defaults).
         help: the text that `--help` prints.
         example: an example command line.
@@ -115,7 +115,7 @@ def value_of(parameter: Parameter, given: Any) -> Any:
 
 
 def fields_of(group: Any) -> list[Parameter]:
-    """Return the options of a group (a dataclass instance), with the instance's values as defaults."""
+    """Return the options of a group (a dataclass instance); the instance's values are their defaults."""
     of = cast(type[Any], type(group))
     hints, kind = get_type_hints(of, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     given = [

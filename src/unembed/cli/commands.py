@@ -24,12 +24,12 @@ class OneLineErrors(TyperGroup):
     """A group of commands that fail with one line on stderr and exit status 1, or 130 if interrupted."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
-        """Create the group, and give the help of its commands one style."""
+        """Create the group, and give the help texts of its commands the same style."""
         super().__init__(*given, **options)
         help_text.tidy(self)
 
     def make_context(self, *given: Any, **options: Any) -> Any:
-        """Read the arguments, which takes long enough to be interrupted."""
+        """Parse the arguments. Ctrl-C during the parsing, which can take long, also ends with one line."""
         try:
             return super().make_context(*given, **options)
         except KeyboardInterrupt:
@@ -109,7 +109,7 @@ def _root(
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Escape characters as JSON does, because Python's `backslashreplace` writes é in a form that JSON cannot read."""
+    """Escape characters as in JSON, because Python's `backslashreplace` writes é in a way that JSON cannot read."""
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 

@@ -55,7 +55,7 @@ def read_scaling(text: str) -> Scaling:
         if (named := parse_memory(target)) is not None:
             return "memory", *named, factor
     raise InvalidInput(
-        f"{text!r} is not a memory, a head or a layer's part and a factor, such as L5M733=0, L1H5=0 or ffn3=0.5"
+        f"{text!r} is not TARGET=FACTOR for a memory, a head, an FFN or an attention layer: L5M733=0, L1H5=0, ffn3=0.5"
     )
 
 
@@ -119,7 +119,7 @@ class EditOptions:
         return any(getattr(self, f.name) for f in fields(self))
 
     def edits(self, lm: LanguageModel) -> list[Edit]:
-        """Return the edits: first those from files, then those of the other options, in the order of `--help`.
+        """Return the edits: those from files first, then those of the other options, in the order of `--help`.
 
         Raises:
             InvalidInput: a file cannot be read, or was made for another model.
@@ -139,7 +139,7 @@ class EditOptions:
 
 
 def _sized(lm: LanguageModel, given: MemoryValue) -> float:
-    """Return the coefficient as a number; for `xNUMBER`, also print the memory's typical size on stderr."""
+    """Return the coefficient as a number. For `xNUMBER`, also print the memory's typical coefficient on stderr."""
     import unembed
     from unembed.memories import sized
 

@@ -72,7 +72,7 @@ def question_in_address(
 
 
 def position_in_address(lm: Decoder, prompt: str, position: int) -> str | None:
-    """Return the position counted from the first token; None for -1, which the page shows by default."""
+    """Return the position counted from the first token; None for the last token, which the page shows by default."""
     if position == -1:
         return None
     return str(position if position >= 0 else lm.encode(prompt).shape[-1] + position)

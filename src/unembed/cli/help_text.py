@@ -1,4 +1,4 @@
-"""Give the help texts of all commands one style for placeholders, such as NUMBER, and print them without padding."""
+"""Use one style for placeholders, such as NUMBER, in the help of all commands, and print help without padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.core import TyperArgument, TyperOption
 
 
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the name (such as "index build") and the command of everything in a group, including its subgroups."""
+    """Yield name (such as "index build") and command for each command in a group and its subgroups."""
     for name, command in group.commands.items():
         words = f"{before} {name}".strip()
         yield words, command
@@ -22,7 +22,7 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tidy(group: Any) -> None:
-    """Give the values of all parameters placeholders in one style, such as NUMBER, TEXT and FILE."""
+    """Set the placeholder of every parameter's value, in one style: NUMBER, TEXT, FILE ..."""
     for _, command in [("", group), *commands(group)]:
         command.format_help = _without_trailing_spaces(command.format_help)
         shown = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
@@ -34,7 +34,7 @@ def tidy(group: Any) -> None:
 
 
 def _without_trailing_spaces(format_help: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Wrap a function that prints help: in a pipe or file, lines have no trailing spaces."""
+    """Wrap a function that prints help: written to a pipe or file, its lines have no trailing spaces."""
 
     def formatted(context: Any, formatter: Any) -> None:
         if sys.stdout.isatty():

@@ -26,7 +26,7 @@ def build(
         Literal["sentences", "windows"], Option("Split documents into sentences or overlapping windows.")
     ] = "sentences",
     window: Annotated[int | None, Option("Number of tokens in a window.", low=2)] = None,
-    column: Annotated[str, Option("Field that contains the text, in JSONL or Parquet files.")] = "text",
+    column: Annotated[str, Option("Name of the field that contains the text, in JSONL or Parquet files.")] = "text",
     errors: Annotated[
         Literal["strict", "replace", "ignore"], Option("What to do with bytes that are not UTF-8.")
     ] = "strict",
@@ -36,7 +36,7 @@ def build(
     triggers: Annotated[
         int,
         Option(
-            "Number of triggers (text positions where it fires most) to store for each memory (FFN neuron).",
+            "Number of triggers to store for each memory (FFN neuron): the text positions where it fires most.",
             low=1,
             aliases=("--top", "-k"),
             name="triggers-per-key",
@@ -58,7 +58,7 @@ def build(
     engine: Annotated[Literal["local", "ray"], Option("Run in this process or on a Ray cluster.")] = "local",
     fast: Annotated[
         Literal["float32", "bfloat16"] | None,
-        Option("Use faster forward passes with slightly different numbers; the index records the difference."),
+        Option("Run faster, less exact forward passes; the index records how much coefficients change."),
     ] = None,
     dry_run: Annotated[bool, Option("Only print the estimated cost.")] = False,
     opening: Opening = Opening(),

@@ -64,7 +64,7 @@ def status_line(text: str) -> Generator[None]:
 
 @contextmanager
 def _without_collection() -> Generator[None]:
-    """Context manager for imports without garbage collection; imported objects are never collected later either.
+    """Context manager for imports: garbage collection is off inside it, and later ignores the imported objects.
 
     For torch and transformers, garbage collection takes a fifth of the CPU time of a short command.
     """
@@ -120,8 +120,8 @@ def _is_path(model: str) -> bool:
 def use_lens(lm: LanguageModel, file: str | None) -> None:
     """Set the model's lens: the one in `file`, else the one stored for this model, if there is one.
 
-    A line on stderr reports when the lens is first used, unless it ships with the package for this model; or why a
-    stored lens of a model of this name is not used.
+    A lens that does not ship with the package prints a line on stderr when it is first used. If lenses are stored for a
+    model of this name but cannot be used, a line on stderr gives the reason.
 
     Raises:
         InvalidInput: the file is not a lens, or belongs to another model.

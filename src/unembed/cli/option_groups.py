@@ -36,7 +36,7 @@ Plain = Annotated[bool, Option("Print plain text, without colours, bars or symbo
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """Which model to open, and how."""
+    """Options for the model to open, such as its name, dtype, device and lens."""
 
     PANEL: ClassVar[str] = "Model"
     model: Model = "wren"

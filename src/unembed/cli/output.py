@@ -17,7 +17,7 @@ NARROWEST, WIDEST = 60, 160
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal (or COLUMNS) in characters, limited to 60 to 160; 80 without a terminal."""
+    """Return the terminal's width in characters (or COLUMNS), at least 60 and at most 160; 80 without a terminal."""
     return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 

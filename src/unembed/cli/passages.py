@@ -72,7 +72,7 @@ def draw_passages(found: Table, width: int, *, plain: bool, signature: bool = Tr
 
 
 def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
-    """Return the end of a prefix with its trigger token marked, in at most `room` cells."""
+    """Return the end of a prefix, followed by the marked token; both together fit `room` cells."""
     # The brackets mark the token where bold is not shown.
     marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
     marked.append("]", style="dim")

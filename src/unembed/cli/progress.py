@@ -23,7 +23,10 @@ def listening(listener: Listener) -> Generator[None]:
 
 
 class ProgressLine:
-    """A line on stderr that shows progress; if stderr is not a terminal, nothing, or with `minutes` a line a minute."""
+    """A line on stderr that shows the progress of a computation.
+
+    If stderr is not a terminal, nothing is printed, or with `minutes` a new line every minute.
+    """
 
     def __init__(self, *, minutes: bool = False) -> None:
         """Create a line that is empty until the first call.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Openings(Opening):
-    """Which models to open, and how."""
+    """Options for the models to open."""
 
     model: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]  # the only group that opens several
         list[str] | None,
@@ -32,13 +32,13 @@ class Openings(Opening):
     ] = None
 
     def each(self) -> list[Opening]:
-        """Return a group with one model for each of the models."""
+        """Return an `Opening` for each of the models."""
         others = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
         names = self.model or [os.environ.get("UNEMBED_MODEL", "wren")]
         return [Opening(model=name, **others) for name in dict.fromkeys(names)]
 
     def over_training(self, pattern: str) -> dict[str, Opening]:
-        """Return a group for each checkpoint of the one model, by the checkpoint's name, in the order of training.
+        """Return an `Opening` for each checkpoint of the model, by the checkpoint's name, in the order of training.
 
         Raises:
             InvalidInput: several models or a revision are given, or the pattern matches no series of checkpoints.
@@ -90,7 +90,7 @@ def report(
     ] = None,
     tokens_per_step: Annotated[
         int | None,
-        Option("Number of tokens in a step of the training, to date findings in tokens instead of steps.", low=1),
+        Option("Number of tokens in a training step, to report training progress in tokens, not in steps.", low=1),
     ] = None,
     opening: Openings = Openings(),
     seed: Seed = 0,
@@ -100,12 +100,11 @@ def report(
 
     Triggers (text positions where a memory, an FFN neuron, fires most) come from --index, or else from the text.
     WikiText separates punctuation by spaces; for models of ordinary text this spacing is undone in the shipped text,
-    unless an option says otherwise.
-    The command writes to the folder report, or --out: report.html (self-contained), report.json, tables/ (Parquet,
-    JSON) and figures/ (SVG). An interrupted run resumes where it stopped. The terminal shows the findings.
-    With several models (--model A --model B), the page compares them; each has its own report in a folder of its name.
-    With --revisions, the page states when in the training each finding begins to hold, and draws numbers that have a
-    published counterpart over the training; only the last checkpoint is compared with random weights.
+    unless an option says otherwise. The command writes to the folder report, or --out: report.html (self-contained),
+    report.json, tables/ (Parquet, JSON) and figures/ (SVG). An interrupted run resumes where it stopped. The terminal
+    shows the findings. With several models (--model A --model B), the page compares them; each has its own report in a
+    folder of its name. With --revisions, the page states at which training step each finding begins to hold, and plots
+    the numbers that the paper also reports over training; only the last checkpoint is compared with random weights.
     """
     chosen = _chosen(option)
     out = Path("report") if out is None else out
@@ -142,7 +141,7 @@ def _reports(
     *,
     series: bool,
 ) -> dict[str, Report]:
-    """Make the report of each model, by its name, in `out` for one model and in a folder of its name for several."""
+    """Make the report of each model, by the model's name: in `out` for one model, in subfolders of it for several."""
     import unembed
     from unembed.reports import find, prepared
 
@@ -171,7 +170,7 @@ def _reports(
 
 
 def _combined(reports: dict[str, Report], out: Path, tokens_per_step: int | None, *, series: bool) -> Report:
-    """Return the one report, or the report that combines several, which is written to `out`."""
+    """Return the only model's report, or one that combines the reports of several models and is written to `out`."""
     from unembed.reports import compared, series_report, write
 
     if len(reports) == 1:
@@ -186,7 +185,11 @@ def _combined(reports: dict[str, Report], out: Path, tokens_per_step: int | None
 
 
 def _verdicts(made: Report) -> Any:
-    """Return the verdicts of several models, or the dates of findings, as a table; None for the report of one model."""
+    """Return a table for the terminal; None for the report of one model.
+
+    For several models it has each model's verdicts, for checkpoints the training step at which each finding begins to
+    hold.
+    """
     from unembed.reports import DATES, VERDICTS
 
     shown = next((name for name in (DATES, VERDICTS) if name in made.exhibits), None)
@@ -233,7 +236,10 @@ def _value(text: str) -> Any:
 
 
 def _progress(model: str) -> tuple[Callable[[str, int, int], None], ProgressLine]:
-    """Return a function that prints progress on stderr, and its line; elsewhere than on a terminal a line a stage."""
+    """Return a function that reports progress on stderr, and the `ProgressLine` that it uses.
+
+    If stderr is not a terminal, it prints a line at the start of each stage, and then one every minute.
+    """
     line, live, last = ProgressLine(minutes=True), sys.stderr.isatty(), [""]
 
     def note(what: str, done: int, total: int) -> None:

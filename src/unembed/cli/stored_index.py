@@ -77,7 +77,7 @@ class KnownIndex:
 
     @property
     def is_chosen(self) -> bool:
-        """True if the user named the index's folder."""
+        """True if the user gave a folder."""
         return self.folder is not None
 
     def __call__(self, *, build: bool = True, opened: bool = True) -> Index | None:
@@ -99,7 +99,7 @@ class KnownIndex:
         return index
 
     def _of_known_weights(self) -> Index | None:
-        """Find the index without torch; None if its model cannot be checked without loading the weights."""
+        """Open the index without torch; None if that is impossible or the index was built from other weights."""
         if (known := self.model.known) is None:
             return None
         from unembed.index import Index, cached_index_of_weights
@@ -109,7 +109,7 @@ class KnownIndex:
 
 
 def record_index(opening: Opening, lm: LanguageModel, index: Index) -> None:
-    """Record which weights a model's name stands for, so that later commands find its index without loading it."""
+    """Record the hash of the model's weights, so that later commands find its index without loading the model."""
     from unembed.models import record_weights
 
     if opening.is_default:

@@ -77,7 +77,7 @@ def concepts_answer(
 
 
 def _with_none_found(table: Table, found: VectorConcepts) -> Table:
-    """Add a row "none found" to the table for each vector without a concept."""
+    """Add a row with the concept "none found" for each vector that has no concept."""
     names, at = table.column_names, {name: i for i, name in enumerate(found.labels)}
     rows = [list(row.values()) for row in table.rows()]
     without = [name for name in found.labels if name not in set(table["vector"])]

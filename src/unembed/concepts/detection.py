@@ -2,9 +2,9 @@
 
 In a list of n tokens drawn at random from a vocabulary of V tokens, the number k of tokens from a class of size K has a
 hypergeometric distribution. A class is a concept of a list if at least four of the list's tokens belong to it (Geva et
-al. 2022, appendix A.2) and the tail probability of this number, times the number of classes, is below `MAX_EXPECTED`.
-This bounds the mean number of concepts in a list of random tokens. Classes are nested, so the bound is loose. If
-several classes share nearly the same tokens of the list, only the least probable one is reported.
+al. 2022, appendix A.2), and if the probability of k or more such tokens, times the number of classes, is below
+`MAX_EXPECTED`. This bounds the mean number of concepts in a list of random tokens. Classes are nested, so the bound is
+loose. If several classes share nearly the same tokens of the list, only the least probable one is reported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Concept:
 
     @property
     def counted(self) -> bool:
-        """Whether the concept is of a kind that counts, as in the papers; stop words, for example, do not."""
+        """Whether the kind is one that the papers count as a concept: not stop words, for example."""
         return self.kind in COUNTED
 
 
@@ -105,9 +105,9 @@ def _same(a: set[int], b: set[int]) -> bool:
 
 @cache
 def log10_tail(population: int, marked: int, drawn: int, at_least: int) -> float:
-    """Return log10 of the probability that `drawn` items contain at least `at_least` of the `marked` ones.
+    """Return log10 of the hypergeometric probability of at least `at_least` marked items in a sample.
 
-    They are drawn without replacement from `population` items.
+    The sample has `drawn` items, drawn without replacement from `population` items, `marked` of which are marked.
     """
     k = np.arange(at_least, min(marked, drawn) + 1)
     if not len(k):
@@ -127,5 +127,5 @@ def _log_choose(n: int, k: int | Int[np.ndarray, " m"]) -> Float[np.ndarray, "*m
 def coverage(
     concepts: list[list[Concept]], n_tokens: int, kinds: tuple[str, ...] = COUNTED
 ) -> Float[np.ndarray, " list"]:
-    """Return the share of each list's tokens that belong to at least one concept of these kinds."""
+    """Return, for each list, the share of its tokens that belong to at least one concept of these kinds."""
     return np.array([len({t for c in row if c.kind in kinds for t in c.members}) / n_tokens for row in concepts])

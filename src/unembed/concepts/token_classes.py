@@ -55,7 +55,7 @@ class Classes:
     """The classes of token t are `classes[starts[t]:starts[t + 1]]`."""
 
     def of(self, token: int) -> Int[np.ndarray, " class"]:
-        """Return the classes that a token is in."""
+        """Return the classes that a token belongs to."""
         return self.classes[self.starts[token] : self.starts[token + 1]]
 
     @classmethod
@@ -107,7 +107,7 @@ class Classes:
         evidence: tuple[str, ...],
         pairs: Int[np.ndarray, "pair 2"],
     ) -> Classes:
-        """Build classes from pairs of a token's id and the number of a class that it belongs to, in any order."""
+        """Build classes from pairs (token id, class number), in any order; class numbers are indices into `names`."""
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
         starts = np.searchsorted(pairs[:, 0], np.arange(len(tokens) + 1))
         sizes = np.bincount(pairs[:, 1], minlength=len(names))

@@ -17,7 +17,7 @@ SHORTEST_UNSPACED = 4
 
 @dataclass(frozen=True)
 class CleanToken:
-    """A token without surrounding spaces, its kind, and its word if it is one."""
+    """A token without surrounding spaces, its kind, and its word if the token is a whole word."""
 
     text: str
     """Without the spaces around it."""
@@ -28,12 +28,12 @@ class CleanToken:
 
 
 def clean(tokens: Sequence[str]) -> list[CleanToken]:
-    """Return the kind of every token of a vocabulary, and the word that it is, if any.
+    """Return the kind of every token of a vocabulary, and the word of each token that is a word.
 
-    A token of letters only is a word if it begins with a space or a capital letter. In lower case without a space, it
-    is a piece of a word ("ation"), unless the vocabulary also has it with a space and it has at least
-    `SHORTEST_UNSPACED` letters ("should"). If fewer than one in twenty tokens of the vocabulary begin with a space, all
-    tokens of letters are words.
+    A token of letters only is a word if it begins with a space or a capital letter. A lower-case token without a space
+    is a piece of a word ("ation"), unless it has at least `SHORTEST_UNSPACED` letters and the vocabulary also has it
+    with a space ("should"). If fewer than one in twenty tokens of the vocabulary begin with a space, all tokens of
+    letters are words.
     """
     spaced = {token.strip().lower() for token in tokens if token[:1].isspace()}
     word_level = len(spaced) < len(tokens) / 20

@@ -1,6 +1,6 @@
 """Find concepts among the top tokens of value vectors, or of any vectors of the residual stream.
 
-Source: Geva et al. 2022, section 4 (10 random values of each layer, their 30 top tokens in the raw basis).
+Source: Geva et al. 2022, section 4 (10 random value vectors of each layer, their 30 top tokens in the raw basis).
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class VectorConcepts(Displayed):
     show_unlearned: bool = False
 
     def coverage(self, kinds: Sequence[str] = COUNTED) -> Float[np.ndarray, " vector"]:
-        """Return the share of each vector's top tokens that belong to a concept of these kinds."""
+        """Return, for each vector, the share of its top tokens that belong to a concept of these kinds."""
         return coverage([list(found) for found in self.concepts], self.ids.shape[1], tuple(kinds))
 
     def number(self, kinds: Sequence[str] = COUNTED) -> Int[np.ndarray, " vector"]:
-        """Return the number of concepts of these kinds for each vector."""
+        """Return, for each vector, its number of concepts of these kinds."""
         return np.array([sum(c.kind in kinds for c in found) for found in self.concepts])
 
     def to_table(self) -> Table:
@@ -91,7 +91,7 @@ class VectorConcepts(Displayed):
         return Table.of_rows(f"Concepts in the top {self.ids.shape[1]} tokens", names, rows, self.provenance)
 
     def by_layer(self) -> Table:
-        """Return a table by layer: mean share of top tokens in a concept, also by kind, and concepts per vector."""
+        """Return a table by layer: mean share of top tokens in a concept (also by kind), and concepts per vector."""
         layers = sorted(set(self.layers), key=lambda layer: -1 if layer is None else layer)
         at = np.array(self.layers)
         columns: dict[str, list] = {"layer": layers, "vectors": [int((at == n).sum()) for n in layers]}
@@ -131,8 +131,8 @@ def vector_concepts(
         labels: a name for each vector; numbers when None.
         layers: the layer of each vector; None if they belong to no layer.
         top: number of top tokens of each vector.
-        basis: "raw" (the product with W_U), "final" (through the final norm) or "jacobian" (carried from resid_post of
-            their layers by the model's fitted lens); when None, "jacobian" where a lens is fitted and layers are given,
+        basis: "raw" (the product with W_U), "final" (after the final norm) or "jacobian" (mapped by the model's fitted
+            lens from resid_post of their layers); when None, "jacobian" if the model has a lens and layers are given,
             else "raw".
         seed: the seed with which the vectors were drawn, to record it in the provenance.
         embedding: see `model_classes`.
@@ -155,7 +155,7 @@ def vector_concepts(
 def _carried(
     lm: Decoder, vectors: Float[Tensor, "vector d_model"], layers: Sequence[int] | None, basis: Basis
 ) -> tuple[Float[Tensor, "vector d_model"], Basis]:
-    """Map vectors by the lens to the final stream if the basis is "jacobian"; return them with their new basis."""
+    """Return the vectors with their basis; for "jacobian", map them with the lens, after which the basis is "raw"."""
     if basis != "jacobian":
         return vectors, basis
     if layers is None:
@@ -212,7 +212,7 @@ def value_concepts(
         seed: the seed of the random sample.
         top: number of top tokens of each value vector.
         basis: "raw" (the papers' E v), "final" or "jacobian"; when None, "jacobian" where a lens is fitted, else "raw".
-        embedding: whether clusters of token embeddings are classes, too; see `model_classes`.
+        embedding: whether to add clusters of token embeddings to the classes; see `model_classes`.
         show_unlearned: include tokens that the model never learned; by default they are left out.
 
     Raises:

@@ -94,9 +94,10 @@ class WordNet:
 
     @property
     def information(self) -> Float[np.ndarray, " synset"]:
-        """The information content of each synset in bits: -log2 of its share of WordNet's tagged words.
+        """The information content of each synset in bits: -log2 of its share of the tagged words of its part of speech.
 
-        One is added to the count of each sense, so that no share is 0. Source: Resnik 1995.
+        A word tagged with a synset counts for all hypernyms of that synset, too. One is added to the count of each
+        sense, so that no share is 0. Source: Resnik 1995.
         """
         return _information(self)
 

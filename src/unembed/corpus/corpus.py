@@ -59,7 +59,7 @@ class Corpus:
         return detokenized(text) if self.detokenize else text
 
     def _named_texts(self) -> Iterator[tuple[str, str, float]]:
-        """Yield name and text of each document that is not empty, and the share of the corpus read so far."""
+        """Yield name and text of each document that is not empty, and the share of the corpus up to its end."""
         for number, text in enumerate(self.texts):
             if text.strip():
                 yield f"text {number}", text, (number + 1) / len(self.texts)
@@ -77,7 +77,7 @@ class Corpus:
         """Yield every segment in order, tokenised for a model.
 
         With segmentation "sentences", each sentence is a segment. A sentence longer than the window is split into
-        overlapping windows with the same sentence number. Tokens in an overlap are counted once.
+        overlapping windows with the same sentence number; statistics count a token that is in two windows once.
 
         Args:
             encoder: the model, or another object with its tokenizer and context length.
@@ -158,7 +158,7 @@ def open_corpus(
     Args:
         source: None or "shipped" for the shipped WikiText-103 validation text; a file (.txt, .jsonl, .parquet, else
             plain text), a folder, a pattern such as "data/*.jsonl"; "datasets:NAME:CONFIG:SPLIT" for a data set of the
-            Hugging Face hub, streamed; or texts in memory, each a document. A `Corpus` passes through.
+            Hugging Face hub, streamed; or texts in memory, each a document. A `Corpus` is returned unchanged.
         segmentation: "sentences", so that the model reads each sentence separately, as in Geva et al. 2021, section 3;
             or "windows", which splits documents into overlapping windows.
         window: largest number of tokens in a segment; when None, the model's context length, but at most 1,024.
@@ -166,14 +166,15 @@ def open_corpus(
             None.
         column: the field of JSON lines or Parquet that contains the text.
         errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
-        markup: "wikitext" to split files at the titles of WikiText articles, "plain" not to, "auto" to detect it.
+        markup: "wikitext" to split files at the titles of WikiText articles, "plain" not to split them, "auto" to split
+            those that begin with such a title.
         detokenize: convert the spacing of WikiText (` @-@ `, ` , `) to ordinary text; the papers did not.
         moses: tokenise with Moses first (needs sacremoses), as the papers' released code did for WikiLM.
         max_documents: largest number of documents to read; all when None.
 
     Raises:
         CorpusUnreadable: there is no such file.
-        InvalidInput: an option makes no sense.
+        InvalidInput: an option has an invalid value.
         ExtraMissing: `moses` without sacremoses, when the text is read.
     """
     if isinstance(source, Corpus):

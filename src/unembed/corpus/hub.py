@@ -68,7 +68,7 @@ class HubData:
         return splits[self.split].num_examples if splits and self.split in splits else None
 
     def documents(self) -> Iterator[tuple[str, str, float]]:
-        """Yield name, text and the share of the split read so far; it is 0 if the number of rows is unknown.
+        """Yield name, text and the share of the split read so far; the share is 0 if the number of rows is unknown.
 
         Raises:
             CorpusUnreadable: there is no such data set or column.

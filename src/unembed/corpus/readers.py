@@ -39,10 +39,10 @@ def paths_of(source: str | Path) -> list[Path]:
     """Return the files that a path, a folder or a pattern names, in alphabetical order.
 
     Raises:
-        CorpusUnreadable: there are none.
+        CorpusUnreadable: there is no such file.
     """
     path = Path(source).expanduser()
-    # Unlike Path.is_file, os.path.isfile does not fail for names that no file can have.
+    # os.path.isfile returns False for a text that is no valid file name; Path.is_file raises an error for some.
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
@@ -65,7 +65,7 @@ def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str, float
     The file extension decides the format; anything else is plain text.
 
     Raises:
-        CorpusUnreadable: it cannot be read or decoded, or a row has no such column.
+        CorpusUnreadable: the file cannot be read or decoded, or a row has no text in the column.
     """
     try:
         if path.suffix in (".jsonl", ".ndjson"):
@@ -79,7 +79,7 @@ def documents_of(path: Path, reading: Reading) -> Iterator[tuple[str, str, float
 
 
 class _Lines:
-    """Yields the lines of a file, decoded one by one, so that an error message can name the byte that is not UTF-8."""
+    """Iterates over the decoded lines of a file, one by one, so that an error can name the byte that is not UTF-8."""
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._errors = path, reading.errors
@@ -128,7 +128,7 @@ def _text(path: Path, reading: Reading) -> Iterator[tuple[str, str, float]]:
 
 
 def _paragraph_documents(name: str, lines: Iterator[str], at_most: int = 1 << 20) -> Iterator[tuple[str, str]]:
-    """Yield a plain text as one document, or, if it has over `at_most` characters, as several, split at line ends."""
+    """Yield a text as one document; a text of over `at_most` characters as several documents, split at line ends."""
     part_lines: list[str] = []
     size, part = 0, 0
     for line in lines:

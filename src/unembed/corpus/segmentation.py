@@ -17,7 +17,7 @@ LONGEST = 1024
 
 
 class _Axis:
-    """Counters: the position in the corpus and the number of the next segment."""
+    """Counters: the number of tokens and of segments in the corpus so far."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -42,7 +42,7 @@ def sentence_segments(
 def window_segments(
     documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
 ) -> Iterator[Segment]:
-    """Yield each document as overlapping windows; their attribute `sentence` is the number of the window."""
+    """Yield each document as overlapping windows, numbered within the document by their attribute `sentence`."""
     size, back = sizes(encoder, window, overlap)
     lead = leading(encoder)
     axis = _Axis()
@@ -57,10 +57,10 @@ def window_segments(
 def _windows(
     tokens: Tensor, lead: int, size: int, back: int, document: int, sentence: int | None, axis: _Axis
 ) -> Iterator[Segment]:
-    """Yield one text as windows, each with the special tokens at its start.
+    """Yield a tokenised text as windows, each with the special tokens at its start.
 
-    A window after the first is [special tokens, `back` tokens of context, new tokens]. Its `start` is such that every
-    text token has the same position as in other windows; only its new tokens are counted.
+    A window after the first is [special tokens, `back` tokens of context, new tokens]. Its `start` is chosen so that a
+    token in two windows has the same corpus position in both; only the new tokens are counted.
     """
     n = len(tokens)
     start, done, count = axis.position, 0, 0

@@ -1,7 +1,7 @@
 """The parts of a corpus: documents, segments (sentences or windows, each one input of the model), and batches.
 
-A token that several windows contain is counted once. The `position` of a token is the number of counted tokens before
-it in the corpus, so one number identifies a token of the corpus.
+A token in the overlap of several windows is counted once. The `position` of a token is the number of counted tokens
+before it in the corpus, so it identifies the token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 @runtime_checkable
 class Encoder(Protocol):
-    """What a corpus needs of a model: tokenisation, and the context length."""
+    """What a corpus needs from a model: tokenisation, and the context length."""
 
     @property
     def n_ctx(self) -> int | None:
@@ -50,11 +50,11 @@ class Segment:
         number: number of the segment in the corpus, from 0.
         document: number of the document.
         sentence: number of the sentence or window in the document.
-        start: position in the corpus of the first token; token c of the segment is at `start + c`.
+        start: corpus position of the segment's first token; token c of the segment has position `start + c`.
         skip: number of tokens at the start that are context only, because an earlier window counted them.
         lead: number of tokens at the start that are special tokens of the tokenizer.
         next_token: the token that follows the segment in its text; -1 if there is none or the segment is a sentence.
-        share: the share of the corpus that ends with this segment, 0 to 1.
+        share: the share of the corpus up to the end of this segment, 0 to 1.
     """
 
     number: int
@@ -87,7 +87,7 @@ class Batch:
         skips: number of tokens at the start of each segment that are not counted.
         leads: number of tokens at the start of each segment that are special tokens.
         after: the token that follows each segment in its text; -1 if there is none.
-        share: the share of the corpus that ends with this batch, 0 to 1.
+        share: the share of the corpus up to the end of this batch, 0 to 1.
     """
 
     number: int
@@ -140,7 +140,7 @@ class Batch:
 
     @cached_property
     def counted(self) -> Bool[Tensor, "batch pos"]:
-        """True for the tokens that statistics count: no padding, and not counted by an earlier window."""
+        """True for the tokens that statistics count: not padding, and not context from an earlier window."""
         return self.mask & (self.columns >= self.skips[:, None])
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The text of a corpus in pieces that can be joined again, so that it can be split into other windows."""
+"""The text of a corpus as pieces that can be joined again and split into other windows."""
 
 from __future__ import annotations
 

@@ -81,17 +81,17 @@ class TokenStream:
 
     @property
     def _column_zero(self) -> Int[np.ndarray, " segments"]:
-        """The position of each segment's first token: that of its first text token, minus the special tokens."""
+        """The position of each segment's first text token minus the number of special tokens, so that of column 0."""
         return np.asarray(self.first) - self.n_special
 
     @cached_property
     def _text_segment(self) -> Int[np.ndarray, " segments"]:
-        """For each segment, the number of the first window of its text: its own number unless it has context."""
+        """For each segment, the number of the first window of its text: its own number if it has no context."""
         reads_context = np.asarray(self.start[:-1]) > self._column_zero
         return np.maximum.accumulate(np.where(reads_context, 0, np.arange(self.n_segments)))
 
     def segment(self, positions: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        """Return the number of the segment that counts each position."""
+        """Return, for each position, the number of the segment that counts it."""
         return np.asarray(np.searchsorted(self.start, positions, side="right") - 1)
 
     def tokens_at(self, positions: Int[np.ndarray, " position"]) -> Int[np.ndarray, " position"]:
@@ -117,7 +117,7 @@ class TokenStream:
         return positions + 1 - np.asarray(self.first)[self.segment(positions)]
 
     def prefix_positions(self) -> Int[np.ndarray, " prefix"]:
-        """Return every position at which a prefix of at least one text token ends: all but those of special tokens."""
+        """Return every position of a text token, at which a prefix of its segment ends; special tokens have none."""
         begin = np.maximum(self.start[:-1], self.first)
         return np.concatenate([np.arange(a, b) for a, b in zip(begin, self.start[1:], strict=True)])
 
@@ -126,13 +126,13 @@ class TokenStream:
         return (self._segment(number, int(self.start[number + 1])) for number in range(self.n_segments))
 
     def segments_up_to(self, positions: Int[np.ndarray, " position"]) -> Iterator[Segment]:
-        """Yield each segment that counts one of these positions, cut off after the last of these positions in it."""
+        """Yield each segment that counts some of these positions, cut off after the last of them."""
         segment = self.segment(positions)
         for number in np.unique(segment).tolist():
             yield self._segment(number, int(positions[segment == number].max()) + 1)
 
     def _columns(self, segment: int, end: int) -> Int[np.ndarray, " pos"]:
-        """Return the tokens of a segment up to position `end` (exclusive), with special tokens and context."""
+        """Return a segment's tokens up to stream position `end` (exclusive), including special tokens and context."""
         start, first, n = int(self.start[segment]), int(self.first[segment]), self.n_special
         if start <= first - n:
             return np.asarray(self.token[start:end])

@@ -1,4 +1,4 @@
-"""Windows of equal length from a text, for fitting on contexts of one length; each window is a batch."""
+"""Windows of equal length from a text, for fits that need contexts of one length; each window is a batch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class WholeWindows:
     Attributes:
         name: the name of the text.
         text: the fingerprint of the text.
-        first: number of windows of the text before these.
-        segments: the windows.
+        first: number of windows in the text before the first of `segments`.
+        segments: the windows, as segments.
     """
 
     name: str

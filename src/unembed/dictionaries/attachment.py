@@ -116,7 +116,7 @@ class AttachedDictionary:
         """Return the dictionary that encodes the activation of a layer.
 
         Raises:
-            OutOfRange: no dictionary does.
+            OutOfRange: no dictionary encodes an activation of this layer.
         """
         layer = self.lm.layer(layer)
         if layer not in self._by_layer:
@@ -140,7 +140,7 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def features(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos feature"]:
-        """Return the activations of all features of a layer; by default, of the first layer that is encoded."""
+        """Return the activations of all features of a layer; by default, of the first layer that has a dictionary."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         part = self.part(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, part.reads, layers=[layer], logits=False)
@@ -148,14 +148,14 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def error(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos d_model"]:
-        """Return the reconstruction error of a layer (by default, the first): activation minus reconstruction."""
+        """Return activation minus reconstruction at a layer; by default, at the first layer that has a dictionary."""
         layer = self.layers[0] if layer is None else self.lm.layer(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, self.points(), logits=False)
         own = seen.at(self.part(layer).writes, layer)
         return own - self._reconstruction(seen, layer).to(own)
 
     def _reconstruction(self, seen: Run, layer: int) -> Tensor:
-        """Return the reconstruction of a layer's activation: the sum over features of this layer and earlier ones."""
+        """Return a layer's reconstruction: the sum of what the features of this and earlier layers write to it."""
         total = None
         for at, part in self.parts:
             if 0 <= layer - at < len(part.W_dec):
@@ -180,7 +180,7 @@ class AttachedDictionary:
 
     @torch.no_grad()
     def promoting(self, token: str | int, top: int = 10) -> Table:
-        """Find the features that promote a token most: the largest products of decoder row and column of W_U."""
+        """Find the features that promote a token most: largest product of decoder row and the token's column of W_U."""
         direction = self.lm.weights.W_U[:, self.lm.single_token(token)]
         scores = [(part.W_dec[0].to(direction) @ direction).float().cpu() for _, part in self.parts]
         best = torch.cat(scores).topk(min(positive_int("top", top), sum(len(s) for s in scores)))
@@ -270,8 +270,8 @@ class AttachedDictionary:
 def _on(lm: Decoder, part: Dictionary, layer: int) -> Dictionary:
     """Adapt a dictionary to this model's norms.
 
-    If it was trained on the norm's output before gain and bias, these are folded into its encoder. The mean over
-    channels is subtracted only if the model's norms subtract it.
+    If it was trained on the norm's output before gain and bias, gain and bias are folded into its encoder. The mean
+    over channels is subtracted only if the model's norms subtract it.
     """
     if part.centred and not (lm.structure.final_norm is not None and lm.structure.final_norm.centred):
         part = replace(part, centred=False)  # TransformerLens centres only models whose norms do

@@ -47,7 +47,7 @@ def feature_attribution(
 
     Raises:
         SumNotProved: the rows miss the logit by more than the tolerance of the model's dtype.
-        Unsupported: the dictionary reconstructs a point whose contribution to the logit is not along one direction.
+        Unsupported: the logit is not linear in the activation that the dictionary reconstructs.
     """
     of_parts = [point for _, part in parts for point in (part.reads, part.writes)]
     seen = run(lm, tokens, list(dict.fromkeys((*points_needed(lm, "component"), *of_parts))))
@@ -80,7 +80,7 @@ def feature_attribution(
 
 
 def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tensor:
-    """Return the direction whose product with a vector at this capture point is its contribution to the logit."""
+    """Return the direction whose dot product with a vector at this capture point is the vector's logit contribution."""
     if point == "resid_post":
         return pulled.end[layer]
     if point == "resid_pre":
@@ -94,7 +94,7 @@ def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tenso
 
 
 def _other_rows(whole: Attribution, writes: str, written: list[int]) -> Tensor:
-    """Return a mask of the component attribution's rows that the dictionary does not replace."""
+    """Return a mask of the rows of the attribution by component that the features do not replace."""
     kinds = [whole.kinds[int(kind)] for kind in whole.kind]
     layers = whole.layer.tolist()
     if writes in _STREAM:

@@ -1,4 +1,4 @@
-"""One dictionary: its features as a function of an activation, and the reconstruction from its features.
+"""One dictionary: how it computes features from an activation, and reconstructs an activation from features.
 
 | activation | feature |
 |---|---|
@@ -82,7 +82,7 @@ class Dictionary:
 
     @property
     def is_transcoder(self) -> bool:
-        """Whether it is a transcoder: it reconstructs another activation than the one that it encodes."""
+        """Whether it reconstructs another activation than the one that it encodes."""
         return self.reads != self.writes
 
     def encode(self, x: Float[Tensor, "*pos d_in"]) -> Float[Tensor, "*pos feature"]:
@@ -110,10 +110,12 @@ class Dictionary:
         return written + self.b_dec if offset == 0 else written
 
     def for_norm(self, gain: Float[Tensor, " d_in"], bias: Float[Tensor, " d_in"] | None) -> Dictionary:
-        """Return the same dictionary for a norm's output after gain and bias, by encoding (x - bias) / gain.
+        """Convert a dictionary of a norm's output before gain and bias into one of its output x after them.
+
+        The new encoder divides by the gain: it encodes (x - bias) / gain.
 
         Raises:
-            InvalidInput: a channel's gain is zero, so the encoder cannot divide by it.
+            InvalidInput: a channel's gain is zero.
         """
         if not bool((gain != 0).all()):
             raise InvalidInput(

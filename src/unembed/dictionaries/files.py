@@ -112,7 +112,7 @@ def _fields(path: Path, name: str) -> Mapping[str, Any]:
 
 
 class _Arrays(dict[str, Tensor]):
-    """The tensors of a file by name; looking up a missing one raises InvalidInput with its name."""
+    """The tensors of a file by name; looking up a name that is missing raises `InvalidInput`."""
 
     def __init__(self, tensors: Mapping[str, Tensor], file: str, name: str) -> None:
         super().__init__(tensors)

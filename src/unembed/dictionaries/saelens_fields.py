@@ -1,4 +1,4 @@
-"""Check the fields of SAELens' `cfg.json` that affect features: supported ones are read, others are an error."""
+"""Check the fields of SAELens' `cfg.json` that affect features; a field that is not supported raises an error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Train a small TopK sparse autoencoder on the activations of one capture point (Gao et al. 2024).
 
 This takes minutes on a CPU for the shipped models. Features that have been 0 for many steps are revived by an auxiliary
-loss: they are trained to reconstruct the error (section 2.3 of the paper).
+loss: they are trained to reconstruct the error that the active features leave (section 2.3 of the paper).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def train_dictionary(
     Raises:
         InvalidInput: k is larger than the number of features, or the corpus is empty.
 
-    Memory: the dictionary four times (weights, gradients, Adam), and the features of one batch.
+    Memory: four times the size of the dictionary (weights, gradients, two Adam moments), and the features of one batch.
     """
     lm = require_decoder(lm)
     layer = lm.layer(layer)

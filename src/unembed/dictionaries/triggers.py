@@ -28,7 +28,7 @@ class TopFeatures(Reducer):
         self._dictionary = dictionary
 
     def start(self, lm: Decoder) -> None:
-        """Start with empty lists."""
+        """Create empty lists."""
         W_enc = self._dictionary.W_enc
         dtype = torch.float64 if W_enc.dtype == torch.float64 else torch.float32
         self._lists = TopLists(self._dictionary.n_features, self.top, dtype, W_enc.device)
@@ -39,7 +39,7 @@ class TopFeatures(Reducer):
         return [(self._dictionary.reads, self.layer)]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Update the lists of largest activations with those of a batch."""
+        """Add the activations of a batch to the lists of largest activations."""
         columns = BatchColumns(batch, batch.counted, tensor.device)
         if columns.n:
             self._lists.offer(self._dictionary.encode(columns.of(tensor)), 1, columns)

@@ -53,7 +53,10 @@ def _writer(figure: Figure) -> Callable[[Any], str]:
 
 
 def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[int], float]:
-    """Write the names of x values below the axis, where there is room; return a function from index to x coordinate."""
+    """Write the names of the x values below the axis, as many as have room.
+
+    Returns a function from an x value's index to its x coordinate.
+    """
     n = max(len(values), 1)
     step = canvas.inner_width / n
     names = [format_number(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
@@ -91,7 +94,10 @@ def _legend(canvas: Canvas, figure: Figure, columns: Columns, *, always: bool = 
 
 
 def _reference_kinds(figure: Figure) -> list[str]:
-    """Return the style classes of the published values: the colour of their series; without one, dashed or dotted."""
+    """Return a style class for each published value in a figure.
+
+    It has the colour of the data series that it is compared with; if there is no such series, it is dashed or dotted.
+    """
     free = [r for r in figure.references if r.series < 0]
     return [
         f"ref s{r.series % SERIES}" if r.series >= 0 else "ref dotted" if free.index(r) % 2 else "ref"

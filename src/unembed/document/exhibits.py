@@ -60,14 +60,14 @@ def by_layer(
 
     Args:
         series: the columns to draw, as the argument `y` of `drawing`.
-        percent: True if the y axis is a share, to be shown in percent.
+        percent: True if the y values are shares, to be shown in percent.
         more: further attributes of `Figure`.
     """
     return drawing(kind, name, title, "layer", series, table, y_label=y_label, percent=percent, **more)
 
 
 def boxes(stem: str, rows: Sequence[np.ndarray] | np.ndarray) -> dict[str, list[float]]:
-    """Return columns of quantiles for a box plot, with a row for each array; NaN values are ignored."""
+    """Return the columns of quantiles that a box plot needs, one row for each array; NaN values are ignored."""
     finite = [row[~np.isnan(row.astype(float))] for row in rows]
     return {
         f"{stem}_{name}": [float(np.quantile(row, int(name[1:]) / 100)) if len(row) else float("nan") for row in finite]
@@ -82,5 +82,5 @@ def plain_mean(values: np.ndarray) -> float:
 
 
 def means(rows: Sequence[np.ndarray] | np.ndarray, seed: int, *, share: bool = True) -> list[Measured]:
-    """Return the mean of each array with its confidence interval; `share` has the same meaning as in `mean_of`."""
+    """Return the mean of each array with its confidence interval; the argument `share` is that of `mean_of`."""
     return [mean_of(np.asarray(row, dtype=np.float64), seed=seed, share=share) for row in rows]

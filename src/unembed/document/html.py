@@ -114,7 +114,7 @@ def _prose(text: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Format text that the report itself contains (not text from a corpus): minus signs and percentages."""
+    """Format minus signs and percentages in text that this package wrote; text from a corpus must stay unchanged."""
     return re.sub(r"(?<=\d) %", "&nbsp;%", _prose(as_written(text)))
 
 
@@ -144,7 +144,7 @@ def _header(report: Report) -> str:
 
 
 def _tally(findings: list[Finding]) -> str:
-    """Return the summary: the findings by verdict; those that a model with random weights passes too are marked."""
+    """Return the summary: findings by verdict, with a note at those that a model with random weights passes too."""
     if not findings:
         return ""
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS}
@@ -231,7 +231,7 @@ def _exhibit(exhibit: Exhibit) -> str:
 def _table(exhibit: Exhibit, shown: list[str]) -> str:
     names, rows = exhibit.table.column_names, list(exhibit.table.rows())
     sizes = [f"{name}_n" for name in shown if f"{name}_n" in names]
-    # If all columns have the same sample size, it is shown once, in the last column.
+    # If the sample sizes in every row are the same for all columns, they are shown once, as the last column.
     together = len(sizes) > 1 and all(len({row[size] for size in sizes}) == 1 for row in rows)
     columns = [column for name in shown for column in _columns(exhibit, name, rows, sized=not together)]
     if together:
@@ -246,7 +246,10 @@ def _table(exhibit: Exhibit, shown: list[str]) -> str:
 def _columns(
     exhibit: Exhibit, name: str, rows: list[dict[str, Any]], *, sized: bool
 ) -> list[tuple[str, str, list[str]]]:
-    """Return (heading, CSS class, cells) of a column and of the columns that belong to it, such as sample sizes."""
+    """Return a column, and those that belong to it (sample sizes, published values), as (heading, CSS class, cells).
+
+    An interval is written in the same cell as its value.
+    """
     percent, values = name in exhibit.percent, [row[name] for row in rows]
     numeric = all(isinstance(value, int | float | None) for value in values)
     decimals = common_decimals(values, percent=percent)

@@ -102,7 +102,7 @@ def ratio_of(
 ) -> Measured:
     """Return the mean of `a` divided by the mean of `b`; both are resampled. Infinite if `b` has mean 0.
 
-    The other arguments are those of `mean_of`. `share` matters here: ten values of 0 do not show that the ratio is 0.
+    The other arguments are those of `mean_of`. With `share=True`, an `a` of zeros does not give the interval [0, 0].
     """
     return _compare(a, b, units_a, units_b, seed, np.divide, share)
 
@@ -126,7 +126,7 @@ def _compare(
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """The values, and for each sampling unit the sum of its values and their number (or the sum of weights)."""
+    """The values, and by sampling unit the sum of its values and their number (or the sum of their weights)."""
 
     values: np.ndarray
     sums: np.ndarray
@@ -157,10 +157,10 @@ class _Sample:
         return bool(self.values.min() == self.values.max()) and float(self.values[0]) in (0.0, 1.0)
 
     def drawn(self, seed: int, share: bool = False, draws: int = DRAWS) -> np.ndarray:
-        """Return the mean of each of `draws` resamples of the units; 2**22 numbers are in memory at a time.
+        """Return the mean of each of `draws` resamples of the units, computed with 2**22 numbers at a time in memory.
 
-        If `share` is True and all values are 0 or all are 1, the means are drawn from a Beta distribution instead,
-        whose outer quantile is the end of the exact interval.
+        If `share` is True and all values are 0 or all are 1, resamples would all have the same mean. The means are then
+        drawn from a Beta distribution whose quantiles are the ends of the exact interval.
         """
         n, random = len(self.counts), np.random.default_rng(seed)
         if share and self.is_extreme:
@@ -176,7 +176,8 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
     known = drawn[~np.isnan(drawn)]
     if not len(known):
         return float("nan"), float("nan")
-    # If a ratio is infinite, the ends are observed values: one cannot interpolate between infinity and a number.
+    # If some resampled ratios are infinite, the quantiles are not interpolated: a mean of infinity and a number is
+    # useless.
     low, high = np.quantile(known, (tail, 1 - tail), method="inverted_cdf" if np.isinf(known).any() else "linear")
     return float(low), float(high)
 

@@ -103,10 +103,11 @@ class Exhibit:
     unbroken: tuple[str, ...] = ()
 
     def by_unit(self) -> list[list[str]]:
-        """Split the columns into tables with one unit each, as a page shows them.
+        """Split the columns into groups with one unit each; a page shows each group as a separate table.
 
         Returns:
-            For each table, its columns (without suffix): those that identify a row, then those of the unit.
+            For each group, the names of its columns (without suffix): those that identify a row, then those of the
+            unit.
         """
         names = self.table.column_names
         shown = [n for n in names if not (n.endswith(SUFFIXES) and n.rsplit("_", 1)[0] in names)]
@@ -131,9 +132,10 @@ class Reference:
         label: the name in the legend, with the paper's model.
         low: the values, or the lower ends of a band; empty for a range of the x axis.
         high: the upper ends of a band; empty for a line.
-        at: the position of each value on the x axis, from 0 for the first x value to 1 for the last (the paper's models
-            have different numbers of layers); for a range of the x axis, its two ends; empty for a horizontal line.
-        series: the index in `Figure.y` of the column that this is the published value of; -1 if it is of none.
+        at: the position of each value on the x axis as a fraction, 0 for the first x value and 1 for the last, because
+            the paper's models have other numbers of layers; for a range of the x axis, its two ends; empty for a
+            horizontal line.
+        series: the index in `Figure.y` of the column that measures the same quantity; -1 if no column does.
     """
 
     label: str
@@ -145,7 +147,7 @@ class Reference:
     def __post_init__(self) -> None:
         whole = len(self.at) == 2 if not self.low else len(self.low) == max(len(self.at), 1)
         if not whole or (self.high and len(self.high) != len(self.low)):
-            raise InvalidInput(f"reference {self.label!r}", why="it needs one value and one interval for each place")
+            raise InvalidInput(f"reference {self.label!r}", why="low and high need one value for each position in at")
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Figure:
         labels: names of these columns in the legend.
         x_label: title of the x axis.
         y_label: title of the y axis.
-        percent: True if the y axis is a share, to be shown in percent.
+        percent: True if the y values are shares, to be shown in percent.
         rows: for "heat", column for the y axis.
         logarithmic: True for a logarithmic y axis.
         y_range: ends of the y axis, or of the colour scale in "heat"; chosen from the data when None.
@@ -411,7 +413,7 @@ QUANTILES = ("q05", "q25", "q50", "q75", "q95")
 
 
 def summary_line(findings: Sequence[Finding]) -> str:
-    """Return a sentence with the number of findings of each verdict, and of those that random weights pass too."""
+    """Return a sentence with the number of findings by verdict, and the number that random weights pass too."""
     published, extended = ([f for f in findings if f.extension is extension] for extension in (False, True))
     line = f"{_counted(published, 'published findings')}."
     if extended:

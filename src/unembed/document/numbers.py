@@ -47,9 +47,9 @@ def format_number(value: int | float | str | None, *, percent: bool = False, dec
 def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | None:
     """Return the number of decimals for a column of numbers, at most four.
 
-    It gives the largest number three significant digits and the median two. For percentages it is 1, more if the median
-    needs it, or 0 if all are whole. None if each number should be formatted by itself: there are no floats, or all are
-    tiny or huge.
+    The largest number gets at least three significant digits and the median two. Percentages get 1 decimal, more if the
+    median needs it, or 0 if all are whole. None if there are no floats, or all are tiny or huge: then each number is
+    formatted by itself.
     """
     sizes = sorted(abs(v) * (100 if percent else 1) for v in values if isinstance(v, float) and math.isfinite(v) and v)
     if not sizes or sizes[-1] < 1e-3 or sizes[-1] >= 1e7:

@@ -136,7 +136,7 @@ class Canvas:
         self.top += (row + 1) * height + 4
 
     def drawn(self, *, standalone: bool) -> str:
-        """Return the figure as SVG text; `standalone` includes the style sheet, for a separate file."""
+        """Return the figure as SVG text; `standalone` adds the style sheet, which a separate file needs."""
         style = f"<style>{STYLE}</style>" if standalone else ""
         xmlns = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
         return (

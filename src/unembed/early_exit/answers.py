@@ -22,7 +22,7 @@ _LAB = Screen("labs/early-exit")
 
 
 def read_threshold(text: str) -> str | float:
-    """Read a threshold: a number, "precision" or "f1".
+    """Parse a threshold: a number, "precision" or "f1".
 
     Raises:
         InvalidInput: the text is another word.
@@ -31,7 +31,7 @@ def read_threshold(text: str) -> str | float:
 
 
 def read_decision(text: str) -> str | float:
-    """Read the time of a decision as a fraction of a block's time, or the word "measured".
+    """Parse the option for the time of an exit decision: a fraction of a block's time, or the word "measured".
 
     Raises:
         InvalidInput: the text is neither.
@@ -52,7 +52,7 @@ def fit_answer(
     out: Annotated[Path, OUT],
     method: Annotated[
         Literal["sub_updates", "representation", "update", "both", "margin", "entropy", "agreement"],
-        Option("Method, as described above."),
+        Option("Method that decides when a token exits, as described above."),
     ] = "sub_updates",
     corpus: Corpus = None,
     examples: Examples = 5000,
@@ -169,7 +169,7 @@ def _of_examples(progress: Progress) -> Any:
 
 
 def _with_units(table: Table, n_layers: int) -> Table:
-    """Add the unit of every number to the name of its column."""
+    """Rename the columns: the new names are in words, and give the unit of every number."""
     names = {
         "accuracy": "tokens as the full model's, %",
         "disagreement": "tokens changed, %",

@@ -1,8 +1,8 @@
 """Baselines for the sub-updates rule: classifiers on the stream, and the model's own confidence.
 
-Each gives a score for every layer; a token exits where the score is above a threshold. Source: Geva et al. 2022,
-section 6.2 (logistic regression on the representation, the FFN's update, and their sum); Schuster et al. 2022 for the
-other three.
+Each gives a score for every layer; a token exits at the first layer where the score is above a threshold. Source: Geva
+et al. 2022, section 6.2 (logistic regression on the representation, the FFN's update, or their sum); Schuster et al.
+2022 for the three measures of confidence.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Classifier:
     ) -> Classifier:
         """Fit one classifier for each layer.
 
-        The paper's settings are `PAPER_PROTOCOL`. The default is a part of them that takes seconds. Classes are
-        weighted by frequency and features standardised, as in the paper. The solver supports l1, which the released
-        code's did not.
+        The paper's settings are `PAPER_PROTOCOL`; the default tries fewer of them and takes seconds. Classes are
+        weighted by frequency and features standardised, as in the paper. The solver supports l1, unlike that of the
+        paper's released code.
 
         Args:
             found: the examples to fit to.
@@ -82,7 +82,8 @@ class Classifier:
             mean, scale = x.mean(0), x.std(0)
             scale[scale == 0] = 1.0
             if min(int(y.sum()), int((~y).sum())) < folds:
-                # One class has too few examples to learn from, so the probability is constant, 0 or 1.
+                # One class has too few examples to learn from, so the classifier always predicts the other (probability
+                # 0 or 1).
                 weights.append(np.zeros(x.shape[1]))
                 biases.append(-np.inf if y.sum() < folds else np.inf)
                 continue
@@ -131,7 +132,8 @@ class Classifier:
 
 
 def _features(found: Examples, name: str) -> Float[Tensor, "example layer d_model"]:
-    # "both" is the sum of the two features, as in the paper. The released code uses "representation" again by mistake.
+    # "both" is the sum of the two features, as in the paper. By mistake, the released code uses "representation" for
+    # it.
     return {"representation": found.before, "update": found.update}.get(name, found.before + found.update)
 
 
@@ -153,7 +155,7 @@ class Confidence:
 
         Args:
             name: "margin" (probability of the top token minus that of the second), "entropy" (the negative entropy) or
-                "agreement" (for how many layers in a row the top token has been the same).
+                "agreement" (number of consecutive layers, up to this one, with the same top token).
         """
         self.name = name
         self._last: tuple[int, int] = (-1, 0)

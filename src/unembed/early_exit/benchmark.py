@@ -70,7 +70,7 @@ def compare_reading(
 ) -> Table:
     """Compare single-token forward passes over given texts, with early exit and in full.
 
-    The text is the same for both. In generation, a rule may exit more or less often on the text that it writes itself.
+    Both read the same text. In generation, a rule continues its own text, on which it may exit more or less often.
 
     Args:
         texts: the texts; those of a single token are left out.
@@ -115,7 +115,7 @@ class _Spent:
 
 @dataclass(frozen=True)
 class _Written(_Spent):
-    """The tokens of a prompt and its continuation, and the index of the first new token."""
+    """A prompt and its generated continuation as tokens, and the index of the first new token."""
 
     ids: Tensor
     start: int
@@ -123,7 +123,7 @@ class _Written(_Spent):
 
 @dataclass(frozen=True)
 class _Read(_Spent):
-    """The logits of a given text, from single-token forward passes."""
+    """The logits at each position of a given text, from single-token forward passes."""
 
     logits: Float[Tensor, "pos d_vocab"]
     """After every token but the first."""
@@ -131,17 +131,17 @@ class _Read(_Spent):
 
 @dataclass
 class _Tally:
-    """Times, layers and quality of full and early-exit passes, summed over texts."""
+    """Times, exit layers and losses of full and early-exit passes, summed over texts."""
 
     rule: ExitRule
     exits: list[int] = field(default_factory=list)
     """The last block computed for each token."""
     agreed: list[bool] = field(default_factory=list)
     found: dict[str, list[tuple[_Spent, float, int]]] = field(default_factory=lambda: {"full": [], "early": []})
-    """Time spent on each text, its surprise in nats, and over how many tokens."""
+    """For each text: the time spent, its loss in nats, and its number of tokens."""
 
     def add(self, way: str, spent: _Spent, loss: float, tokens: int) -> None:
-        """Add the time and loss of one text; `way` is "full" or "early"."""
+        """Add one text's time, its loss in nats and its number of tokens; `way` is "full" or "early"."""
         self.found[way].append((spent, loss, tokens))
 
     def columns(self) -> dict[str, list[Any]]:

@@ -1,4 +1,7 @@
-"""Choose a threshold by conformal risk control on generated text: it bounds the disagreement with the full model."""
+"""Choose an exit threshold by conformal risk control on generated text.
+
+It bounds the expected share of generated tokens that the full model would not have chosen.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def generation_threshold(
 
 
 def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
-    """Return whether the full model would choose each token from `start` on, and their total surprisal in nats."""
+    """Return, for each token from `start` on, whether the full model would choose it; and their surprisal in nats."""
     with lm.lock:  # the hooks of another thread would take this pass for theirs
         logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")

@@ -47,7 +47,7 @@ class _IgnoredScore:
 
 @dataclass(frozen=True, eq=False)
 class _NeverExits:
-    """A rule that never exits; where its threshold is not infinite, it still computes the score."""
+    """A rule that never exits, but computes the score at each layer whose threshold is not infinite."""
 
     lm: Decoder
     score: Score

@@ -1,8 +1,8 @@
 """Collect training examples for early exit: one random prefix of each sentence.
 
-An example has the activations of the prefix's last position after every layer, and the predictions there: by the
-model's fitted lens (basis "jacobian"), or by the logit lens as in the paper (basis "final": the model's final norm and
-unembedding). Its saturation layer is the first layer from which the top token is always the model's final prediction.
+An example has the activations of the prefix's last position after every layer, and the prediction after every layer: by
+the model's fitted lens (basis "jacobian"), or by the logit lens as in the paper (basis "final": the model's final norm
+and unembedding). Its saturation layer is the first layer from which on the top token is the model's final prediction.
 
 Source: Geva et al. 2022, section 6.2 (one random prefix of each of 10,000 sentences).
 """
@@ -40,7 +40,7 @@ BASES: tuple[Basis, ...] = ("final", "jacobian")
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Activations and predictions of text positions after every layer. All tensors are on the CPU."""
+    """Activations and predictions at text positions, after every layer. All tensors are on the CPU."""
 
     dominant: Int[Tensor, "example layer k"]
     """Memories with the largest |m| |v|, largest first."""
@@ -69,12 +69,12 @@ class Examples:
 
     @property
     def saturation(self) -> Int[Tensor, " example"]:
-        """The first layer from which the top token is always the final prediction."""
+        """The first layer from which on the top token is the final prediction."""
         return _saturation(self.top)
 
     @property
     def logit_lens_saturation(self) -> Int[Tensor, " example"]:
-        """The saturation layer by the logit lens, whatever the basis."""
+        """The saturation layer if predictions are by the logit lens, for either basis."""
         return _saturation(self.top if self.logit_lens_top is None else self.logit_lens_top)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
@@ -92,7 +92,7 @@ def _saturation(top: Int[Tensor, "example layer"]) -> Int[Tensor, " example"]:
 def confidence(
     logits: Float[Tensor, "*pos d_vocab"],
 ) -> tuple[Int[Tensor, "*pos"], Float[Tensor, "*pos"], Float[Tensor, "*pos"]]:
-    """Return the most probable token, the margin of its probability over the second, and the entropy in nats."""
+    """Return the most probable token, its probability minus that of the second, and the entropy in nats."""
     log_p = logits.float().log_softmax(-1)
     p = log_p.exp()
     best = log_p.topk(2, dim=-1)
@@ -115,11 +115,11 @@ def examples(
 ) -> Examples:
     """Draw one random prefix from each of n random sentences, and record its last position after every layer.
 
-    A prefix ends at a random token of the sentence, except the last one, as in the released code for GPT-2.
+    A prefix ends at a random token of the sentence other than the last, as in the released code for GPT-2.
 
     Args:
         corpus: what `unembed.corpus.open_corpus` takes.
-        n: number of sentences; all if the corpus has fewer.
+        n: number of sentences; if the corpus has fewer, all are used.
         seed: the seed of the choice of sentences and positions.
         basis: "final" or "jacobian"; by default "jacobian" if the model has a fitted lens.
         tokens_per_batch: number of tokens in a batch, with padding.
@@ -157,7 +157,7 @@ def examples(
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
-    """Join the examples of several parts."""
+    """Concatenate examples that were recorded separately."""
     tensors = [part._tensors() for part in parts]
     return replace(parts[0], **{name: torch.cat([one[name] for one in tensors]) for name in tensors[0]})
 
@@ -216,10 +216,10 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor], basis: Basis |
 
 
 def exit_basis(lm: Decoder, basis: Basis | None) -> Basis:
-    """Return the basis, or the default of the model for None.
+    """Return `basis`, or if it is None the model's default: "jacobian" with a fitted lens, else "final".
 
     Raises:
-        InvalidInput: the basis is no distribution over tokens; or it is "jacobian", and the model has no lens.
+        InvalidInput: the basis is "raw" or "frozen"; or it is "jacobian", and the model has no lens.
     """
     chosen = basis_or_default(lm, basis, "final")
     one_of("basis", chosen, BASES)
@@ -229,7 +229,10 @@ def exit_basis(lm: Decoder, basis: Basis | None) -> Basis:
 
 
 def readable(lm: Decoder, stream: Float[Tensor, "*pos d_model"], layer: int, basis: Basis) -> Tensor:
-    """Return resid_post of a layer as the final norm and the unembedding read it: mapped by the lens for "jacobian"."""
+    """Return a layer's resid_post as input for the final norm and the unembedding.
+
+    The lens maps it if the basis is "jacobian"; for "final" it is unchanged.
+    """
     if basis == "final" or layer == lm.n_layers - 1:
         return stream
     return fitted_lens(lm).carried(stream, layer).to(stream.dtype)
@@ -241,10 +244,10 @@ def before_point(lm: Decoder, layer: int) -> str:
 
 
 def saturation_table(lm: Decoder, found: Examples) -> Table:
-    """Return a table of the examples, in per cent, by saturation layer. Source: Geva et al. 2022, Tables 9 and 10.
+    """Return a table with the number and percentage of examples by saturation layer.
 
     Columns `examples` and `share` are by the logit lens, as in the paper; if the basis is "jacobian", `lens_examples`
-    and `lens_share` are by the fitted lens.
+    and `lens_share` are by the fitted lens. Source: Geva et al. 2022, Tables 9 and 10.
     """
     columns: dict[str, list[Any]] = {"layer": list(range(found.n_layers))}
     columns |= _shares(found.logit_lens_saturation, found.n_layers)

@@ -74,11 +74,11 @@ def fit(
         n: number of examples to draw from a corpus.
         seed: the seed of the random choice of examples and of their split.
         calibration_share: share of the examples that are used for choosing thresholds, not for fitting.
-        threshold: one number for all layers; or "precision" (0.75, as in the released code) or "f1" (as in the paper),
-            which choose one for each layer. Default: 0 for sub_updates, as in the paper; "precision" for classifiers;
-            for confidence, one threshold by risk control with a disagreement of 0.05.
+        threshold: one number for all layers; or the criterion by which each layer's threshold is chosen, "precision"
+            (0.75, as in the released code) or "f1" (as in the paper). Default: 0 for sub_updates, as in the paper;
+            "precision" for classifiers; for confidence, one threshold by risk control with a disagreement of 0.05.
         disagreement: choose one threshold by risk control instead, so that the expected share of tokens that differ
-            from the full model's is at most this.
+            from the full model's is at most this number.
         decision: the time of one decision, as a fraction of a block's time, or "measured" to measure it. Decisions are
             then made only after layers where exits save more than that (`ExitRule.at_profitable_layers`).
         progress: called with the number of examples done and their total.
@@ -132,7 +132,7 @@ def _with_thresholds(
 
 
 def split(found: Examples, seed: int, shares: Sequence[float]) -> list[Examples]:
-    """Shuffle the examples and split them into parts of these shares."""
+    """Shuffle the examples and split them into parts of the given shares."""
     order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
     bounds = [round(len(found) * sum(shares[:k])) for k in range(len(shares))] + [len(found)]
     return [found[order[a:b]] for a, b in pairwise(bounds)]

@@ -42,7 +42,7 @@ class Generated(Displayed):
 
     @property
     def saved_layers(self) -> float:
-        """The number of blocks that were skipped, on average over tokens."""
+        """The number of blocks that were skipped, averaged over tokens."""
         return sum(self.n_layers - 1 - n for n in self.layers) / max(len(self.layers), 1)
 
 

@@ -1,15 +1,15 @@
 """Forward passes with early exit: once a token exits, the remaining blocks are not computed for it.
 
 A forward pass over several tokens (the prompt) is computed in full. In a single-token pass, the rule decides after each
-block. On exit, the stream goes to the model's final norm and unembedding: unchanged if the rule's basis is "final",
-mapped by the fitted lens if it is "jacobian".
+block. On exit, the residual stream goes to the model's final norm and unembedding: unchanged if the rule's basis is
+"final", mapped by the fitted lens if it is "jacobian".
 
-Later tokens attend to the keys and values of a skipped block, too. They are computed from the stream at the exit, with
+Later tokens attend to the keys and values of a skipped block, too. These are computed from the stream at the exit, with
 the block's norm and projections; the rest of the block, such as its FFN, is not computed ("state copying", Elbayad et
-al. 2020; Schuster et al. 2022, section 3). They are needed only when a later token reaches this block. Until then, the
-skipped positions are pending. Then they are computed as additional rows in the later token's pass through attention,
-which costs little: the time of a single-token pass is that of reading weights and launching kernels, which is the same
-for several rows.
+al. 2020; Schuster et al. 2022, section 3). They are needed only when a later token reaches the block. Until then, the
+skipped positions are pending. When it does, they are added as rows to the input of the block's attention. This costs
+little: a single-token pass takes the time of reading weights and launching kernels, which hardly depends on the number
+of rows.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from unembed.stream.hooks import Callback, attach_hooks, forward_replaced
 def skip_layers(rule: Exit) -> Iterator[list[int]]:
     """A context manager: within it, single-token forward passes of `lm.hf` exit early where the rule decides so.
 
-    Only batches of one row with a KV cache are supported. At the end of the context, the cache has the keys and values
-    of all positions. The context manager yields a list to which the last computed block of each token is appended.
+    Only batches of one row with a KV cache are supported. On exit from the context, the cache has the keys and values
+    of all positions. The context manager yields a list; for each token, the number of the last computed block is
+    appended to it.
     """
     lm = require_exit(rule).lm
     state = _Pass(rule)
-    # Layers for which it has been checked that their attention writes to the cache.
+    # The layers whose attention is known to write to the cache, because a check succeeded.
     stores_to_cache: set[int] = lm.once((__name__, "stores to cache"), set[int])
     taps: dict[tuple[str, int], Callback] = {}
 
@@ -68,12 +69,12 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
 
 
 def _rows_can_join(lm: Decoder) -> bool:
-    """Return whether the model's attention accepts an explicit mask, which passes with pending rows need."""
+    """Return whether the model's attention accepts an explicit mask, which is needed to add pending rows to a pass."""
     return getattr(lm.hf.config, "_attn_implementation", None) in ("eager", "sdpa")
 
 
 class _Block:
-    """A block, and the inputs of positions that skipped it and whose keys and values are not in the cache yet."""
+    """A block, and its inputs at pending positions, whose keys and values are not in the cache yet."""
 
     def __init__(self, block: Block, layer: int, stores_to_cache: set[int]) -> None:
         self.real, self.layer, self.stores_to_cache = block.module.forward, layer, stores_to_cache
@@ -85,11 +86,11 @@ class _Block:
         return args[0] if args else kwargs[self.names[0]]
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return all arguments of the block's forward by name."""
+        """Return the positional and keyword arguments of the block's forward as one dict by name."""
         return {**dict(zip(self.names, args, strict=False)), **kwargs} if args else kwargs
 
     def add_pending(self, inputs: dict[str, Any], cache_name: str) -> None:
-        """Store a position's inputs, but not the cache, so that the cache can be freed."""
+        """Store the block's inputs at a position, except the cache, so that the cache can be freed."""
         self.pending.append({name: v for name, v in inputs.items() if name != cache_name})
 
     def fill(self, cache: Any, cache_name: str) -> None:
@@ -122,7 +123,7 @@ class _Block:
 
 
 def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..., Any]:
-    """Return a forward for attention that also computes pending positions, as rows before the current token.
+    """Return a forward for attention that also computes the pending positions, as rows before the current token.
 
     Only the keys and values of these rows are used. Their outputs are discarded, so they need no causal mask.
     """
@@ -154,7 +155,7 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
 
 
 def _is_position(name: str) -> bool:
-    """Return whether an argument of this name has a row for each position."""
+    """Return whether an argument of this name has an entry for each token position."""
     return name in ("position_ids", "cache_position") or name.startswith("position_embeddings")
 
 
@@ -163,7 +164,7 @@ class _Stored(Exception):
 
 
 def _concatenated(parts: list[Any]) -> Any:
-    """Concatenate the inputs of several positions, which may be tensors or tuples of tensors, along positions."""
+    """Concatenate tensors, or tuples of tensors, of several positions along the position axis."""
     if isinstance(parts[0], Tensor):
         return torch.cat(parts, dim=min(1, parts[0].dim() - 1))
     return type(parts[0])(_concatenated(list(p)) for p in zip(*parts, strict=True)) if parts[0] is not None else None
@@ -220,17 +221,17 @@ class _Pass:
         self.is_prompt = hidden.shape[1] > 1 or before == 0
 
     def skip(self, block: _Block, inputs: dict[str, Any]) -> None:
-        """Skip a block: its key and value stay pending.
+        """Skip a block for the current token: the position becomes pending.
 
-        They are computed at once if the cache layer must be complete, and for the first token that skips the block, to
-        check that the block writes to the cache.
+        Its key and value are computed at once if masks depend on the length of this cache layer, or if it is the first
+        position that skips the block, to check that the block writes to the cache.
         """
         block.add_pending(inputs, self.cache_name)
         if block.layer not in block.stores_to_cache or block.layer in self._at_once:
             block.fill(self.cache, self.cache_name)
 
     def may_join(self, block: _Block) -> bool:
-        """Return whether pending rows can be computed with the token's row, which a sliding-window cache forbids."""
+        """Return whether the block's pending rows can be added to the current pass; not with a sliding-window cache."""
         return self._joins and not getattr(self.cache.layers[block.layer], "is_sliding", True)
 
     def decide(self, layer: int, hidden: Tensor) -> None:
@@ -246,7 +247,7 @@ class _Pass:
 
     @torch.no_grad()
     def readable(self, hidden: Tensor, layer: int) -> Tensor:
-        """Return a layer's stream as the final norm and the unembedding read it."""
+        """Return a layer's residual stream as input for the final norm and the unembedding; see `readable`."""
         return readable(self.lm, hidden, layer, self.basis)
 
     @torch.no_grad()
@@ -264,7 +265,10 @@ def _cache_name(inputs: dict[str, Any]) -> str | None:
 
 
 def _complete_layers(cache: Any, n_layers: int) -> set[int]:
-    """Return cache layers that must never have pending positions: masks use the length of the first of each type."""
+    """Return the cache layers that must never have pending positions: the first of each type.
+
+    The model makes its masks from the length of these layers.
+    """
     layers = getattr(cache, "layers", None)
     if layers is None:
         return set(range(n_layers))
@@ -275,7 +279,10 @@ def _complete_layers(cache: Any, n_layers: int) -> set[int]:
 
 
 def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
-    """Return a forward for the block that decides after it, and that returns its input if the token has exited."""
+    """Return a new forward for a block.
+
+    It runs the block and lets the rule decide whether the token exits; after an exit it returns its input unchanged.
+    """
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if block.layer == 0:

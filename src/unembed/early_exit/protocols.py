@@ -33,7 +33,7 @@ class Score(Protocol):
         ...
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Return whether the current token's score is above a threshold; this can be faster than computing it."""
+        """Return whether the current token's score is above a threshold; may be faster than computing the score."""
         ...
 
     def state(self) -> dict[str, Any]:

@@ -47,9 +47,9 @@ def table_6(
     """Tabulate accuracy and saved layers of every rule: mean and population standard deviation over seeds.
 
     Each seed splits the examples 80/10/10 into training, choice of thresholds, and test. Classifiers are fitted as in
-    the paper unless `sweep` says otherwise. Thresholds of confidence come from risk control at `level`. Sub-updates
-    need none, and are trained on 80 instead of 90 per cent so that all rules use the same examples. "oracle" exits at
-    the saturation layer.
+    the paper unless `sweep` says otherwise. Confidence thresholds are chosen by risk control at `level`. The
+    sub-updates rule needs no threshold, but is also trained on 80 per cent (the paper: 90), so that all rules use the
+    same examples. "oracle" exits at the saturation layer.
 
     Args:
         found: the examples.
@@ -106,7 +106,7 @@ def _exits(
     threshold: Threshold,
     sweep: dict[str, Any],
 ) -> np.ndarray:
-    """Return the layer after which each example of the last part exits."""
+    """Return the layer after which each test example, those of the last part, exits."""
     train, calibration_set, test = parts
     n = lm.n_layers - 1
     if method == "oracle":

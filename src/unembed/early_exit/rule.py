@@ -109,14 +109,14 @@ class ExitRule:
         return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
     def at_profitable_layers(self, found: Examples, decision: float) -> ExitRule:
-        """Return a rule that decides only after layers where exits save more time than decisions take.
+        """Return a rule that decides only after layers where exits save more time than the decisions take.
 
         Args:
             found: examples that were not used for fitting.
             decision: the time of one decision, as a fraction of a block's time; `decision_cost` measures it.
 
         Raises:
-            InvalidInput: the cost is negative.
+            InvalidInput: the time is negative.
         """
         if not decision >= 0:
             raise InvalidInput(f"a decision that costs {decision:g} blocks", why="it must not be negative")

@@ -32,7 +32,7 @@ CLUSTERS = 200
 
 
 class _Layer:
-    """An index from clusters to the training examples that saturate at a layer or later.
+    """For one layer, the training examples that saturate at it or later, indexed by the keys (clusters) in their lists.
 
     Examples are sorted by saturation layer. Those whose list contains key c are `lists[bounds[c]:bounds[c + 1]]`.
     """
@@ -51,16 +51,16 @@ class _Layer:
         by_key = np.argsort(flat, kind="stable")
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
-        # The number of times that each key occurs in each group of examples is all that mean similarities need.
+        # Mean similarities need only the number of times that each key occurs in each group of examples.
         occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row is for positions without a key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
         np.add.at(occurs, (flat, group_of[examples]), 1)
         self.occurs = occurs
 
     def score(self, keys: np.ndarray) -> float:
-        """Return how much more similar the list is to S than to the most similar N_x; the token exits if positive.
+        """Return how much more similar a list is to S than to the most similar N_x; if positive, the token exits.
 
-        It is the smaller of two differences: of the largest and of the mean similarities.
+        It is the smaller of two differences: that of the largest similarities, and that of the mean similarities.
         """
         if not self.has_own:
             return -np.inf
@@ -75,8 +75,8 @@ class _Layer:
     def is_above(self, threshold: float, keys: Int[np.ndarray, " position"]) -> bool:
         """Return whether the score is above a threshold.
 
-        The difference of mean similarities is an upper bound of the score and fast to compute, so it is tried first; it
-        rejects most tokens.
+        The score is at most the difference of the mean similarities, which is fast to compute. So this is compared with
+        the threshold first, and most tokens need no further computation.
         """
         if self.has_own and len(self.starts) > 1:
             own, *others = (self.occurs.take(keys, axis=0).sum(axis=0) / self.sizes).tolist()
@@ -123,7 +123,11 @@ class SubUpdates:
         return cls(labels, found.dominant.numpy(), found.saturation.numpy(), similarity)
 
     def _keys(self, layer: int, dominant: np.ndarray) -> np.ndarray:
-        """Return what is compared, as numbers: (position, cluster) pairs, or each cluster once, padded with -1."""
+        """Return the keys of the dominant memories, which are compared between examples.
+
+        For "ordered", a key encodes (position in the list, cluster). For "set", it is the cluster, and repetitions are
+        -1.
+        """
         clusters = self.labels[layer].take(dominant)
         if self.similarity == "ordered":
             return clusters + self._offsets
@@ -166,12 +170,13 @@ class SubUpdates:
 
 
 def value_clusters(lm: Decoder, n_clusters: int = CLUSTERS) -> Int[np.ndarray, "layer d_mlp"]:
-    """Return the cluster of every value vector, by layer and index; layers with fewer of them are padded with -1.
+    """Return the cluster of every value vector, by layer and index; rows of narrower layers are padded with -1.
 
-    The sign of a gated memory's value is a convention; here each such value points along its gate.
+    The sign of a gated memory's value vector is a convention; here each is given the sign with which it points along
+    the memory's gate vector.
 
     Raises:
-        OutOfRange: more clusters than values.
+        OutOfRange: there are fewer value vectors than clusters.
         Unsupported: the model has no memories.
     """
     signs = [signs_by_weights(lm, n) for n in range(lm.n_layers)] if any(map(lm.is_signed, lm.memory_layers)) else None

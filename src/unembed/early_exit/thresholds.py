@@ -2,8 +2,8 @@
 
 Conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1) bounds disagreement: for examples
 exchangeable with the calibration set, the expected share of tokens that differ from the full model's is at most a given
-level. The theorem needs a loss that does not rise with the threshold. Disagreement may rise, so the loss used is the
-largest disagreement at this threshold or any higher one.
+level. The theorem needs a loss that does not rise with the threshold. Disagreement may rise, so the loss of a threshold
+is the largest disagreement at it or at any higher one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def exit_layers(
 
 
 def agrees(top: Int[np.ndarray, "example layers"], layer: Int[np.ndarray, " example"]) -> Bool[np.ndarray, " example"]:
-    """Return for each example whether the top token at its exit layer is the model's prediction."""
+    """Return, for each example, whether the top token at its exit layer is the model's final prediction."""
     return top[np.arange(len(top)), layer] == top[:, -1]
 
 
@@ -82,8 +82,8 @@ def by_precision(
 ) -> Float[np.ndarray, " layer"]:
     """Return for each layer the lowest threshold at which exits have this precision, as in the released code.
 
-    The precision is the share of examples with a score above the threshold that saturate at this layer. If no threshold
-    reaches it, return infinity.
+    The precision is the share of the examples with a score above the threshold that saturate at this layer. The
+    threshold is infinity if none reaches the precision.
     """
     return np.array([_precision(s, saturation == n, precision) for n, s in enumerate(scores.T)])
 
@@ -97,7 +97,7 @@ def _precision(scores: np.ndarray, own: np.ndarray, precision: float) -> float:
 def by_f1(
     scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"]
 ) -> Float[np.ndarray, " layer"]:
-    """Return for each layer the threshold with the largest F1 for saturation at this layer, as in the paper's text."""
+    """Return for each layer the threshold with the largest F1 for saturation at this layer (the paper's text)."""
     found = []
     for layer, column in enumerate(scores.T):
         own = saturation == layer
@@ -109,7 +109,10 @@ def by_f1(
 
 
 def _curve(scores: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct scores in rising order, and the numbers of `own` and of all examples at or above each."""
+    """Return the distinct scores in rising order, and how many examples have at least each score.
+
+    The second result counts only the examples where `own` is True, the third counts all.
+    """
     order = np.argsort(scores, kind="stable")
     thresholds, first = np.unique(scores[order], return_index=True)
     above = np.cumsum(own[order][::-1])[::-1]

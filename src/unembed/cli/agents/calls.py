@@ -37,7 +37,7 @@ _END_OF_SENTENCE = re.compile(r"\s*\n\s*")
 
 @dataclass(frozen=True, kw_only=True)
 class OpenModel(Opening):
-    """Model options (`Opening`) that return a model which is already loaded."""
+    """Model options (`Opening`) whose `open` returns a model that is already loaded."""
 
     lm: LanguageModel | None = None
 
@@ -53,7 +53,7 @@ class OpenModel(Opening):
 
 @dataclass(frozen=True, kw_only=True)
 class Collected(Output):
-    """Output options (`Output`) that collect the reports in a list; they are not printed."""
+    """Output options (`Output`) that store the reports in a list instead of printing them."""
 
     plain: bool = True
     reports: list[Report] = field(default_factory=list[Any])
@@ -197,7 +197,7 @@ class Calls:
         return f"{printed.getvalue().strip()}\n", pictures_of(output.reports)
 
     def _model(self, name: str) -> LanguageModel:
-        """Return the model of this name; if another one is loaded, it is replaced."""
+        """Return the model with this name. A loaded model with another name is replaced."""
         if self._open is None or self._open[0] != name:
             self._open = None
             with contextlib.redirect_stdout(sys.stderr):
@@ -240,7 +240,7 @@ class Calls:
 
 
 def answer(calls: Calls, name: str, arguments: Mapping[str, Any], under_way: UnderWay | None = None) -> Answer:
-    """Run a call and return its answer; an exception becomes an answer with a one-line error message."""
+    """Run a call and return its answer. If the call raises an exception, the answer is a one-line error message."""
     try:
         if name == "more":
             return Answer(calls.more(str(arguments.get("handle", "")), _page_number(arguments.get("page", 2))))

@@ -93,7 +93,7 @@ def tools() -> dict[str, Tool]:
 
 
 def _tool(command: Command) -> Tool | None:
-    """Return the tool of a command; None if the command is no analysis, or has a required path."""
+    """Return the tool of a command; None if the command is not an analysis, or requires a path."""
     slots = command.slots
     takes_index = "folder" in slots
     if not any(isinstance(slot, Output) for slot in slots.values()):
@@ -121,7 +121,7 @@ def _is_for_a_client(one: Parameter) -> bool:
 
 
 def _name(one: Parameter) -> str:
-    """Return the name of a tool's argument: the option's name; the option `prompts` becomes a single `prompt`."""
+    """Return the name of a tool's argument: the option's name, but `prompt` for `prompts`, because a tool takes one."""
     return "prompt" if one.name == "prompts" else (one.option.name or one.name).strip("_").replace("-", "_")
 
 

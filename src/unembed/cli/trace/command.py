@@ -112,7 +112,7 @@ def trace(
 
 
 def _of_tokens(lm: LanguageModel, piece: Piece) -> Tracing:
-    """Return a function that traces the tokens of `piece` in place of the prompt that it is given."""
+    """Return a function that takes a prompt, but traces the tokens of `piece` in its place."""
 
     def tracing(prompt: str, /, *, edits: Sequence[Edit]) -> Trace:
         assert piece.tokens is not None

@@ -31,7 +31,7 @@ class Fold:
 
     @property
     def numbers(self) -> str:
-        """The first and the last layer, in the form 0–22."""
+        """The first and the last layer, such as 0–22."""
         return f"{self.layers[0].layer}–{self.layers[-1].layer}"
 
 
@@ -65,7 +65,10 @@ def _folded(layers: Sequence[LayerView], beyond: int) -> list[LayerView | Fold]:
 
 
 def _quiet(layer: LayerView, beyond: int) -> Literal["far"] | int | None:
-    """Return why a layer is unchanged: "far", or the id of the token that stays first; None if something changes."""
+    """Return why nothing changes in a layer: "far" if all ranks of the target exceed `beyond`, else the top token's id.
+
+    None if the top token changes, or the target's rank changes by a factor of 2 or more.
+    """
     ranks = [rank for rank in (layer.rank_before, layer.rank_middle, layer.rank_after) if rank is not None]
     if min(ranks) > beyond:
         return "far"

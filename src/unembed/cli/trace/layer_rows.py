@@ -85,7 +85,7 @@ def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, s
 
 
 def _ranks_of(row: LayerView | Fold, has_middle: bool) -> list[int | None]:
-    """Return the target's ranks before the row's layers, after attention (None for several layers), and after FFN."""
+    """Return the target's ranks before the row's layers, after attention (None for several layers), and after them."""
     if isinstance(row, Fold):
         return [row.layers[0].rank_before, *([None] if has_middle else []), row.layers[-1].rank_after]
     middle = [row.rank_before if row.rank_middle is None else row.rank_middle] if has_middle else []
@@ -112,7 +112,7 @@ def _signs(events: Sequence[EventView], target: int) -> Text:
 
 
 def _folds(view: TraceView, rows: Sequence[LayerView | Fold]) -> str:
-    """Return a sentence about the layers that were joined into one row: why they count as unchanged."""
+    """Return a sentence that explains which layers share a row, and why they count as unchanged."""
     told: list[str] = []
     target = token_text(view.target.token).plain
     for fold in (row for row in rows if isinstance(row, Fold)):
@@ -124,7 +124,7 @@ def _folds(view: TraceView, rows: Sequence[LayerView | Fold]) -> str:
 
 
 def _hidden(view: TraceView) -> str:
-    """Return a sentence about the number of tokens that the lists leave out."""
+    """Return a sentence with the number of tokens that are left out of the lists of top tokens."""
     if not view.hidden:
         return "Every token is listed." if view.show_unlearned else ""
     return f"{view.hidden:,} tokens are not listed (bytes, or never learned: --show-unlearned); ranks count them."

@@ -53,7 +53,7 @@ def deliver(
 
 
 def _readings(view: TraceView) -> list[dict[str, Any]]:
-    """Return a row for each listed token: its layer, position, rank, id, text and probability."""
+    """Return a dict for each listed token: its layer, position, rank, id, text and probability."""
     assert view.grid is not None
     return [
         {"layer": layer, "position": position, "rank": rank, **asdict(candidate)}

@@ -55,7 +55,7 @@ def draw_heads(view: TraceView, heads: HeadEffectsView, width: int, *, plain: bo
 
 
 def _reads(row: HeadEffectView) -> Text:
-    """List the source tokens of a head's effect, with the head's attention to each."""
+    """List the source tokens that contribute most to a head's effect, each with the head's attention to it."""
     shown = Text()
     least = _READ * max((abs(source.effect) for source in row.sources), default=0.0)
     for source in (one for one in row.sources if abs(one.effect) >= least):
@@ -132,7 +132,7 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
 
 
 def _apart(memories: MemoriesView) -> list[Text]:
-    """Return a line for the memories that are active on nearly every token, and one for the other memories."""
+    """Return a line about the memories that are active on nearly every token, and one about all unlisted ones."""
     lines: list[Text] = []
     if on := memories.always_on:
         lines.append(Text.assemble(("always on  ", "dim")))
@@ -147,20 +147,19 @@ def _apart(memories: MemoriesView) -> list[Text]:
 
 
 def _moved(row: HeadEffectView | SubUpdateView, lowers: bool, room: int) -> Text:
-    """List as many as fit of the tokens that a component raises, or lowers if its effect is negative."""
+    """List, as far as they fit, the tokens that a component raises, or those that it lowers if `lowers`."""
     if row.moved is None:
         return Text()
     return _listed(Text("↓" if lowers else "↑", style="dim"), row.moved.lowered if lowers else row.moved.raised, room)
 
 
 def _promoted(row: SubUpdateView, room: int) -> Text:
-    """List as many of a memory's tokens as fit: those that it promotes, or suppresses if its effect is negative."""
+    """List, as far as they fit, the tokens that a memory promotes, or suppresses if its effect is negative."""
     shown = Text("suppresses" if room >= _ROOM_FOR_WORDS else "↓", style="dim") if row.lowers else Text()
     return _listed(shown, row.suppressed if row.lowers else row.promoted, room)
 
 
 def _listed(shown: Text, tokens: Sequence[str], room: int) -> Text:
-    """Append as many tokens as fit."""
     for token in tokens:
         next_token = token_text(token)
         if shown and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:

@@ -145,13 +145,12 @@ def _findings(view: TraceView, plain: bool) -> list[RenderableType]:
         table.add_column(width=1)
     table.add_column()
     for one in view.findings:
-        # The sentence's tokens already have their invisible characters marked.
         table.add_row(*([] if plain else [Text("•", style=ACCENT)]), Text(one.sentence))
     return [table, Text()]
 
 
 def _events(view: TraceView, plain: bool) -> list[RenderableType]:
-    """List the events (saturation, elimination) as sentences, with the symbols of the table of layers."""
+    """Describe the events (saturation, elimination) in sentences, each with its symbol from the table of layers."""
     events = [event for layer in view.layers for event in layer.events]
     if not events:
         return []
