@@ -1,4 +1,4 @@
-"""Collect what pages and commands show of attention heads, as plain values."""
+"""Collect what pages and commands show of attention heads, as numbers, strings and lists of these."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ class HeadView:
 
 @dataclass(frozen=True)
 class PartnersView:
-    """The earlier heads whose output one head reads most; not in `HeadView`, since computing them takes all heads."""
+    """The earlier heads whose output one head reads most.
+
+    They are not in `HeadView`, because they are computed from the weights of all heads.
+    """
 
     schema: str
     model: str
@@ -133,7 +136,9 @@ def _roles(found: HeadScores) -> list[list[str | None]]:
 def head_view(
     circuits: Circuits, layer: int, head: int, source: str | int, destination: str | int, top: int
 ) -> HeadView:
-    """Describe one head for a source and a destination token; lists leave out unlearned tokens and bytes of characters.
+    """Describe one head for a source and a destination token.
+
+    Lists leave out tokens that the model never learned and tokens that are a part of a character.
 
     Raises:
         OutOfRange: there is no such head.

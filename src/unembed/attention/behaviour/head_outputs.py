@@ -1,4 +1,4 @@
-"""What each head of a layer adds to the stream at a position, and the tokens that it promotes.
+"""Describe what each head of a layer adds to the residual stream at a position, and the tokens that this promotes.
 
 Source: Elhage et al. 2021, "Attention Heads as Information Movement": heads are independent and their outputs add up.
 """
@@ -23,17 +23,17 @@ from unembed.stream.run import Run
 
 @dataclass(frozen=True)
 class HeadUpdate:
-    """The vector that one head adds to the stream at a position, and what it promotes."""
+    """The vector that one head adds to the residual stream at a position, and the tokens that it promotes."""
 
     layer: int
     index: int
     norm: float
-    """The length of that vector, in stream units."""
+    """The length of the vector, in stream units."""
     share: float
-    """Its length over the sum of the lengths of the layer's heads."""
+    """The length of the vector, divided by the sum of the lengths for all heads of the layer."""
     score: float | None
-    """What it adds to the chosen token's logit, or to the difference of two tokens' logits, with the final norm's scale
-    of the run; None if no token was chosen."""
+    """What the vector adds to the chosen token's logit, or to the difference of two tokens' logits, with the final
+    norm's scale of the run; None if no token was chosen."""
     top_tokens: list[str]
     """Tokens that the vector promotes most, in the basis "jacobian" if the model has a fitted lens, else in "raw"."""
     bottom_tokens: list[str]

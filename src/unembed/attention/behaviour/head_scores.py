@@ -1,4 +1,4 @@
-"""Score what each head attends to on repeated random tokens: the previous token, the earlier copy, or what followed it.
+"""Score where each head attends on repeated random tokens: previous token, earlier occurrence, or the token after it.
 
 Attention patterns are reduced to scores layer by layer while the model runs; none is stored.
 
@@ -161,9 +161,9 @@ def head_scores(
         tokens, _ = prepare(lm, tokens)
         length = tokens.shape[1] // 2
         if tokens.shape[1] % 2 or not torch.equal(tokens[:, :length], tokens[:, length:]):
-            raise InvalidInput("tokens", why="the second half of a sequence is not its first half")
+            raise InvalidInput("tokens", why="the second half of a sequence differs from the first")
     at_once = max(1, _TOKENS // tokens.shape[1])
-    # The sequences contain few of the vocabulary's tokens, and a head's effect is computed for these alone.
+    # The sequences contain few of the vocabulary's tokens, so effects on logits are computed for these tokens only.
     known, rows = tokens.unique(return_inverse=True)
     readouts = _readouts(lm, known)
     batches = zip(tokens.split(at_once), rows.split(at_once), strict=True)

@@ -75,7 +75,7 @@ class InContext(Displayed):
         return self._around(self.late) - self._around(self.early)
 
     def losses_of(self, repeated: bool) -> Float[Tensor, " window"]:
-        """Return each window's mean loss of next tokens that occurred earlier in it, or of those that did not."""
+        """Return each window's mean loss: of next tokens that occurred earlier in it if `repeated`, else of others."""
         return torch.where(self.repeated == repeated, self.by_window, torch.nan).nanmean(dim=1)
 
     @property
@@ -118,7 +118,7 @@ def in_context(
     edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
     read: list[Tensor] = []
     repeated: list[Tensor] = []
-    # No overlap: every window starts without context. Otherwise its early positions would have context too.
+    # No overlap: every window starts without context. With overlap, its early positions would have context too.
     text = windows_of(corpus, window, overlap=0)
     for batch in text.batches(lm, tokens_per_batch):
         rows = batch.tokens[batch.lengths == window][: max_windows - sum(map(len, read))]
@@ -152,7 +152,7 @@ def head_output_lengths(
     """Return the mean length, in stream units, of what each head adds on text; NaN where a layer has no heads.
 
     Raises:
-        Unsupported: no attention layer ends in a projection over heads.
+        Unsupported: no attention layer has an output projection that can be split by head.
     """
     require_heads(lm, "the lengths of what heads add")
     layers = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.out_projection is not None]
@@ -220,7 +220,7 @@ def scores_on_text(
 ) -> TextScores:
     """Measure where heads attend at positions whose token occurred earlier in the window.
 
-    An induction head attends to what followed the earlier occurrence.
+    An induction head attends to the token that followed the earlier occurrence.
 
     Memory: the attention patterns of one window.
     """
@@ -307,8 +307,8 @@ def in_context_answer(
 ) -> Answer:
     """Measure how much the loss falls with position, for the whole model and without some heads (Olsson et al. 2022).
 
-    Shows the loss at a late minus an early position. A window is as long as the context, at most 512 tokens, unless
-    `--window` says otherwise.
+    The score is the loss at a late position minus the loss at an early one. A window is as long as the context, at most
+    512 tokens, unless `--window` says otherwise.
 
     Caution: A later token can be easier for other reasons than its context; compare with --without a head.
     """

@@ -49,7 +49,7 @@ def matching_through(
 ) -> Spectra:
     """Return eigenvalues of W_E W_QK_b W_OV_a' W_E' for heads a of one layer and b of a later one: (head_a, head_b, r).
 
-    They are positive if b attends to positions where head a wrote that the token before is b's current token.
+    They are positive if b attends to positions whose previous token, copied there by head a, equals b's current token.
 
     Args:
         product: W_E' W_E, from `HeadMatrices.product`.

@@ -1,4 +1,4 @@
-"""Build sequences in which the same tokens occur twice, and show a head's whole attention pattern on one.
+"""Build sequences in which the same tokens occur twice, and show a head's attention pattern on such a sequence.
 
 In the second half, an induction head attends to the token after the earlier occurrence. These pairs of positions form a
 stripe of the pattern; the mean weight on it is the induction score.

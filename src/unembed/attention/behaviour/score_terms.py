@@ -4,7 +4,7 @@ The QK circuit alone does not give the scores of most families. Learned position
 embeddings rotate the circuit by the offset, QK-norm divides queries and keys by their sizes, and ALiBi adds a term. All
 terms are summed here, and the softmax of the sum is compared with the pattern that the model computed.
 
-Source: Elhage et al. 2021, "Splitting attention head terms into circuits"; what they leave to "positional" terms.
+Source: Elhage et al. 2021, "Splitting attention head terms into circuits", with the positional terms that they omit.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class ScoreTerms(Displayed):
         """Return the score with which one position attends to another, and its terms, sorted by magnitude.
 
         Raises:
-            OutOfRange: there is no such position, or the source comes after the destination.
+            OutOfRange: the prompt has no such position, or the source comes after the destination.
         """
         if not 0 <= source <= destination < len(self.scores):
             raise OutOfRange(
-                f"position {destination} reading {source}",
+                f"attention from position {destination} to position {source}",
                 why=f"the prompt has {len(self.scores)} tokens, and a position does not attend to later ones",
             )
         terms = {name: float(part[destination, source]) for name, part in self.terms.items()}

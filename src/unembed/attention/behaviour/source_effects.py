@@ -70,8 +70,8 @@ def source_effects(
 
     Args:
         against: the token whose logit is subtracted; None for the mean over all tokens.
-        carried: gives the matrix (such as a lens's Jacobian) that maps what the head adds to the residual stream after
-            the last layer; when None, what the head adds is taken to arrive there unchanged.
+        carried: a function from a layer to the matrix (such as a lens's Jacobian) that gives, for a vector added at the
+            layer, its effect on the residual stream after the last layer; None for no change on the way.
 
     Raises:
         OutOfRange: there is no such head or position.

@@ -48,7 +48,7 @@ class ErasureOnText:
     Attributes:
         before: mean |x . v| of the stream x along the direction v, before the FFN or attention is added.
         after: the same, after it is added.
-        opposes: share of the positions where what it writes has the opposite sign of x . v before.
+        opposes: share of the positions where what it writes along v has the opposite sign of x . v before.
     """
 
     before: float
@@ -105,7 +105,7 @@ class MemoryManagement(Displayed):
             the mean gradient of the memory's coefficient with respect to the FFN's input, over positions of text: the
             direction along which the coefficient rises.
         counts: the number of memories with a cosine below `threshold`, by layer.
-        threshold: minus five standard deviations of random directions' cosine, -5 / sqrt(d_model).
+        threshold: minus five standard deviations of the cosine of random directions, -5 / sqrt(d_model).
         n_memories: number of memories that were compared.
         heads: the negative share of the eigenvalues of each head's W_V W_O (see `ErasingHead`); NaN where there is no
             OV circuit.
@@ -161,7 +161,8 @@ def memory_management(
     Args:
         top: number of memories and of heads listed.
         corpus: anything `unembed.open_corpus` takes; read only with `verify`, and for gated layers.
-        verify: measure how large the stream is along the direction that each writes, before and after it is added.
+        verify: measure how large the stream is along the direction that each memory or head writes, before and after
+            its output is added.
         max_tokens: the largest number of tokens to read from the text.
     """
     check_basis(basis)
@@ -275,13 +276,19 @@ def _slope(activation: str, a: Float[Tensor, "pos d_mlp"]) -> tuple[Tensor, Tens
 
 
 def _negative_share(cores: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, " head"]:
-    """Return the share of eigenvalues of W_V W_O with negative real part, from the small matrices W_O W_V (`cores`)."""
+    """Return the sum of the negative real parts of the eigenvalues of W_V W_O over the sum of their absolute values.
+
+    The non-zero eigenvalues are those of the small matrices W_O W_V (`cores`).
+    """
     values = torch.linalg.eigvals(cores)
     return -values.real.clamp_max(0).sum(dim=-1) / values.abs().sum(dim=-1)
 
 
 def _random_negative_share(lm: Decoder) -> tuple[float, float]:
-    """Return the mean and standard deviation of the share for random Gaussian weights; the mean is about 1 / pi."""
+    """Return the mean and standard deviation of the negative share for random Gaussian W_V and W_O.
+
+    The mean is about 1 / pi.
+    """
     g = torch.Generator().manual_seed(0)
     left, right = (
         torch.randn(_RANDOM_HEADS, *shape, generator=g, dtype=torch.float64)
@@ -292,7 +299,7 @@ def _random_negative_share(lm: Decoder) -> tuple[float, float]:
 
 
 class _Gathered:
-    """For each position read so far: what was written along a direction, and the stream along it before and after."""
+    """Collects, for each position, what is written along a direction, and the stream along it before and after."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -316,7 +323,7 @@ def _verified(
     corpus: CorpusSource,
     max_tokens: int,
 ) -> tuple[list[ErasingMemory], list[ErasingHead]]:
-    """Return the memories and heads with their `on_text` filled in."""
+    """Measure on text whether memories and heads erase, and return them with the result in `on_text`."""
     directions = {
         (m.layer, m.index): torch.nn.functional.normalize(
             at_least_float32(values_of(lm, m.layer, basis)[m.index]), dim=0
@@ -348,7 +355,7 @@ def _gather(
     of_memories: dict[tuple[int, int], _Gathered],
     of_heads: dict[tuple[int, int], _Gathered],
 ) -> None:
-    """Measure the memories and heads of one layer on a batch."""
+    """Add what the memories and heads of one layer write on a batch to `of_memories` and `of_heads`."""
     block = lm.structure.blocks[layer]
     memories = [index for n, index in of_memories if n == layer]
     heads = [head for n, head in of_heads if n == layer]

@@ -134,7 +134,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
 
     Raises:
         InvalidInput: there are several prompts, or the order is below 0.
-        OutOfMemory: the paths of the order below the highest do not fit.
+        OutOfMemory: the vectors of all paths below the highest order do not fit in memory.
 
     Memory: (pos, d_model) for every path below the highest order, and (d_model) for every path.
     """

@@ -217,7 +217,7 @@ class VirtualWeights(Displayed):
 
 @torch.no_grad()
 def virtual_weights(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> VirtualWeights:
-    """Measure how strongly each head layer and FFN reads what earlier ones write to the stream.
+    """Measure how strongly each attention layer and FFN reads what earlier layers write to the stream.
 
     Arguments as for `writers_and_readers`.
 
@@ -265,7 +265,7 @@ class Subspaces:
 
 @torch.no_grad()
 def subspaces(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool = True) -> Subspaces:
-    """Return the effective ranks and subspace overlaps of all that writes to the stream or reads from it.
+    """Return the effective ranks and subspace overlaps of all matrices that write to the stream or read from it.
 
     Arguments as for `writers_and_readers`.
     """

@@ -113,7 +113,7 @@ class FrozenLayer:
         return written if self.written_to_end is None else written * self.written_to_end[:, position, None].to(z.dtype)
 
     def bias(self) -> Float[Tensor, "batch pos d_model"]:
-        """Return what the biases make the layer add, whatever its input is."""
+        """Return what the layer adds because of its biases; this does not depend on its input."""
         site, weights = self.lm.structure.blocks[self.layer].attention, self.lm.weights
         W_V, W_O = self.W_V, weights.W_O[self.layer]
         kv = torch.zeros(W_V.shape[0], W_V.shape[2], dtype=W_V.dtype, device=W_V.device)
@@ -168,7 +168,7 @@ class FrozenRun:
         return torch.stack([vectors for _, before, vectors in self.constants if before <= layer]).sum(dim=0)
 
     def read(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
-        """Apply the final norm, with its scale of the run, and the logit scale to terms of the last stream."""
+        """Apply the final norm, with its scale of the run, and the logit scale to terms of the last layer's output."""
         return self._read(x, self.final)
 
     def read_at(self, x: Float[Tensor, "*path batch d_model"], position: int) -> Float[Tensor, "*path batch d_model"]:
@@ -192,7 +192,7 @@ class FrozenRun:
         return torch.stack(parts).sum(dim=0) * structure.logit_scale if parts else None
 
     def logits(self, last: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_vocab"]:
-        """Return the logits of a last stream, with the final norm's scale of the run, bias and soft cap."""
+        """Return the logits of a last layer's output, with the final norm's scale of the run, bias and soft cap."""
         return self.logits_of_read(self.read(last))
 
     def logits_of_read(self, x: Float[Tensor, "*path d_model"]) -> Float[Tensor, "*path d_vocab"]:
@@ -240,7 +240,7 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     seen = run(lm, tokens, required_points(lm))
     layers: dict[int, FrozenLayer] = {}
     error = 0.0
-    # Many families compute norms and softmax in float32, whatever the weights are.
+    # Many families compute norms and softmax in float32, whatever the dtype of the weights.
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
     first = written_to_end(lm, seen.at("resid_pre", 0), 0, "embedding", seen)
     constants: list[tuple[str, int, Tensor]] = [("embedding", 0, first)]
@@ -269,7 +269,7 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
 def _frozen_layer(
     lm: Decoder, seen: Run, n: int, limit: float
 ) -> tuple[FrozenLayer, Float[Tensor, "batch pos d_model"], float]:
-    """Return a linear attention layer, its bias, and the relative error of the heads plus bias."""
+    """Return a linear attention layer, what its biases add, and the relative error of the heads plus biases."""
     site, entered = lm.structure.blocks[n].attention, seen.at("resid_pre", n)
     scale = None if site.pre_norm is None else site.pre_norm.scale(entered)
     branch = attention_branch(lm, n, seen.at("z", n))
@@ -326,7 +326,7 @@ def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
 
 
 def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
-    """Split the last stream by the number of heads that a path passes through.
+    """Split the residual stream after the last layer by the number of heads that a path passes through.
 
     Order 0 has the constants; order k, up to `highest`, has what passed through exactly k heads. The orders add up to
     the stream if `highest` is at least the number of layers.

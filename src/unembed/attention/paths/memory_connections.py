@@ -23,7 +23,7 @@ _TOKENS = 8
 
 @dataclass(frozen=True)
 class Connection:
-    """A head or memory that is connected to the memory, with the strength of the connection."""
+    """A head or memory that is connected to a given memory, with the strength of the connection."""
 
     layer: int
     index: int
@@ -69,7 +69,7 @@ def memory_connections(
         OutOfRange: there is no such memory.
         Unsupported: the model has no memories.
 
-    Memory: one layer's keys, folded.
+    Memory: one layer's key vectors, with the norm's gain folded in.
     """
     part = Part("memory", *lm.memory(layer, index))
     top, basis = positive_int("top", top), basis or default_basis(lm)

@@ -84,7 +84,7 @@ class Head:
 
     @torch.no_grad()
     def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:
-        """Return what the head adds to every logit at a position, if its input has not passed other heads.
+        """Return what the head adds to every logit at a position for the part of its input that passed no other head.
 
         Raises:
             InvalidInput: there are several prompts.

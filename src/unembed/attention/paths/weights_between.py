@@ -347,7 +347,7 @@ def virtual_weights_section(
     Raises:
         InvalidInput: the name is not that of a head or memory.
         OutOfRange: the model has no such head or memory.
-        Unsupported: it neither writes nor reads through a fixed matrix.
+        Unsupported: the head or memory neither writes nor reads through a fixed matrix.
     """
     lm, exhibits = circuits.lm, []
     missing: dict[str, str] = {}
@@ -387,10 +387,10 @@ def virtual_weights_answer(
     basis: CircuitBasis = None,
     top: Top = 20,
 ) -> Answer:
-    """List the heads and memories (FFN neurons) that read most of what one writes, and those from which it reads most.
+    """List the heads and memories (FFN neurons) that read a head or memory most, and those that it reads most.
 
-    The inputs Q, K and V are a head's. The input key is a memory's key: in a gated layer, its column of W_gate; up is
-    its column of W_in there.
+    The column "input" says what reads: Q, K or V of a head; the key of a memory (in a gated layer, its column of
+    W_gate); or, in a gated layer, up (its column of W_in).
 
     Caution: Weights that fit do not prove use: a memory that is never active fits as well. `paths` and `circuit`
     measure on a prompt.

@@ -70,7 +70,7 @@ class DirectPath(Displayed):
         return Table("The direct path and bigrams: rank correlations", columns, self.provenance)
 
     def mean(self, correlations: Float[Tensor, " token"]) -> float:
-        """Return the mean of one of the correlations over tokens, weighted by occurrences, without undefined ones."""
+        """Return the mean of a correlation over tokens, weighted by occurrences; NaN correlations are left out."""
         weights = torch.where(correlations.isnan(), 0, self.occurrences).double()
         return float((correlations.nan_to_num() * weights).sum() / weights.sum())
 

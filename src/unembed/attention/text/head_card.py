@@ -19,7 +19,7 @@ from unembed.results import Provenance, Table
 def relations_section(
     circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
-    """Show the built-in word relations that a head maps, with its share of pairs and that of shuffled pairs."""
+    """Show the built-in word relations that a head maps: the share of pairs that it maps, and of shuffled pairs."""
     try:
         found = head_relations(circuits, *place, basis=basis, seed=seed)
     except Unsupported as error:
@@ -60,8 +60,8 @@ def head_answer(
 ) -> Answer:
     """Show one head: scores, relations, the words that it raises, its full OV and QK circuits, its partners.
 
-    The words that it raises are those for common tokens, each read as the layers below leave it. Partners are the heads
-    whose output it reads, or that read its output.
+    The words that it raises are listed for common source tokens, each represented by its vector after the layers below.
+    Partners are the heads whose output it reads, or that read its output.
 
     Caution: The full circuits assume that the head reads a token's own embedding. In a deep layer the stream contains
     more; `circuits look` shows the head on a prompt.

@@ -1,4 +1,4 @@
-"""Find the windows of a corpus in which each head of a layer moves most, with the source and destination position."""
+"""Find the windows of a corpus in which each head of a layer moves the longest vector, with source and destination."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Example:
-    """A text without special tokens, up to the destination token to which a head moves most from one source."""
+    """The start of a window, up to the destination to which a head moves the longest vector from one source.
+
+    Special tokens are left out.
+    """
 
     document: int
     position: int
@@ -108,7 +111,7 @@ def examples_of_heads(
 
 
 def _largest(lm: Decoder, layer: int, document: int, ids: Tensor, front: int) -> Iterator[Example]:
-    """Yield, for each head, the source and destination in a window between which it moves most."""
+    """Yield, for each head, the source and destination in a window between which it moves the longest vector."""
     seen = run(lm, ids[None], POINTS, layers=[layer], logits=False)
     norms, weights = contribution_norms(lm, seen, layer), seen.at("pattern", layer)[0]
     texts = lm.token_strings(ids)
@@ -140,7 +143,7 @@ def _prompt(lm: Decoder, ids: Tensor, position: int, front: int) -> str | None:
 
 
 def _windows(lm: Decoder, corpus: TextPieces, n: int, longest: int, front: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield evenly spaced windows, each tokenised like a prompt, up to `longest` tokens or the document's end."""
+    """Yield (document, token ids) of evenly spaced windows, tokenised like prompts, of at most `longest` tokens."""
     documents = corpus.documents
     longest = longest if lm.n_ctx is None else min(longest, lm.n_ctx)
     free = 0

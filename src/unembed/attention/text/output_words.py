@@ -1,8 +1,8 @@
-"""Which tokens a head raises for each source token, where the source is read as the layers below leave it.
+"""List the tokens that a head raises for each source token, represented by its vector after the layers below.
 
-A head in a deep layer reads a stream that earlier layers have written to. Entries of the full OV circuit take a token's
-embedding instead, and the largest are those of rare tokens. Here each token that is common in a text is run alone
-through the layers below, and only common tokens are listed.
+A head in a deep layer reads a stream that earlier layers have written to. The full OV circuit uses a token's embedding
+instead, and its largest entries are those of rare tokens. Here each token that is common in a text is run alone through
+the layers below, and only common tokens are listed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def raised_tokens(
     """List the source tokens for which a head raises another word most, with the words that it raises.
 
     An entry is the logit that the OV circuit adds to a token for a source, minus the mean over all listed sources, so
-    that tokens which the head raises for every source are not listed. None if the model has no tokenizer or no token is
-    common.
+    that tokens which the head raises for every source are not listed. None if the model has no tokenizer or fewer than
+    two tokens are common.
 
     Raises:
         Unsupported: the head has no OV circuit, or blocks rescale the stream (see `token_vectors`).

@@ -2,8 +2,9 @@
 
 A head maps a pair (s, t) if t is among the k tokens that its full OV circuit W_E W_OV W_U raises most when it attends
 to s. The control pairs each source with the targets of other pairs: without it, a head that raises all capitals for
-every country would pass. Among hundreds of heads, some map many pairs by chance. How many is measured by shuffling the
-targets a thousand times and taking the largest share above the control of any head (Westfall and Young 1993).
+every country would pass. Among hundreds of heads, some map many pairs by chance. How many pairs chance explains is
+measured by shuffling the targets a thousand times and taking the largest share above the control of any head (Westfall
+and Young 1993).
 
 Source: Elhelo and Geva 2025, "Inferring Functionality of Attention Heads from their Parameters" (MAPS).
 """
@@ -156,7 +157,7 @@ def _relation(pairs: Relation | str | Path | Sequence[Sequence[Any]]) -> Relatio
 def _top_tokens(
     circuits: HeadMatrices, sources: Sequence[int], k: int, basis: HeadBasis, only: HeadAddress | None = None
 ) -> dict[HeadAddress, Int[Tensor, "source k"]]:
-    """Return the k tokens that each head raises most when it attends to each source; heads need an OV circuit.
+    """Return the k tokens that each head with an OV circuit raises most when it attends to each source.
 
     Raises:
         Unsupported: no head has an OV circuit.
@@ -251,7 +252,7 @@ class HeadRelation:
 def head_relations(
     circuits: HeadMatrices, layer: int, head: int, *, basis: HeadBasis | None = None, seed: int = 0
 ) -> list[HeadRelation]:
-    """Find the built-in relations that one head maps, the clearest first.
+    """Find the built-in relations that one head maps, sorted by how far the share exceeds that of shuffled pairs.
 
     A relation is listed if at most 1 % of a thousand random orders of its targets give as large a share. This p-value
     is not corrected for the number of heads; `relations` corrects for all heads of a model.
@@ -278,7 +279,7 @@ def head_relations(
 
 
 def head_role(circuits: HeadMatrices, layer: int, head: int) -> HeadRelation | None:
-    """Return the clearest relation of which a head maps at least half of the pairs, or None; cached for each head."""
+    """Return the relation that a head maps most clearly, if it maps at least half of the pairs, else None; cached."""
 
     def compute() -> HeadRelation | None:
         try:

@@ -64,7 +64,7 @@ class CentredCircuits:
 
 @dataclass(frozen=True, eq=False)
 class TokenReading:
-    """The vectors that heads read at each token, and the maps from what heads write to the last stream."""
+    """The vectors that heads read at each token, and the maps from what heads write to the last layer's output."""
 
     vectors: Mapping[int, Float[Tensor, "token d_model"]]
     """By layer: the vector of each token in `among`; see `token_vectors`."""
@@ -125,15 +125,15 @@ def skip_trigrams(
 
     Args:
         offset: number of tokens from source to destination, for rotary positions.
-        source: only this source token.
+        source: list only triples with this source token.
         hide_unlearned: leave out tokens that the model never learned, and bytes of a longer character.
-        among: only these tokens, over which means are then taken; without it, rare tokens often come first.
+        among: use only these tokens, and take means over them. Without it, all tokens are used, and rare ones often
+            come first.
         reading: with `among`: vectors that the heads read instead of the embeddings of these tokens.
 
     Time: every block of the two circuits is computed once. The best triples come from the `top` sources whose best
     product is largest, and from the `top` best destinations and outputs of these, so no other entry is read.
     """
-    # The `top` best triples use at most `top` sources, those with the best products, so only these are searched.
     top = positive_int("top", top, most=10_000)
     lm = circuits.lm
     both = centred_circuits(circuits, layer, head, basis, offset, hide_unlearned, among, reading)
@@ -170,7 +170,7 @@ def skip_trigrams(
 
 
 def _row_of(both: CentredCircuits, lm: Decoder, source: int) -> Int[Tensor, " one"]:
-    """Return the row of the source among the tokens in use."""
+    """Return the index of a source token in `both.ids`."""
     found = (both.ids == source).nonzero()[:, 0]
     if not len(found):
         raise InvalidInput(
@@ -324,7 +324,7 @@ def skip_trigram_bugs(
         corpus: anything `unembed.open_corpus` takes.
         top: number of destinations and of outputs listed.
         offset: number of tokens from source to destination, for rotary positions.
-        among: only these tokens.
+        among: use only these tokens.
         bigrams: the bigrams of the corpus, if they have been counted already.
         reading: as in `skip_trigrams`.
     """
@@ -353,7 +353,7 @@ def random_tables(
     draws: int = 10,
     seed: int = 0,
 ) -> list[Int[Tensor, "destination output"]]:
-    """Return the bigram counts of random tokens of similar frequency, to compare a table of bigrams with.
+    """Return tables of bigram counts for random tokens of similar frequency, as a control for a table of bigrams.
 
     Each token is replaced by one of the 40 tokens closest to it in frequency.
 

@@ -1,4 +1,4 @@
-"""What the attention of each layer reads of a token: the token alone, after the layers below.
+"""Compute the vector that the attention of each layer reads at a token that stands alone, after the layers below.
 
 The stream is taken from a forward pass over the tokenizer's special tokens and then the token, because many models give
 the first position activations that no other has.
@@ -29,10 +29,10 @@ _AT_ONCE = 512
 def token_vectors(
     lm: Decoder, ids: Int[Tensor, " token"], layers: Sequence[int], basis: HeadBasis
 ) -> dict[int, Float[Tensor, "token d_model"]]:
-    """Return, for each layer, the stream that its attention reads of each token, divided by the norm before it.
+    """Return, for each layer, the stream that its attention reads at each token, divided by the scale of its norm.
 
-    In the first layer this is the embedding, without positions. The norm's gain is not applied: folded circuits have
-    it.
+    In the first layer this is the embedding, without positions. The norm's gain is not applied, because folded circuits
+    include it.
 
     Args:
         ids: the tokens.
@@ -40,12 +40,12 @@ def token_vectors(
         basis: the basis of the circuits that will be applied to the vectors.
 
     Raises:
-        Unsupported: blocks rescale the stream, or there are several.
+        Unsupported: blocks rescale the stream, or the model has several streams.
 
     Memory: a vector for each token and layer.
     """
     if lm.structure.streams is not None or changes_stream(lm):
-        raise Unsupported(f"what layers make of a token in {lm.name}", why="its blocks change the stream itself")
+        raise Unsupported(f"vectors of single tokens in {lm.name}", why="its blocks rescale or mix the stream itself")
     later, ids, front = [n for n in layers if n > 0], ids.to(lm.device), _front(lm)
     found = {n: list[Tensor]() for n in later}
     for some in ids.split(_AT_ONCE) if later else ():

@@ -119,7 +119,8 @@ def token_pairs(lm: Decoder, relation: Relation) -> TokenPairs:
     if not any(one.isdisjoint(targets[0]) for one in targets[1:]):
         raise InvalidInput(
             f"{relation.name} in the vocabulary of {lm.name}",
-            why=f"only {len(sources)} of its {len(relation.pairs)} pairs are single tokens, or all have one target",
+            why=f"only {len(sources)} of its {len(relation.pairs)} pairs are single tokens, or all of these have the "
+            "same target",
             instead="Give at least two pairs of single tokens with different targets",
         )
     return TokenPairs(tuple(sources), tuple(targets), len(relation.pairs) - len(sources))

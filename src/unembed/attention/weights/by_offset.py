@@ -75,9 +75,9 @@ def attention_by_position(scores: Float[Tensor, "dst src"]) -> Float[Tensor, "ds
 
 @torch.no_grad()
 def previous_token_by_weights(circuits: HeadMatrices, basis: HeadBasis = "raw") -> Float[Tensor, "layer head"] | None:
-    """Return the mean attention to the previous position, from position embeddings alone; None without a table of them.
+    """Return the mean attention to the previous position, from position embeddings alone; NaN without attention.
 
-    NaN in layers without attention.
+    The result is None if the model has no table of position embeddings.
 
     Memory: one (pos, pos) matrix.
     """

@@ -1,8 +1,8 @@
 """Compute W_Q, W_K and W_V where they are products of several matrices, as in latent attention (MLA).
 
 With W_D the down-projection, g the gain of the norm after it and W_U the up-projection, a head reads
-x W_D g W_U / sigma, where sigma is the latent's size at that position. Up to this number, as with every norm, it is
-linear. Two cases have no fixed matrix and raise Unsupported in the folded basis:
+x W_D g W_U / sigma, where sigma is the latent's size at that position. Apart from the division by sigma, as with every
+norm, this is linear in x. Two cases have no fixed matrix and raise Unsupported in the folded basis:
 
 - A key of latent attention has a content part that is divided by its latent's size and a rotary part that is not (or by
   a size of its own). Each part alone has a circuit; `score_terms` uses the sizes of a run.
@@ -61,7 +61,7 @@ def composed_weights(
 
     Args:
         which: "q", "k" or "v".
-        basis: "raw" leaves the gains of the latents' norms out, "folded" multiplies them in; neither divides.
+        basis: "raw" leaves the gains of the latents' norms out, "folded" multiplies them in; neither divides by sigma.
         part: "rotary" or "content" columns of queries or keys; all columns when None.
 
     Raises:
@@ -152,7 +152,7 @@ def read_in_run(
 
 
 def _through(lm: Decoder, latent: Latent, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Pass the terms of a latent's input through it; its norm divides each by the size of their sum."""
+    """Compute a latent from each term of its input; its norm divides every term by the size of the terms' sum."""
     bias = lm.weights.projection_bias(latent.module)
     down = _down(lm, latent).double()
     read = _plus({n: t @ down for n, t in parts.items()}, None if bias is None else bias[latent.start : latent.stop])
@@ -193,7 +193,7 @@ def require_qk(lm: Decoder, layer: int) -> None:
     """Check that the attention scores of a layer can be reproduced from its queries and keys.
 
     Raises:
-        Unsupported: they cannot, or the layer has no attention.
+        Unsupported: the scores cannot be reproduced, or the layer has no attention.
     """
     site = lm.structure.blocks[layer].attention
     if not site.scores.understood:

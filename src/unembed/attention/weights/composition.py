@@ -170,7 +170,7 @@ def compositions(
 def _composing(
     lm: Decoder, modes: Sequence[str], basis: HeadBasis
 ) -> tuple[list[int], dict[tuple[int, ...], list[str]]]:
-    """Return the layers with an OV circuit; and, by the tuple of layers that have their circuit, the modes."""
+    """Return the layers with an OV circuit, and the modes grouped by the layers that have the mode's circuit."""
     missing = missing_circuits(lm, basis)
     by_readers: dict[tuple[int, ...], list[str]] = {}
     for mode in modes:

@@ -77,8 +77,8 @@ def copying(
     """Return the eigenvalues of every head's full OV circuit W_E W_V W_O W_U, which are those of W_O (W_U W_E) W_V.
 
     Args:
-        carried: gives the matrix that maps what a layer's heads write to the stream after the last layer; it is
-            multiplied in between W_O and W_U.
+        carried: a function from a layer to the matrix that gives, for a vector that the layer's heads write, its effect
+            on the stream after the last layer. The matrix is inserted between W_O and W_U.
 
     Returns:
         Eigenvalues (layer, head, d_head), complex128, with their scores and positive fractions; NaN in layers whose

@@ -1,7 +1,7 @@
 """Return what a head's matrices read from the stream and write to it, with or without the norms around them.
 
 There are two bases. `raw` is the weights alone, as in the papers. In `folded`, everything linear between the stream and
-a matrix is multiplied into the matrix: the gain and centring of the norm before them, of a norm on the branch's output
+a matrix is multiplied into the matrix: the gain and centring of the norm before it, of a norm on the branch's output
 (Gemma 2, OLMo 2) and of QK-norm, the multiplier of the branch's output, the scale of the embedding, factors on the
 stream itself (see `stream_gains`) and the final norm. Only the scalar 1 / sigma of each norm at each position remains.
 
@@ -127,7 +127,6 @@ def reading_weights(
         matrix = _through_norm(site.pre_norm, at_least_float32(matrix))
         module = {"q": site.scores.q_norm, "k": site.scores.k_norm}.get(which)
         if module is not None:
-            # The gain and centring are measured on the module.
             matrix = QKNorm.of(module, matrix.shape[0], matrix.shape[2], matrix).linear(matrix)
         matrix = read_at_end(lm, matrix, layer, "attention")
     if which != "q" and not grouped and site.queries_per_kv > 1:

@@ -150,7 +150,7 @@ class LowRank:
         rows: Int[Tensor, " row"] | int | list[int] | slice,
         columns: Int[Tensor, " column"] | int | list[int] | slice,
     ) -> Float[Tensor, "*batch row column"]:
-        """The entries at the crossings of chosen rows and columns."""
+        """Return the submatrix of chosen rows and columns."""
         return _product(self.left[..., self._ids(rows, -2), :], self.right[..., self._ids(columns, -1)])
 
     def top(

@@ -129,7 +129,7 @@ def full_circuit_exhibits(
 
 
 def shown_entries(lm: Decoder, full: LowRank, top: int, *, between_words: bool = False) -> Entries:
-    """Return the largest entries of a matrix over the vocabulary, restricted to tokens that may be listed.
+    """Return the largest entries of a matrix over the vocabulary, without unlearned tokens and parts of characters.
 
     Args:
         between_words: leave out entries whose two tokens are the same word apart from spaces and capitals. Most heads
