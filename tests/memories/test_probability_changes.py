@@ -12,8 +12,12 @@ import unembed
 from tests.conftest import tiny
 from tests.memories.test_event_sample import prefixes
 from tests.models.architectures.test_wikilm import wikilm
+from tests.sweeps.recorder import lettered, texts
+from unembed.jacobian import fit_lens, reading_by
 from unembed.language_model import LanguageModel
 from unembed.memories.probability_changes import probability_changes
+from unembed.memories.values import written_values
+from unembed.names import StreamPoint
 
 FAMILIES = ("opt", "gpt2", "llama", "gptj", "gemma2", "olmo2", "qwen2_moe")
 
@@ -66,6 +70,38 @@ def test_every_change_is_that_of_the_stream_with_the_sub_update(family: str, dty
                 changes = [(b[:, token] - a[:, token]).numpy() for a, b in zip(before, after, strict=True)]
                 np.testing.assert_allclose(found.logit[n, i, :, t], changes[0], **tolerance)
                 np.testing.assert_allclose(found.log_probability[n, i, :, t], changes[1], **tolerance)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["gpt2", "gptj", "gemma2"])
+def test_by_the_fitted_lens_a_change_is_that_of_what_it_reads(family: str) -> None:
+    lm = lettered(family)
+    lens = fit_lens(lm, texts(40), 3, 12)
+    with reading_by(lm, lens):
+        found = probability_changes(lm, prefixes()[:2], basis="jacobian")
+    for i, segment in enumerate(prefixes()[:2]):
+        run = lm.run(segment.tokens[None], ("coefficients", "resid_post"))
+        final = int(run.logits[0, -1].argmax())
+        for n in range(lm.n_layers):
+            point: StreamPoint = "resid_pre" if lm.structure.blocks[n].parallel else "resid_mid"
+            x = lm.run(segment.tokens[None], point).at(point, n)[0, -1]
+            m, values = run["coefficients"][n, 0, -1], written_values(lm, n)
+            part = m * values.norm(dim=-1)
+            if family == "gemma2":  # its second norm divides the whole update
+                norm, whole = lm.hf.model.layers[n].post_feedforward_layernorm, m @ lm.weights.W_out[n]
+                values = values / (whole.square().mean() + norm.eps).sqrt()
+                part = m * lm.weights.W_out[n].norm(dim=-1)
+            at = part.abs().topk(10).indices
+            parts = m[at, None] * values[at]
+            before, after = lens.read(x, n, point), lens.read(x + parts, n, point)
+            for t, token in enumerate((final, int(before.argmax()))):
+                np.testing.assert_allclose(
+                    found.logit[n, i, :, t], (after - before)[:, token].numpy(), rtol=1e-3, atol=2e-5
+                )
+                changes = (after.log_softmax(-1) - before.log_softmax(-1))[:, token]
+                np.testing.assert_allclose(found.log_probability[n, i, :, t], changes.numpy(), rtol=1e-3, atol=2e-5)
+                scores = parts @ lens.jacobian(n, point) @ lm.weights.W_U[:, token]
+                np.testing.assert_allclose(found.score[n, i, :, t], scores.numpy(), rtol=1e-3, atol=1e-5)
 
 
 def test_an_adaptive_softmax_changes_its_own_log_probabilities() -> None:

@@ -94,7 +94,7 @@ def table_6(
     notes = {"examples": len(found), "seeds": list(seeds), "clusters": clusters, "level": level, "threshold": threshold}
     notes |= {name: list(value) if isinstance(value, tuple) else value for name, value in sweep.items()}
     title = f"Early exit of {lm.name}, {lm.n_layers} layers"
-    return Table(title, columns, lm.provenance(corpus=found.corpus, notes=notes))
+    return Table(title, columns, lm.provenance(corpus=found.corpus, basis=found.basis, notes=notes))
 
 
 def _exits(

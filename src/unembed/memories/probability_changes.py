@@ -19,10 +19,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.corpus import Segment
+from unembed.jacobian.basis import fitted_lens
 from unembed.lens import comparable_basis, logits_of
 from unembed.memories.event_sample import DOMINANT
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder
+from unembed.names import Basis, StreamPoint
 from unembed.stream.decomposition import branch_of_run, memory_points, require_one_stream
 from unembed.stream.run import Run, run
 
@@ -54,10 +56,13 @@ def probability_changes(
     examples: Sequence[Segment],
     hidden: Bool[Tensor, " d_vocab"] | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    basis: Basis = "final",
 ) -> ProbabilityChanges:
     """Measure what each dominant sub-update changes at the last position of each prefix.
 
     Args:
+        basis: "final": the final norm and the unembedding read the stream, as in the paper; or "jacobian": the model's
+            fitted lens first maps streams and sub-updates to the end of the model.
         hidden: a mask of tokens that cannot be predictions or candidates, because the model never learned them.
         progress: called with the number of prefixes done and their number.
 
@@ -70,7 +75,7 @@ def probability_changes(
     readout, rows = _Readout.of(lm), []
     for done, example in enumerate(examples):
         progress(done, len(examples))
-        rows.append(_of_prefix(lm, readout, example.tokens, hidden))
+        rows.append(_of_prefix(lm, readout, example.tokens, hidden, basis))
     progress(len(examples), len(examples))
     score, logit, log_probability = (torch.stack(column, dim=1).numpy() for column in zip(*rows, strict=True))
     return ProbabilityChanges(score, logit, log_probability)
@@ -119,14 +124,18 @@ class _Readout:
 
 
 def _of_prefix(
-    lm: Decoder, readout: _Readout, tokens: Int[Tensor, " pos"], hidden: Bool[Tensor, " d_vocab"] | None
+    lm: Decoder, readout: _Readout, tokens: Int[Tensor, " pos"], hidden: Bool[Tensor, " d_vocab"] | None, basis: Basis
 ) -> tuple[Float[Tensor, "layer k token"], Float[Tensor, "layer k token"], Float[Tensor, "layer k token"]]:
     """Return scores, changes of the logit, and changes of the log-probability at the last position of a prefix."""
-    points = ["resid_pre" if block.parallel else "resid_mid" for block in lm.structure.blocks]
+    points: list[StreamPoint] = ["resid_pre" if block.parallel else "resid_mid" for block in lm.structure.blocks]
     result = run(lm, tokens[None], (*dict.fromkeys(points), *memory_points(lm), "resid_post"), logits=False)
     wide = torch.promote_types(lm.dtype, torch.float32)
     before = torch.stack([result.at(point, n)[0, -1].to(lm.device) for n, point in enumerate(points)]).to(wide)
     parts = torch.stack([_sub_updates(lm, result, n) for n in range(lm.n_layers)])  # layer k d_model
+    if basis == "jacobian":
+        lens = fitted_lens(lm)
+        before = torch.stack([lens.carried(before[n], n, point) for n, point in enumerate(points)]).to(wide)
+        parts = torch.stack([parts[n] @ lens.jacobian(n, point).to(wide) for n, point in enumerate(points)])
     final = readout.first(result.at("resid_post", lm.n_layers - 1)[0, -1:].to(before), hidden)
     words = torch.stack([final.expand(lm.n_layers), readout.first(before, hidden)], dim=-1)  # final, candidate
     rows = torch.cat([before[:, None], before[:, None] + parts], dim=1)

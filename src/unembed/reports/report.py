@@ -12,7 +12,7 @@ from unembed.corpus import CorpusSource, open_corpus
 from unembed.document.files import prepared, reopen, write
 from unembed.document.model import Report
 from unembed.errors import InvalidInput
-from unembed.jacobian import reading_by
+from unembed.jacobian import lens_identity, reading_by
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
@@ -88,6 +88,7 @@ def report(
         "model": lm.name,
         "weights": weights_fingerprint(lm),
         "dtype": str(lm.dtype),
+        "lens": lens_identity(lm),
         "corpus": getattr(corpus, "fingerprint", None) or str(corpus),
         "seed": seed,
         "options": {k: str(getattr(v, "annotator", v)) for k, v in sorted(options.items())},

@@ -55,9 +55,9 @@ class Study(Generic[M]):
         control_text: the text for the same measurements on a model with random weights (the control).
         origins: published values that belong to none of the study's quantities.
         notes: notes on published values that contradict one another.
-        by_lens: the same measurements, with value vectors and the residual stream decoded by the fitted lens that is
-            set on the model when it is called; None where this is not possible.
-        of_values: the quantities that depend on how value vectors or the residual stream are decoded to tokens.
+        by_lens: the same measurements, with vectors and the residual stream decoded by the fitted lens that is set on
+            the model when it is called, given where to store results; None where this is not possible.
+        of_values: the quantities that depend on how vectors or the residual stream are decoded to tokens.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Study(Generic[M]):
     control_text: Callable[[M], Corpus]
     origins: tuple[Origin, ...] = ()
     notes: tuple[str, ...] = ()
-    by_lens: Callable[[M], M | None] = lambda _: None
+    by_lens: Callable[[M, Work], M | None] = lambda _m, _work: None
     of_values: tuple[Quantity[M], ...] = ()
 
     @property
@@ -110,7 +110,7 @@ class Study(Generic[M]):
             return None
         work.progress("readings by the fitted lens", 0, 1)
         with reading_by(m.lm, work.lens):
-            other = self.by_lens(m)
+            other = self.by_lens(m, work)
             found = [] if other is None else [quantity.judgement(other) for quantity in self.of_values]
             provenance = m.lm.provenance(corpus=m.provenance.corpus, basis="jacobian", seed=work.seed)
         own = [quantity.judgement(m) for quantity in self.of_values]

@@ -15,7 +15,9 @@ from tests.sweeps.recorder import lettered, texts
 from unembed.corpus import open_corpus
 from unembed.corpus.token_stream import TokenStream
 from unembed.errors import InvalidInput
+from unembed.jacobian import fit_lens
 from unembed.language_model import LanguageModel
+from unembed.names import StreamPoint
 from unembed.reports.geva2021.examples import CoefficientSizes, Examples, draw_positions
 from unembed.reports.geva2021.parts.refinement import CLASSES, breakdown
 from unembed.sweeps import sweep
@@ -24,8 +26,14 @@ FAMILIES = ("opt", "gpt2", "llama", "gptj", "gemma2", "olmo2", "qwen2_moe")
 FRACTION = 0.3
 
 
-def distribution(lm: LanguageModel, x: Tensor, basis: str) -> Tensor:
-    """Probabilities of every token, by the model's own modules or by the matrix alone."""
+def distribution(lm: LanguageModel, x: Tensor, basis: str, layer: int, point: StreamPoint | None = None) -> Tensor:
+    """Probabilities of every token, by the model's own modules, the matrix alone or the model's lens.
+
+    `point` is where the vector lies in the stream; None for a vector that is added to the stream.
+    """
+    if basis == "jacobian":
+        assert lm.lens is not None
+        return (lm.lens.direction(x, layer) if point is None else lm.lens.read(x, layer, point)).softmax(-1)
     if basis == "raw":
         return (x @ lm.weights.W_U).softmax(-1)
     norm, cap = lm.structure.final_norm, getattr(lm.hf.config, "final_logit_softcapping", None)
@@ -46,18 +54,21 @@ def values_in_the_stream(lm: LanguageModel, layer: int) -> Tensor:
 def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[Any]]:
     """Every number of one prefix, layer by layer, from a run of that prefix alone."""
     run = lm.run(torch.tensor([prefix]), ("coefficients", "mlp_out", "resid_post"))
-    final = int(distribution(lm, run["resid_post"][-1, 0, -1], basis).argmax())
+    last = lm.n_layers - 1
+    final = int(distribution(lm, run["resid_post"][-1, 0, -1], basis, last, "resid_post").argmax())
     found: dict[str, list[Any]] = {}
     for layer in range(lm.n_layers):
         y, o = run["mlp_out"][layer, 0, -1], run["resid_post"][layer, 0, -1]
         r, m, values = o - y, run["coefficients"][layer, 0, -1], values_in_the_stream(lm, layer)
-        p, update, output = distribution(lm, r, basis), None, None
-        of_update = distribution(lm, y, basis)
+        before: StreamPoint = "resid_post" if lm.structure.blocks[layer].parallel else "resid_mid"
+        p, of_update = distribution(lm, r, basis, layer, before), distribution(lm, y, basis, layer)
         update = int(of_update.argmax())
-        output = int(distribution(lm, o, basis).argmax())
+        output = int(distribution(lm, o, basis, layer, "resid_post").argmax())
         both = [*values, *-values] if lm.is_signed(layer) else values
-        tops = [int(distribution(lm, v, basis).argmax()) for v in both]
-        pushes = [int(distribution(lm, v if c > 0 else -v, basis).argmax()) for v, c in zip(values, m, strict=True)]
+        tops = [int(distribution(lm, v, basis, layer).argmax()) for v in both]
+        pushes = [
+            int(distribution(lm, v if c > 0 else -v, basis, layer).argmax()) for v, c in zip(values, m, strict=True)
+        ]
         sizes = sorted((abs(float(c)) * float(v.norm()) for v, c in zip(values, m, strict=True)), reverse=True)
         carrying, carried = 0, 0.0
         while carried < 0.9 * sum(sizes):
@@ -92,6 +103,8 @@ def swept(
 ) -> tuple[LanguageModel, TokenStream, np.ndarray, dict[str, np.ndarray]]:
     """A sweep with some examples in it."""
     lm = lettered(family, torch.float64)
+    if basis == "jacobian":
+        lm.use_lens(fit_lens(lm, texts(40), 3, 12))
     corpus = open_corpus(texts(8))
     text = TokenStream.of(corpus.segments(lm))
     places = draw_positions(text, 12, "prefixes", 3, "letters")
@@ -102,16 +115,17 @@ def swept(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("basis", ["final", "raw"])
+@pytest.mark.parametrize("basis", ["final", "raw", "jacobian"])
 def test_every_number_is_that_of_the_prefix_run_alone(family: str, basis: str) -> None:
     lm, text, places, found = swept(family, basis)
+    rtol = 1e-4 if basis == "jacobian" else 1e-5  # a lens reads in float32
     assert found["done"].all()
     for i, place in enumerate(places.tolist()):
         expected = brute(lm, text.prefix(place).tolist(), basis)
         for name, values in expected.items():
             got = found[name][:, i]
             if got.dtype.kind == "f":
-                np.testing.assert_allclose(got, values, rtol=1e-5, atol=1e-7, err_msg=f"{name} of example {i}")
+                np.testing.assert_allclose(got, values, rtol=rtol, atol=1e-7, err_msg=f"{name} of example {i}")
             else:
                 assert got.tolist() == values, f"{name} of example {i}"
 

@@ -85,7 +85,7 @@ def test_table_5_is_made_greedily_and_by_beams_with_both_word_filters(tmp_path: 
     assert found.toxicity is not None and found.toxicity.columns["arm"] == arms
     assert found.toxicity_by_beams is not None and found.toxicity_by_beams.columns["arm"] == arms
     assert found.toxicity_by_beams.provenance.notes["num_beams"] == 3
-    shown = toxicity_section(part_of(Measurements, applications=found, options=Options()))
+    shown = toxicity_section(part_of(Measurements, applications=found, applications_by_lens=None, options=Options()))
     assert shown is not None
     made = Report("r", "r", "", "", found.toxicity.provenance, (shown,))
     assert tables_of_two_units(made) == []
@@ -109,7 +109,7 @@ def test_any_scorer_and_all_its_attributes_values_picked_by_hand_and_another_tex
     assert found.notes == () and found.toxicity is not None
     assert found.toxicity.columns["arm"][:3] == ["plain", "values picked by hand", "values picked by a scorer"]
     assert all(found.toxicity.columns[name] == [50.0] * len(found.toxicity.columns["arm"]) for name in ATTRIBUTES)
-    shown = toxicity_section(part_of(Measurements, applications=found, options=Options()))
+    shown = toxicity_section(part_of(Measurements, applications=found, applications_by_lens=None, options=Options()))
     assert shown is not None and "scored by six" in shown.text[0] and "text.txt, whole" in shown.text[1]
     assert set(ATTRIBUTES) <= set(shown.exhibits[0].percent)
     lm = unembed.load(tmp_path / "tiny")

@@ -33,6 +33,7 @@ def _facts(m: Measurements) -> dict[str, Any]:
 _OF_OUTPUTS = {
     *("copying", "skip-trigrams", "bugs", "induction by weights", "one position"),
     *("copying in deeper models", "skip-trigrams in deeper models", "bugs in deeper models"),
+    "primitive in-context learning in deeper models",  # the heads that it removes are chosen by copying scores
 }
 """Names of the quantities that decode the outputs of heads with the unembedding; a fitted lens changes them."""
 STUDY = Study[Measurements](

@@ -308,7 +308,7 @@ class ByLens(Measurements):
         ]
 
 
-def by_lens(m: Measurements) -> Measurements | None:
+def by_lens(m: Measurements, _: Work) -> Measurements | None:
     """Return the measurements with the lens set on the model; None without one or if `token_reading` is None."""
     lens = lens_of(m.lm)
     if lens is None or m.token_reading is None:

@@ -14,7 +14,7 @@ from unembed.memories.massive_activations import LEFT_OUT
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements, by_lens, control_corpus, measure
 from unembed.reports.geva2021.options import Options
-from unembed.reports.geva2021.parts import PARTS
+from unembed.reports.geva2021.parts import PARTS, aggregation, refinement
 from unembed.reports.geva2021.parts.values import QUANTITIES as OF_VALUES
 from unembed.reports.options import facts_of_memories
 from unembed.reports.published import PRINTED, Origin
@@ -51,6 +51,11 @@ STUDY = Study(
     control_corpus,
     (Origin("words of the model", f"{paper.D_VOCAB:,}", PRINTED, "released dictionary"),),
     by_lens=by_lens,
-    of_values=OF_VALUES,
+    of_values=(
+        *OF_VALUES,
+        *aggregation.COMPOSITION,
+        *refinement.REFINEMENT,
+        *refinement.LAST_LAYER,
+    ),
 )
 QUANTITIES, run, report_of = STUDY.quantities, STUDY.run, STUDY.report

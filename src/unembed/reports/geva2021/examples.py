@@ -23,6 +23,7 @@ from torch import Tensor
 from unembed.corpus import Batch
 from unembed.corpus.token_stream import TokenStream
 from unembed.errors import InvalidInput
+from unembed.jacobian.basis import carried_parts, fitted_lens
 from unembed.lens import read
 from unembed.memories.value_signs import CoefficientSums
 from unembed.memories.values import first_tokens, written_values
@@ -48,6 +49,8 @@ REAL = {
     "stream_length": np.float32,
 }
 CLAIMS = ("any_value", "any_active", "any_output")
+DECODED = (*WHOLE, "probability", *CLAIMS)
+"""Names of the results that depend on how vectors are decoded to tokens."""
 CARRIED = 0.9
 """Share of the sum of |m| ||v|| over a layer: the fewest memories that reach it count as active."""
 
@@ -57,7 +60,8 @@ class Examples(Reducer):
 
     Args:
         positions: token positions in the corpus, in increasing order.
-        basis: how the residual stream, updates and value vectors are decoded to tokens.
+        basis: how the residual stream, updates and value vectors are decoded to tokens; "jacobian" is the model's
+            fitted lens.
         fraction: a memory also counts as active if |m| is at least this fraction of the layer's largest |m|, where m is
             its coefficient.
         hidden: mask of tokens that are never predictions (tokens that the model never learned).
@@ -144,22 +148,50 @@ class Examples(Reducer):
         o = torch.stack([captured["resid_post", n] for n in self._layers])
         # In parallel blocks the stream has no state between attention and FFN, so r is the output without the update.
         r = torch.stack([captured.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
-        final = read(self._lm, o[-1], 1, basis=self.basis, hidden=self.hidden).ids
-        output = read(self._lm, o, 1, basis=self.basis, hidden=self.hidden).ids
-        track = torch.cat([final.expand(*o.shape[:2], 1), output], dim=-1).expand(2, *o.shape[:2], 2)
-        parts = torch.stack([r, y])
-        reading = read(self._lm, parts, 1, basis=self.basis, track=track, hidden=self.hidden)
-        tops = torch.cat([reading.ids[..., 0], output[None, ..., 0]]).cpu()
+        self._found["stream_length"][:, at] = o.float().norm(dim=-1).cpu().numpy()
+        of_streams: Basis = self.basis
+        of_updates: Basis = self.basis
+        if self.basis == "jacobian":
+            (r, y, o), of_streams, of_updates = self._carried(r, y, o), "final", "raw"
+        final = read(self._lm, o[-1], 1, basis=of_streams, hidden=self.hidden).ids
+        output = read(self._lm, o, 1, basis=of_streams, hidden=self.hidden).ids
+        track = torch.cat([final.expand(*o.shape[:2], 1), output], dim=-1)
+        parts = {"residual": (r, of_streams), "update": (y, of_updates)}
+        readings = {
+            name: read(self._lm, x, 1, basis=basis, track=track, hidden=self.hidden)
+            for name, (x, basis) in parts.items()
+        }
+        tops = torch.stack([*(reading.ids[..., 0] for reading in readings.values()), output[..., 0]]).cpu()
         for name, row in zip(("residual", "update", "output"), tops, strict=True):
             self._found[name][:, at] = row.numpy()
-        self._found["probability"][:, at] = reading.tracked_probabilities[0, ..., 0].float().cpu().numpy()
-        for name, ranks in zip(("residual", "update"), reading.tracked_ranks[..., 1].cpu(), strict=True):
-            self._found[f"output_in_{name}"][:, at] = ranks.numpy()
-        self._found["stream_length"][:, at] = o.float().norm(dim=-1).cpu().numpy()
+        probability = readings["residual"].tracked_probabilities[..., 0]
+        self._found["probability"][:, at] = probability.float().cpu().numpy()
+        for name, reading in readings.items():
+            self._found[f"output_in_{name}"][:, at] = reading.tracked_ranks[..., 1].cpu().numpy()
         for layer in self._layers:
             for name, values in self._of_memories(layer, captured["coefficients", layer], tops[1:, layer]).items():
                 self._found[name][layer, at] = values.cpu().numpy()
         self._done[at] = True
+
+    def _carried(
+        self,
+        r: Float[Tensor, "layer example d_model"],
+        y: Float[Tensor, "layer example d_model"],
+        o: Float[Tensor, "layer example d_model"],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Map each layer's residual, update and output to the end of the model by the fitted lens.
+
+        The residual of a parallel block is a stream after the block that lacks the update, so it is mapped as one.
+        """
+        lm, lens = self._lm, fitted_lens(self._lm)
+        blocks = lm.structure.blocks
+        before = [
+            lens.carried(x, n, "resid_post" if blocks[n].parallel else "resid_mid")
+            for n, x in zip(self._layers, r, strict=True)
+        ]
+        updates = [carried_parts(lm, x, n) for n, x in zip(self._layers, y, strict=True)]
+        after = [lens.carried(x, n) for n, x in zip(self._layers, o, strict=True)]
+        return torch.stack(before).to(r.dtype), torch.stack(updates), torch.stack(after).to(o.dtype)
 
     def _of_memories(
         self, layer: int, m: Float[Tensor, "example d_mlp"], tops: Int[Tensor, "2 example"]

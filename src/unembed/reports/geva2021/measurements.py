@@ -19,7 +19,7 @@ from unembed.lens import comparable_basis
 from unembed.memories.massive_activations import LEFT_OUT, massive_positions, stream_lengths
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
-from unembed.reports.geva2021.examples import CoefficientSizes, Examples, draw_positions
+from unembed.reports.geva2021.examples import DECODED, CoefficientSizes, Examples, draw_positions
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.paper import first_upper
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
@@ -178,12 +178,12 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     positions = draw_positions(example_text, options.examples, options.draw, work.seed, name)
     if index is not None:
         triggers = KeyTriggers.of_index(index, lm, options.top)
-        found = _examples_of(lm, text, positions, work, options)
+        found = _examples_of(lm, text, _examples(lm, text, positions, work, options), work, options)
     elif text is example_text:
         triggers, found = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), positions, work, options)
     else:
         triggers, _ = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), None, work, options)
-        found = _examples_of(lm, example_text, positions, work, options)
+        found = _examples_of(lm, example_text, _examples(lm, example_text, positions, work, options), work, options)
     massive = massive_positions(found["stream_length"])
     agreed = _agreement(lm, text, triggers, work, options)
     keys, changed = _perturbed(lm, text, triggers, work, options)
@@ -209,12 +209,17 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     )
 
 
-def by_lens(m: Measurements) -> Measurements | None:
-    """Return the measurements with value vectors decoded by the fitted lens; None if `values_basis` is not "raw"."""
+def by_lens(m: Measurements, work: Work) -> Measurements | None:
+    """Return the measurements with value vectors, updates and the residual stream decoded by the fitted lens.
+
+    None if `values_basis` is not "raw".
+    """
     if m.options.values_basis != "raw":
         return None
     agreed = values.agreement(m.lm, m.text, m.triggers, basis="jacobian", target=m.options.target, hidden=m.hidden)
-    return replace(m, agreement=agreed)
+    read_by_lens = Examples(m.positions.tolist(), "jacobian", m.options.fraction, m.hidden)
+    found = _examples_of(m.lm, m.example_text, read_by_lens, work, m.options, "examples, read by the fitted lens")
+    return replace(m, agreement=agreed, examples={**m.examples, **{name: found[name] for name in DECODED}})
 
 
 def with_index_settings(options: Options, index: Index) -> Options:
@@ -297,20 +302,22 @@ def _from_corpus(
     return KeyTriggers(**{f.name: stored.pop(f.name) for f in fields(KeyTriggers)}), stored
 
 
-def _examples_of(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Arrays:
+def _examples_of(
+    lm: Decoder, text: TokenStream, seen: Examples, work: Work, options: Options, stage: str = "examples"
+) -> Arrays:
     """Measure the examples, in one pass over only the segments that contain them."""
 
     def compute() -> Arrays:
-        seen = _examples(lm, text, positions, work, options)
+        positions = np.array(seen.positions, dtype=np.int64)
         seen.start(lm)
         with feed_reducers(lm, [seen]) as feed:
             for batch in bucketed(text.segments_up_to(positions), options.tokens_per_batch, 64):
                 feed(batch)
                 done = int(seen.result()["done"].sum())
-                work.progress("one pass for the examples", done, len(positions))
+                work.progress(f"one pass for the {stage}", done, len(positions))
         return seen.result()
 
-    return work.stage("examples", compute)
+    return work.stage(stage, compute)
 
 
 def _agreement(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> values.Agreement:

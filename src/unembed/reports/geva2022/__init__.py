@@ -11,7 +11,8 @@ from typing import Any
 from unembed.memories.massive_activations import LEFT_OUT
 from unembed.reports.geva2022.measurements import Measurements, by_lens, measure
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.parts import PARTS, concepts, events
+from unembed.reports.geva2022.parts import PARTS, concepts, events, layers, score_effects
+from unembed.reports.geva2022.parts.applications import EARLY_EXIT, TOXICITY
 from unembed.reports.geva2022.published import CONTRADICTION
 from unembed.reports.options import facts_of_memories
 from unembed.reports.study import Study
@@ -45,6 +46,13 @@ STUDY = Study(
     lambda m: m.corpus,
     notes=(CONTRADICTION,),
     by_lens=by_lens,
-    of_values=(*concepts.QUANTITIES, *events.QUANTITIES),
+    of_values=(
+        *score_effects.QUANTITIES,
+        *concepts.QUANTITIES,
+        *events.QUANTITIES,
+        *layers.QUANTITIES,
+        *TOXICITY,
+        *EARLY_EXIT,
+    ),
 )
 QUANTITIES, run, report_of = STUDY.quantities, STUDY.run, STUDY.report

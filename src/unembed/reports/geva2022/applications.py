@@ -20,7 +20,7 @@ from unembed.early_exit.example_prefixes import Examples, examples, saturation_t
 from unembed.early_exit.published_table import METHODS, table_6
 from unembed.errors import ExtraMissing, InvalidInput, UnembedError, Unsupported, reading_fault
 from unembed.models.decoder import Decoder
-from unembed.names import read_signed_memory
+from unembed.names import Basis, read_signed_memory
 from unembed.reports.geva2022.options import Options
 from unembed.reports.stages import Work
 from unembed.results import Table
@@ -75,8 +75,15 @@ class Applications:
     notes: tuple[str, ...] = ()
 
 
-def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Options) -> Applications:
+def measure_applications(
+    lm: Decoder, corpus: Corpus, work: Work, options: Options, basis: Basis = "final"
+) -> Applications:
     """Measure early exit on `options.exit_examples` examples, and toxicity if `options.prompts` names a file.
+
+    Args:
+        basis: how the residual stream after each layer becomes a prediction for early exit: "final", as in the paper,
+            or "jacobian", the model's fitted lens. With the latter, toxicity is measured only for the value vectors
+            that a scorer picks by the words that the lens reads in them, and without them.
 
     An experiment that cannot run raises no error: the report shows the other one, with the reason. That includes a
     failed import inside an installed package.
@@ -86,7 +93,7 @@ def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Optio
     if options.exit_examples >= FEWEST_EXAMPLES and lm.n_layers > 1:
         try:
             found = examples(
-                lm, corpus, options.exit_examples, seed=work.seed, basis="final", progress=_named(work, "examples")
+                lm, corpus, options.exit_examples, seed=work.seed, basis=basis, progress=_named(work, "examples")
             )
             saturation = saturation_table(lm, found)
             early_exit, missing = _table_6(lm, found, work, QUICK if options.exit_protocol == "quick" else {})
@@ -96,10 +103,14 @@ def measure_applications(lm: Decoder, corpus: Corpus, work: Work, options: Optio
     if options.prompts is not None:
         try:
             scorer = open_scorer(options.scorer)
-            arms = arms_of(lm, work, options, scorer)
-            toxicity = _toxicity(lm, work, options, arms, scorer)
-            by_beams = _toxicity(lm, work, options, arms, scorer, num_beams=options.beams) if options.beams else None
-            published = published_table(lm)
+            if basis == "jacobian":
+                toxicity = _toxicity(lm, work, options, [plain(), by_top_tokens(lm, work, options, scorer)], scorer)
+            else:
+                arms = arms_of(lm, work, options, scorer)
+                toxicity = _toxicity(lm, work, options, arms, scorer)
+                if options.beams:
+                    by_beams = _toxicity(lm, work, options, arms, scorer, num_beams=options.beams)
+                published = published_table(lm)
         except (UnembedError, ImportError) as error:
             notes.append(f"Toxic continuations were not measured: {error}")
     text = options.perplexity_text
@@ -137,13 +148,21 @@ def arms_of(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> list[A
         arms.append(with_values("values picked by hand", edits_of(lm, picked, options)))
     elif (lm.n_layers, lm.d_model, lm.d_mlp) == (24, 1024, 4096):  # Table 8 lists memories of gpt2-medium
         arms.append(with_values("values picked by hand", edits_of(lm, paper_values(lm).edits, options)))
-    found = by_scorer(lm, scorer, PICKED, seed=work.seed)
-    arms.append(with_values("values picked by a scorer", edits_of(lm, found.edits, options)))
+    arms.append(by_top_tokens(lm, work, options, scorer))
     arms.append(with_self_debiasing(lm))
     if options.words is not None:
         words = read_words(options.words)
         arms += [with_released_word_filter(lm, words), with_word_filter(lm, words)]
     return arms
+
+
+def by_top_tokens(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> Arm:
+    """Return the arm that turns on value vectors whose top tokens score low.
+
+    The model's fitted lens gives the top tokens if the model has one.
+    """
+    found = by_scorer(lm, scorer, PICKED, seed=work.seed)
+    return with_values("values picked by a scorer", edits_of(lm, found.edits, options))
 
 
 def edits_of(lm: Decoder, picked: Sequence[Edit], options: Options) -> Sequence[Edit]:

@@ -78,6 +78,9 @@ class Measurements:
             "random" vectors; and of two vectors: "value_with_random", "random_with_value".
         extreme: the sub-updates with extreme scores in the examples.
         applications: the results of section 6.
+        applications_by_lens: those that depend on how the residual stream or value vectors are decoded, with the
+            model's fitted lens; None without a lens.
+        basis: how vectors are decoded to tokens.
     """
 
     lm: Decoder
@@ -97,6 +100,8 @@ class Measurements:
     overlaps: Arrays
     extreme: ExtremeSubUpdates
     applications: Applications
+    applications_by_lens: Applications | None
+    basis: Basis
     seed: int
 
     @property
@@ -174,7 +179,11 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     work.progress("norms", 4, _STAGES)
     overlaps = work.stage("norms", lambda: _norms(lm, options.norm_values, work.seed, hidden, signs))
     work.progress("section 6", 5, _STAGES)
-    applications = measure_applications(lm, corpus, work, options)
+    applications, applications_by_lens = measure_applications(lm, corpus, work, options), None
+    if work.lens is not None and basis == "raw":
+        work.progress("section 6, read by the fitted lens", 5, _STAGES)
+        with reading_by(lm, work.lens):
+            applications_by_lens = measure_applications(lm, corpus, work, options, "jacobian")
     extreme = extreme_sub_updates(sample, options.threshold, basis=options.basis)
     work.progress("done", _STAGES, _STAGES)
     return Measurements(
@@ -195,21 +204,34 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         overlaps,
         extreme,
         applications,
+        applications_by_lens,
+        basis,
         work.seed,
     )
 
 
-def by_lens(m: Measurements) -> Measurements | None:
+def by_lens(m: Measurements, work: Work) -> Measurements | None:
     """Return the measurements, with the residual stream and all vectors decoded to tokens by the model's fitted lens.
 
     None where there is no lens, or where the model has an adaptive softmax.
     """
-    if m.concepts_by_lens is None:
+    if m.concepts_by_lens is None or m.applications_by_lens is None:
         return None
     recorder = EventRecorder(m.seed, m.hidden, "jacobian")
     recorder.start(m.lm)
     sample = record_events(m.lm, m.examples, recorder)
-    return replace(m, concepts=m.concepts_by_lens, concepts_by_lens=None, judged=None, sample=sample)
+    return replace(
+        m,
+        concepts=m.concepts_by_lens,
+        concepts_by_lens=None,
+        judged=None,
+        sample=sample,
+        extreme=extreme_sub_updates(sample, m.options.threshold, basis=m.options.basis),
+        changes=None if m.changes is None else _changes(m.lm, m.examples, work, m.options, m.hidden, "jacobian"),
+        applications=m.applications_by_lens,
+        applications_by_lens=None,
+        basis="jacobian",
+    )
 
 
 def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | None) -> Arrays:
@@ -223,7 +245,12 @@ def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | No
 
 
 def _changes(
-    lm: Decoder, examples: list[Segment], work: Work, options: Options, hidden: Tensor | None
+    lm: Decoder,
+    examples: list[Segment],
+    work: Work,
+    options: Options,
+    hidden: Tensor | None,
+    basis: Basis = "final",
 ) -> ProbabilityChanges | None:
     """Test Eq. 2 (a sub-update changes a probability) on some examples; None for models with several streams."""
     if not options.changes or lm.structure.streams is not None:
@@ -232,9 +259,9 @@ def _changes(
     drawn = np.sort(np.random.default_rng([work.seed, 2]).choice(len(examples), n, replace=False))
     chosen = [examples[i] for i in drawn.tolist()]
     progress = partial(work.progress, "sub-updates added one by one")
-    return ProbabilityChanges(
-        **work.stage("changes", lambda: probability_changes(lm, chosen, hidden, progress).arrays())
-    )
+    stage = "changes" if basis == "final" else "changes, read by the fitted lens"
+    found = work.stage(stage, lambda: probability_changes(lm, chosen, hidden, progress, basis).arrays())
+    return ProbabilityChanges(**found)
 
 
 @torch.no_grad()

@@ -127,8 +127,13 @@ def toxicity_section(m: Measurements) -> Section | None:
     if found.toxicity is None:
         return None
     on = "before the activation function" if m.options.pre_activation else "after the activation function"
+    lensed = m.applications_by_lens
     notes = {
         "toxicity": (found.toxicity, "Greedy decoding."),
+        "toxicity_by_lens": (
+            None if lensed is None else lensed.toxicity,
+            "Greedy decoding; the model's fitted lens gives the top tokens of values that the scorer scores.",
+        ),
         "toxicity_by_beams": (
             found.toxicity_by_beams,
             f"Beam search of {m.options.beams}; the paper's code uses 3.",
@@ -167,11 +172,21 @@ _PROTOCOLS = {
 }
 
 
+_BY_LENS = (
+    "The paper reads a layer's prediction by the final norm and the unembedding, as if no layer followed. The model's "
+    "fitted lens first carries the stream through the layers that follow. By it a prediction can settle at another "
+    "layer, and a rule that leaves there can give another token: the last table has the same rules with the lens. The "
+    "verdict is on the paper's reading."
+)
+
+
 def early_exit_section(m: Measurements) -> Section | None:
     """Show Tables 6, 9 and 10; None if they were not measured."""
-    found = m.applications
+    found, lensed = m.applications, m.applications_by_lens
     if found.saturation is None or found.early_exit is None:
         return None
+    saturation = found.saturation if lensed is None or lensed.saturation is None else lensed.saturation
+    spread = "Mean and standard deviation over five splits."
     n = sum(int(row["examples"]) for row in found.saturation.rows())
     accuracies = ["accuracy", "accuracy_std", "published_accuracy", "published_accuracy_std"]
     return Section(
@@ -184,12 +199,24 @@ def early_exit_section(m: Measurements) -> Section | None:
             f"in the order of the sub-updates. Classifiers are fitted {_PROTOCOLS[m.options.exit_protocol]}"
             ", and leave above the threshold with the largest F1; confidence rules leave by a promise of at most 5 % "
             "disagreement.",
+            *([] if lensed is None else [_BY_LENS]),
         ),
         (
-            _in_shares("saturation_frequency", found.saturation, "", ["share"]),
-            _in_shares("early_exit", found.early_exit, "Mean and standard deviation over five splits.", accuracies),
+            _in_shares("saturation_frequency", saturation, "", ["share", "lens_share"]),
+            _in_shares("early_exit", found.early_exit, spread, accuracies),
+            *(
+                []
+                if lensed is None or lensed.early_exit is None
+                else [_in_shares("early_exit_by_lens", _own(lensed.early_exit), spread, accuracies)]
+            ),
         ),
     )
+
+
+def _own(table: Table) -> Table:
+    """Return the table of the rules without the published columns, which are of the paper's reading."""
+    columns = {name: table.columns[name] for name in table.column_names if not name.startswith("published_")}
+    return Table(f"{table.title}, predictions read by the fitted lens", columns, table.provenance)
 
 
 def small_sample(n: int) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, difference_of, mean_of, ratio_of, share_of
 from unembed.document.model import Exhibit, Reference, Section
 from unembed.document.numbers import format_interval, format_number, format_percent, percent, points
-from unembed.lens import comparable_basis, read
+from unembed.jacobian.basis import in_basis
+from unembed.lens import read
 from unembed.memories.event_sample import TOKENS
 from unembed.memories.event_scores import ExtremeSubUpdates, candidate_scores, extreme_sub_updates, scores_in_logits
 from unembed.memories.values import values_of
@@ -81,9 +82,15 @@ def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
     """
     if not len(memories):
         return np.zeros((0, _TOP), dtype=np.int64)
-    basis, values = comparable_basis(m.lm), values_of(m.lm, memories[:, :2])
+    values = values_of(m.lm, memories[:, :2])
+    found = np.zeros((len(memories), min(_TOP, m.lm.d_vocab)), dtype=np.int64)
     factors = torch.tensor([float(m.signs[n][i]) * way for n, i, way in memories.tolist()])
-    return read(m.lm, values * factors.to(values)[:, None], _TOP, basis=basis, hidden=m.hidden).ids.cpu().numpy()
+    written = values * factors.to(values)[:, None]
+    for layer in np.unique(memories[:, 0]).tolist():
+        rows = np.flatnonzero(memories[:, 0] == layer)
+        vectors, basis = in_basis(m.lm, written[torch.from_numpy(rows)], layer, m.basis)
+        found[rows] = read(m.lm, vectors, _TOP, basis=basis, hidden=m.hidden).ids.cpu().numpy()
+    return found
 
 
 def ways_of(m: Measurements, extreme: ExtremeSubUpdates) -> Int[np.ndarray, " row"]:
