@@ -159,7 +159,7 @@ def test_groups_and_files_that_are_not_of_the_form_are_refused(wren: LanguageMod
         with pytest.raises(InvalidInput, match="not of the form"):
             read_group(text)
     save_result(circuit(wren, "The dogs", " are", max_nodes=5).nodes, tmp_path / "table")
-    with pytest.raises(InvalidInput, match="it holds a Table"):
+    with pytest.raises(InvalidInput, match="it contains a Table"):
         circuit_answer(wren, graph=tmp_path / "table")
 
 

@@ -187,9 +187,9 @@ def test_a_graph_is_saved_and_opened_again(tmp_path: Path) -> None:
         ({"prompt": PROMPT, "pairs": [(PROMPT, None, 5, 9)]}, "one or of the other"),
         ({"prompt": PROMPT, "token": 5, "qk": "half"}, "constant"),
         ({"pairs": []}, "there are none"),
-        ({"pairs": [(PROMPT, OTHER)]}, "four parts"),
+        ({"pairs": [(PROMPT, OTHER)]}, "four elements"),
         ({"pairs": [(PROMPT, OTHER, 5, 9), (PROMPT, None, 5, 9)]}, "only some"),
-        ({"prompt": torch.tensor([PROMPT, OTHER]), "token": 5}, "prompts in one"),
+        ({"prompt": torch.tensor([PROMPT, OTHER]), "token": 5}, "one is expected"),
     ],
 )
 def test_what_is_no_circuit_is_refused_in_one_line(arguments: dict[str, object], message: str) -> None:

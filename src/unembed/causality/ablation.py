@@ -224,7 +224,8 @@ def ablate(
     if how != "exact" and not isinstance(prompt, Corpus):
         if to != "zero" or any(one is not None for one in chosen):
             raise InvalidInput(
-                "a choice of parts with attribution patching", why="it always estimates every part, each set to zero"
+                "a choice of components with attribution patching",
+                why="it always estimates the effect of setting each head and memory to zero",
             )
         return attribution_patching(lm, cast(Any, prompt), cast(Any, metric), top=top, edits=edits)
     groups = groups_of(lm, *chosen)

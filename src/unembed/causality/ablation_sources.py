@@ -75,7 +75,8 @@ def sources_of(
         other = run(lm, prompt, points, edits)
         if other.tokens.shape[1] < n_pos:
             raise InvalidInput(
-                f"prompt {prompt!r:.60}", why=f"it has {other.tokens.shape[1]} tokens, fewer than the {n_pos} here"
+                f"prompt {prompt!r:.60}",
+                why=f"it has {other.tokens.shape[1]} tokens, fewer than the {n_pos} of the ablated prompt",
             )
         sources.append(Source({(p, n): other.at(p, n)[0, :n_pos] for p, n in needs}, True))
     return sources, f"activations of {len(sources)} other prompts"
@@ -85,12 +86,12 @@ def up_to(mean: Float[Tensor, "pos ..."], n_pos: int, corpus: str) -> Float[Tens
     """Return the means of the first `n_pos` positions.
 
     Raises:
-        InvalidInput: no segment of the corpus is that long.
+        InvalidInput: no segment of the corpus has `n_pos` tokens.
     """
     if len(mean) < n_pos:
         raise InvalidInput(
             f"a mean by position over {corpus}",
             why=f"its segments have {len(mean)} positions, the prompt has {n_pos}",
-            instead='Open it with segmentation="windows", or take the mean of all positions',
+            instead='Open the corpus with segmentation="windows", or take the mean over all positions',
         )
     return mean[:n_pos]

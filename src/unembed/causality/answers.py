@@ -231,8 +231,8 @@ def ablate_answer(
 
     On a prompt, the effect is how much the metric falls, including what later layers do with the change. The metric is
     the logit of --token, minus that of --against if it is given. Over a corpus, without a prompt, the effect is how
-    much the loss rises, in nats per token, with a 95 % interval. With a prompt and a corpus, the corpus gives the
-    means. A terminal lists --top rows; JSON, CSV and pages contain all.
+    much the loss rises, in nats per token, with a 95 % interval. With a prompt and --corpus, the means of --to mean are
+    taken over this corpus. A terminal lists --top rows; JSON, CSV and pages contain all.
 
     Caution: Zero is a value that an activation may never have in the model; compare with --to mean. Later components
     can make up for what is missing, so a small effect does not prove that a component is unused.
@@ -259,7 +259,7 @@ def ablate_answer(
 
 
 def _screen_answer(found: EstimatedEffects) -> Answer:
-    """Return the strongest components, how well estimates agree with exact effects, and what they may have missed."""
+    """Show the strongest components, the agreement of estimates with exact effects, and what estimates may miss."""
     lines = ["" if found.unmeasured is None else found.unmeasured.in_words()]
     if found.without_relevance:
         lines.append(f"Not estimated by relevance: {found.without_relevance}.")
@@ -298,7 +298,7 @@ def _cut_of(corpus: str | None, lm: Decoder) -> str:
 def _check_ablation(
     prompt: str | None, corpus: str | None, what: str | None, to: str, by_token: bool, token: str | None
 ) -> None:
-    """Refuse options that cannot be combined, or a text that is missing."""
+    """Refuse options that cannot be combined, and an ablation without a text."""
     in_corpus, in_prompt = prompt is None, prompt is not None
     for wrong, what_failed, why, instead in (
         (in_corpus and corpus is None, "an ablation of nothing", "no text is given", "Give a prompt, or --corpus"),
@@ -313,7 +313,7 @@ def _check_ablation(
 
 
 def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
-    """Return the memories in the same cluster of value vectors as each of some memories, as `unembed clusters` does."""
+    """Return, for each of some memories, all memories in its cluster of value vectors (see `unembed clusters`)."""
     if not memories:
         return {}
     numbered = [lm.memory(*pair) for pair in memories]
@@ -322,7 +322,7 @@ def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
 
 
 def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
-    """Return the memories that have one of these labels in an index."""
+    """Return, for each label, the memories that have it in an index."""
     if not names:
         return {}
     index = opened(build=False)  # one that is built now would have no labels

@@ -78,7 +78,7 @@ class CorpusAblation(Displayed):
 
         Args:
             ablated: the ablation: its label, or its number in `labels`.
-            least: the smallest number of predictions of a token in the table.
+            least: leave out tokens that are predicted fewer times than this.
 
         Raises:
             InvalidInput: there is no such ablation.

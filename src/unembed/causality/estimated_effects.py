@@ -55,7 +55,7 @@ class EstimatedEffects(Displayed):
         relevance: the effects of `labels` estimated by relevance; empty if the model cannot be linearised.
         exact: the exact effects of `labels`.
         agreements: correlations of estimates with exact effects.
-        unmeasured: what is known of the memories that were not replaced; None if no sample was drawn.
+        unmeasured: a bound on the effects of the memories that were not replaced; None if no sample was drawn.
         exact_heads: exact effect of each head; None if no head was replaced.
         without_relevance: why the model cannot be linearised in this run; empty if it can.
     """
@@ -140,7 +140,7 @@ def attribution_patching(
         raise PointMissing(f"{lm.name} has no heads or memories", why="it has no layers")
     places = [(p, n) for p in ("z", "coefficients") for n in range(lm.n_layers) if has_point(lm, p, n)]
     if not places:
-        why = "no layer ends in a projection over heads, and no FFN adds memories by themselves"
+        why = "no attention has an output projection that can be split by head, and no FFN is a sum of memories"
         raise PointMissing(f"{lm.name} has no heads or memories", why=why, instead="Ablate whole layers")
     pair = None
     if corrupted is not None:
@@ -210,7 +210,7 @@ def _by_relevance(
     pair: PromptPair | None,
     edits: Edits,
 ) -> tuple[_Effects, str]:
-    """Return the effects estimated by relevance; none, with the reason, if the model cannot be linearised."""
+    """Return the effects estimated by relevance; or no effects and the reason, if the model cannot be linearised."""
     if edits:
         return {}, "the linear rules are those of the model's own parts, and this run is edited"
     try:
@@ -264,7 +264,7 @@ def _drawn(effects: _Effects, sample: int, seed: int, without: set[Part]) -> lis
 def _with_graph(
     lm: Decoder, ids: Tensor, places: Sequence[Place], edits: Edits
 ) -> tuple[dict[Place, Tensor], Float[Tensor, "1 d_vocab"]]:
-    """Return activations and last logits of one forward pass, with a graph that starts at the first block's input."""
+    """Return activations and last logits of a forward pass, with an autograd graph from the first block's input on."""
     own: dict[Place, Tensor] = {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))

@@ -137,7 +137,7 @@ class PatchingPairs(Displayed):
 
 
 def _places(grid: Tensor) -> list[list[int]]:
-    """Return, for each axis, the index of every element of a grid along it."""
+    """Return, for each axis of a grid, the index of every element along this axis."""
     return [axis.tolist() for axis in torch.unravel_index(torch.arange(grid.numel()), grid.shape)]
 
 
@@ -249,7 +249,7 @@ def patch(
     """
     if through is not None:
         if layers is not None:
-            raise InvalidInput("layers with through", why="the writers and readers name theirs")
+            raise InvalidInput("layers together with through", why="the names of writers and readers give their layers")
         chosen = (positions, alignment, direction, edits, batch)
         return patch_paths(lm, cast(Any, clean), cast(Any, corrupted), points, through, cast(Any, metric), *chosen)
     if points not in PATCH_POINTS:
@@ -280,7 +280,7 @@ def _patch_each(
     chosen: tuple[PatchPoint, tuple[int, ...], Sequence[int] | None, Alignment | None, Direction, int, Edits],
     batch: int | None,
 ) -> list[Patching]:
-    """Return the patching of each pair of prompts; all pairs share batches."""
+    """Patch each pair of prompts, with shared batches, and return the result of each pair."""
     point, layers, positions, alignment, direction, top, edits = chosen
     pairs = [
         prompt_pair(lm, clean, corrupted, (point,), metric, alignment, direction, positions, edits)

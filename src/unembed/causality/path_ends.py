@@ -23,9 +23,10 @@ _RECEIVERS = "L1H4.q, L1H4.k, L1H4.v, L1H4 (all three), attn_out 2, mlp_out 2, l
 
 @dataclass(frozen=True)
 class End:
-    """A sender or a receiver of a path; its `kind` is attn_out, mlp_out or layer (both).
+    """A sender or a receiver of a path.
 
-    A sender may also be z (a head) or coefficients (a memory). A receiver may also be q, k or v (of a head), or logits.
+    Its `kind` is attn_out, mlp_out or layer (both). The kind of a sender may also be z (a head) or coefficients (a
+    memory), that of a receiver q, k or v (of a head), or logits.
     """
 
     kind: str
@@ -49,7 +50,7 @@ def senders_of(lm: Decoder, given: str | Sequence[str]) -> list[End]:
     """Return the senders with these names, each once, in the given order.
 
     Raises:
-        InvalidInput: a name does not have such a form, or there are no names.
+        InvalidInput: a name is not that of a sender, or there are no names.
         OutOfRange: the model does not have a layer, head or memory that is named.
         Unsupported: a layer has no heads or no memories.
     """
@@ -60,7 +61,7 @@ def receivers_of(lm: Decoder, given: str | Sequence[str]) -> list[End]:
     """Return the receivers with these names, each once, in the given order.
 
     Raises:
-        InvalidInput: a name does not have such a form, or there are no names.
+        InvalidInput: a name is not that of a receiver, or there are no names.
         OutOfRange: the model does not have a layer or head that is named.
     """
     return _ends(lm, given, "receiver", "reader", PARTS, _RECEIVERS)

@@ -107,7 +107,7 @@ def patch_paths(
     """
     require_unnormalised_stream(lm, "path patching")
     if any(e.target == "stream" and e.action != "add" for e in as_edits(edits)):
-        raise Unsupported("path patching with a replaced stream", why="the edit ends every path that crosses it")
+        raise Unsupported("path patching with a replaced stream", why="replacing the stream cuts every path through it")
     from_, to = senders_of(lm, senders), receivers_of(lm, receivers)
     if not any(reaches(lm, s, r) for s in from_ for r in to):
         raise InvalidInput("these paths", why="no receiver reads the stream after a sender has written to it")
@@ -146,7 +146,7 @@ def _read_by(lm: Decoder, receiver: End) -> str:
 
 
 class _Paths:
-    """Computes the output of receivers if a sender's output is replaced in their input alone."""
+    """Computes the outputs of receivers when a sender's output is replaced only in the receiver's input."""
 
     def __init__(self, lm: Decoder, pair: PromptPair, senders: Sequence[End], batch: int | None) -> None:
         """Compute the difference of each sender's output between the other run and the patched run."""

@@ -171,7 +171,7 @@ def recovered(
 def taken_from(
     run: Rerun, point: str, layer: int, pairs: Sequence[tuple[int, int]], index: int | None = None
 ) -> Replacement:
-    """Return an activation of `run` as a replacement in another run, at pairs (position in `run`, position there)."""
+    """Return an activation of `run` as a replacement in another run, at pairs (position in `run`, in the other run)."""
     given = run.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
     chosen: int | Tensor | None = index
     if index is not None and point == "z":

@@ -152,7 +152,7 @@ def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Ho
     if block.early_writers:
         raise Unsupported(
             f"replacing resid_mid of {block.path}",
-            why="something besides its mixer writes to the stream before this point",
+            why="a component other than the mixer writes to the stream before this point",
         )
     if block.mixer is not None and isinstance(block.mixer.branch_norm, ChannelGain):
         why = "each channel has its own gain between the mixer and the stream"

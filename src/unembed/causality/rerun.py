@@ -178,7 +178,7 @@ class Rerun:
             if own.numel() and float(error.max()) > SUM_TOLERANCE[self.lm.dtype_name] * float(z.abs().max()):
                 raise Unsupported(
                     f"patterns of {self.lm.name}",
-                    why=f"what the heads of layer {layer} mix is not the pattern times the values",
+                    why=f"z in layer {layer} is not the attention pattern times the value vectors",
                     instead="Replace z instead",
                 )
 

@@ -127,7 +127,10 @@ def circuit_answer(
     ] = None,
     group_by: Annotated[
         GroupRule | None,
-        Option("Group nodes by what they do, by the direction of their values, or by what their values promote."),
+        Option(
+            "Group nodes by role (what they do), by values (the direction of the vectors that they write), or by "
+            "description (the tokens that these vectors promote)."
+        ),
     ] = None,
     group: Annotated[
         list[NamedGroup] | None,
@@ -173,7 +176,9 @@ def circuit_answer(
     test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
     form = _Form(nodes, group_by, tuple(group or ()), change, times, out, viewer, set_to)
     if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
-        raise InvalidInput("a prompt, --pairs and --graph", why="a circuit is of one of them", instead="Give one")
+        raise InvalidInput(
+            "a prompt, --pairs and --graph", why="a circuit is found for only one of them", instead="Give one"
+        )
     dictionary = _attached(lm, dictionaries or ())
     if graph is not None:
         return _of_file(lm, graph, dictionary, test, form)
@@ -286,7 +291,11 @@ class _Form:
 def _of_file(lm: Decoder, path: Path, dictionary: AttachedDictionary | None, test: _Test, form: _Form) -> Answer:
     opened = open_result(path)
     if not isinstance(opened, CircuitGraph):
-        raise InvalidInput(f"{path}", why=f"it holds a {type(opened).__name__}", instead="Give what --out wrote")
+        raise InvalidInput(
+            f"{path}",
+            why=f"it contains a {type(opened).__name__}, not a circuit",
+            instead="Give a file that unembed circuit --out wrote",
+        )
     graph = opened.bound_to(lm, dictionary)
     kinds = _tested_kinds(lm, test) if len(graph.cases) > 1 else (test.kinds,)
     return form.answer(graph, test.of(graph, graph.cases, kinds))

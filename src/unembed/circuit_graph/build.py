@@ -80,7 +80,7 @@ def circuit(
     most = positive_int("max_nodes", max_nodes)
     if pairs is not None:
         if prompt is not None or token is not None or against is not None or against_prompt is not None:
-            raise InvalidInput("a prompt and pairs", why="a circuit is of one or of the other")
+            raise InvalidInput("a prompt and pairs", why="a circuit is found for one or for the other")
         cases = read_cases(lm, pairs)
     elif prompt is None or token is None:
         raise InvalidInput(
@@ -187,7 +187,7 @@ class _Tables:
         return f"token@{self.position(back)}"
 
     def nodes(self, provenance: Provenance) -> Table:
-        """Return a table of the selected nodes by relevance, then tokens, biases, and each layer's sum of others."""
+        """Return a table of the selected nodes by relevance, tokens, biases, and sums of each layer's other nodes."""
         n, rows = len(self.cases), list[tuple[object, ...]]()
         longest = max(self.cases, key=lambda case: len(case.prompt))
         words = promoted(self.lm, longest.prompt, [node for node, _ in self.chosen], self.dictionary)

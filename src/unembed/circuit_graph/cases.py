@@ -60,7 +60,7 @@ def read_case(
     if len(own) != len(changed):
         raise InvalidInput(
             f"prompts of {len(own)} and {len(changed)} tokens",
-            why="a circuit compares what stands at the same position",
+            why="a circuit compares activations at the same position",
             instead="Give a counterfactual with as many tokens",
         )
     return Case(own, changed, target, other)
@@ -80,7 +80,7 @@ def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
         if isinstance(given, str) or len(given) != 4:
             raise InvalidInput(
                 f"pair {number}",
-                why="it has not four parts",
+                why="it does not have four elements",
                 instead="Give (prompt, counterfactual, token, against) for each",
             )
         found.append(read_case(lm, *given))
@@ -92,7 +92,7 @@ def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
 def _one(lm: Decoder, prompt: OnePrompt) -> tuple[int, ...]:
     ids, _ = prepare(lm, prompt)
     if len(ids) != 1:
-        raise InvalidInput(f"{len(ids)} prompts in one", why="a case has one", instead="Give pairs=[...] for several")
+        raise InvalidInput(f"{len(ids)} prompts", why="one is expected", instead="Give pairs=[...] for several")
     return tuple(ids[0].tolist())
 
 

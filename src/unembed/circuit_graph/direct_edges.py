@@ -177,7 +177,7 @@ class _Collector:
         """Add the edges into some targets, and check that they add up to the targets' relevance.
 
         Raises:
-            SumNotProved: they do not add up to it.
+            SumNotProved: the edges do not add up to the relevance.
         """
         made, total, rows = self.made, self.total, targets.rows
         _, layer = targets.key

@@ -49,7 +49,10 @@ Mask = Mapping[Place, Bool[Tensor, "_back _node"]]
 
 @dataclass(frozen=True)
 class Share:
-    """A share of F(model) - F(none), with its 95 % interval over prompts; the bounds are None for one prompt."""
+    """A share of the metric's difference between the whole model and no nodes, with a 95 % interval over prompts.
+
+    The bounds of the interval are None for one prompt.
+    """
 
     value: float
     low: float | None
@@ -134,7 +137,10 @@ class Bench:
         return values(seen, self.dictionary, where)
 
     def _own(self, batch: CaseBatch) -> Values:
-        """Return the nodes' values in the unchanged run, to which tests with heads fix the circuit; else no values."""
+        """Return the values to which tests with heads set the circuit's nodes: those in the unchanged run.
+
+        The result is empty for tests without heads.
+        """
         return self._captured(batch.tokens) if "head" in self.kinds else {}
 
     def _replacement(self, batch: CaseBatch, baseline: SetTo) -> Values:
@@ -166,7 +172,7 @@ class Bench:
 
     def _corpus(self) -> dict[tuple[str, int], Tensor]:
         if "feature" in self.kinds:
-            raise Unsupported("features at their mean over a text", why="only memories and heads have one here")
+            raise Unsupported("features at their mean over a text", why="means are computed of memories and heads only")
         return corpus_means(self.lm, open_corpus(), [(_CORPUS_POINTS[k], n) for k, n in self.sizes], _CORPUS_TOKENS)
 
     def mask(self, nodes: Sequence[Node]) -> dict[Place, Tensor]:

@@ -37,7 +37,9 @@ def require_nodes(dictionary: AttachedDictionary) -> None:
     if any(len(part.W_dec) > 1 for part in parts):
         raise Unsupported(what, why="each of them writes to several layers", instead="Give a transcoder for each layer")
     if len({(part.reads, part.writes) for part in parts}) > 1 or len(dict(dictionary.parts)) < len(parts):
-        raise Unsupported(what, why="its parts read or write different points", instead="Attach one kind at a time")
+        raise Unsupported(
+            what, why="its dictionaries have different capture points", instead="Attach dictionaries of one kind"
+        )
     if parts[0].writes not in WRITES or parts[0].reads not in READS:
         points = f"{parts[0].reads} -> {parts[0].writes}"
         raise Unsupported(what, why=f"they are at {points}", instead=f"Use one that writes {', '.join(WRITES)}")

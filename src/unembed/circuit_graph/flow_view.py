@@ -251,7 +251,7 @@ def _node(words: CircuitWords, row: dict[str, Any], removed: Removal | None) -> 
 
 
 def fed_position(words: CircuitWords, name: str) -> int | None:
-    """Return a position for a node without one: that at which its largest target reads; None without a target."""
+    """Return where to draw a node without a position: where its largest target reads; None if it has no target."""
     feeds = [edge for edge in words.out_of.get(name, []) if edge[0] != METRIC]
     if not feeds:
         return None

@@ -130,7 +130,7 @@ class CircuitGraph(Displayed):
         if dictionary is None and "feature" in self.nodes["kind"]:
             raise InvalidInput(
                 "a circuit of features without their dictionary",
-                why="their keys and values are not in the graph's file",
+                why="the dictionary's weights are not in the graph's file",
                 instead="Give graph.bound_to(lm, lm.attach(...))",
             )
         return replace(self, lm=lm, dictionary=dictionary)
@@ -243,7 +243,7 @@ class CircuitGraph(Displayed):
 
         Args:
             pairs: prompts that the circuit was not found on; the graph's own when None.
-            sizes: sizes of the circuits to test; each circuit has the most relevant nodes, this many.
+            sizes: sizes of the circuits to test; each circuit has this many of the most relevant nodes.
             kinds: "memories": all other memories are set, and attention is not changed, as published; "heads": all
                 other heads are set; "all": both. If heads are tested and there are counterfactuals, the circuit's nodes
                 are instead copied from the prompt's run into the counterfactual's (for faithfulness), and from the
@@ -313,7 +313,7 @@ class CircuitGraph(Displayed):
         ranked_by: RankedBy = "relevance",
         seed: int = 0,
     ) -> CircuitTest:
-        """Do the same as `test`, and return the results as values instead of a table."""
+        """Do the same as `test`, and return the results as a `CircuitTest` instead of a table."""
         cases = self.cases if pairs is None else read_cases(self._model("a test"), pairs)
         return self.tested_on(cases, sizes, kinds=kinds, to=to, ranked_by=ranked_by, seed=seed)
 
@@ -347,6 +347,8 @@ class CircuitGraph(Displayed):
             order = self.ranking.nodes(chosen)
         else:
             if self.dictionary is not None:
-                raise Unsupported(f"features ranked by {ranked_by}", why="only memories and heads are")
+                raise Unsupported(
+                    f"features ranked by {ranked_by}", why="this score exists for memories and heads only"
+                )
             order = other_ranking(lm, self.cases, ranked_by, chosen, max(sizes))
         return faithfulness(lm, cases, order, sizes, to, chosen, seed, self.dictionary, draws)

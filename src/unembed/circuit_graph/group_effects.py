@@ -34,7 +34,7 @@ def group_effects(
     dictionary: AttachedDictionary | None,
     provenance: Provenance,
 ) -> Table:
-    """Change one group at a time: set it to 0, scale it, or give it its values of the counterfactual.
+    """Change one group at a time: set it to 0, scale it, or set it to its values in the counterfactual prompt.
 
     Args:
         groups: by name, the nodes of a group and the sum of their relevance.

@@ -95,10 +95,10 @@ def named_by_effect(
     nodes: Mapping[str, Node],
     dictionary: AttachedDictionary | None,
 ) -> Groups:
-    """Name clusters of nodes by the tokens that they raise and lower, measured by removing all nodes of one together.
+    """Name clusters of nodes by the tokens that they raise and lower, measured by removing a whole cluster at a time.
 
     Prompts with different answers share no such tokens: a cluster's name is then "like L23H4@4", with its first
-    node. That node also tells clusters with the same tokens apart.
+    node. The first node is also added to the name where two clusters have the same tokens.
 
     Args:
         nodes: the circuit's nodes, by name.
@@ -128,7 +128,7 @@ def by_description(
     nodes: Sequence[Node],
     dictionary: AttachedDictionary | None,
 ) -> Groups:
-    """Group node names by the first concept in the tokens that the nodes promote most; "promotes region", say.
+    """Group node names by the first concept in the tokens that the nodes promote most, such as "promotes region".
 
     Concepts of kinds that do not count in the papers (stop words, pieces of words, punctuation) make no group.
     """

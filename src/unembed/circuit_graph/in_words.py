@@ -127,7 +127,7 @@ class CircuitWords:
 
         Args:
             top: number of nodes.
-            removals: the model's prediction without a node, by name; without it, the table has no measured columns.
+            removals: the model's prediction without a node, by name; if None, the table has no measured columns.
         """
         chosen = self.first_nodes(top)
         columns: dict[str, list[Any]] = {
@@ -152,7 +152,7 @@ class CircuitWords:
         return [row for row in self.rows.values() if row["kind"] in KINDS][:top]
 
     def brief(self, chain: Table) -> tuple[str, ...]:
-        """Return the columns of the table that the terminal shows; positions only if they differ between nodes."""
+        """Return the columns of `chain` that the terminal shows; positions only if they differ between nodes."""
         known = [name for name in _BRIEF if name in chain.column_names]
         return tuple(name for name in known if name != "at" or len(set(chain["at"])) > 1)
 
@@ -219,7 +219,7 @@ class CircuitWords:
         return " or ".join(name for name, there in zip(names, has, strict=True) if there)
 
     def _estimate(self) -> str:
-        """Say what relevance is, with the number of the most relevant node."""
+        """Explain relevance, with the most relevant node as an example."""
         graph, row = self.graph, self.first_nodes(1)[0]
         whole = graph.metric - (graph.counterfactual_metric or 0.0)
         between = ""

@@ -58,7 +58,7 @@ def _changed(batch: CaseBatch, logits: Float[Tensor, "batch d_vocab"]) -> Float[
 
 
 def _similar(lm: Decoder, token: int) -> Int[Tensor, " candidate"]:
-    """Return the tokens with the most similar embeddings, of those written alike if there are some."""
+    """Return the tokens with the embeddings most similar to a token's; only those written alike, if there are any."""
     W_E = lm.weights.W_E
     norms = lm.once(("circuit_graph", "lengths of embeddings"), lambda: torch.linalg.vector_norm(W_E, dim=1))
     closeness = (W_E @ W_E[token]).float() / norms.float().clamp_min(1e-6)

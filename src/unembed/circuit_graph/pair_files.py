@@ -66,7 +66,7 @@ def usable_cases(lm: Decoder, pairs: Sequence[Sequence[Any]]) -> tuple[tuple[Cas
     if not found:
         raise InvalidInput(
             f"{len(pairs)} pairs, all refused",
-            why=f"of the last one: {reason}",
+            why=f"the reason for the last one is: {reason}",
             instead="Give prompts with as many tokens as their counterfactuals, and answers of one token",
         )
     return tuple(found), len(pairs) - len(found)

@@ -54,7 +54,7 @@ class Changed:
 def removal_of_each(
     lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node], to: SetTo, dictionary: AttachedDictionary | None = None
 ) -> list[Removal]:
-    """Measure the prediction without each node, one at a time; the first result is that with all nodes.
+    """Measure the prediction without each node, one at a time; the first result is the unchanged prediction.
 
     Args:
         cases: one prompt, or several; results are means over the prompts.

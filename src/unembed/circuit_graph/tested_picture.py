@@ -36,7 +36,7 @@ def picture(
 
     Args:
         graph: a graph that has its model.
-        sizes: sizes of the circuits to test; each circuit has the most relevant nodes, this many.
+        sizes: sizes of the circuits to test; each circuit has this many of the most relevant nodes.
         test: the results of an earlier test, in sentences; by default the graph is tested on its own prompts.
         seed: the seed for the random nodes of the test.
 
@@ -172,7 +172,9 @@ def changed(
     for kind, layer, position, index in parts:
         n = lm.n_memories_of(layer) if kind == "memory" and layer in lm.memory_layers else lm.n_heads
         if not (0 <= layer < lm.n_layers and 0 <= index < n and 0 <= position < len(case.prompt)):
-            raise OutOfRange(f"{kind} {index} of layer {layer} at position {position}", why="there is none")
+            raise OutOfRange(
+                f"{kind} {index} of layer {layer} at position {position}", why="the model or the prompt is smaller"
+            )
     nodes = tuple(Node(kind, layer, len(case.prompt) - 1 - at, index) for kind, layer, at, index in parts)
     if other is None:
         return with_each(lm, case, [Changed(nodes, factor)], "zero")[0]
