@@ -42,7 +42,7 @@ def check_adapter(folder: Path) -> None:
         )
     if not has_model and not base:
         raise ModelUnavailable(
-            f"adapter {folder}", why=f"its {ADAPTER} names no base model", instead="Set base_model_name_or_path there"
+            f"adapter {folder}", why=f"its {ADAPTER} names no base model", instead="Set base_model_name_or_path in it"
         )
     of = "the model in the same folder" if has_model else str(base)
     warnings.warn(f"{folder} holds a PEFT adapter, which is applied to {of}", UnembedWarning, stacklevel=2)

@@ -90,7 +90,6 @@ def _downloaded(name: str, published: PublishedModel, work: Path) -> Path:
 
 
 def _reason(output: str) -> str:
-    """Summarise pip's output in one sentence."""
     if "DO NOT MATCH THE HASHES" in output:
         return "what the registry sent is not the file that was published (its SHA-256 differs)"
     lines = [line for line in output.splitlines() if line.strip()]

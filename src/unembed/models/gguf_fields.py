@@ -54,7 +54,7 @@ def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig)
     if changing:
         raise ModelUnavailable(
             f"file {name}",
-            why=f"transformers does not read its {', '.join(changing)}, which changes every number",
+            why=f"transformers does not read its {', '.join(changing)}, which changes every result",
             instead="Open the model as transformers saves it",
         )
     if lost:
@@ -66,7 +66,7 @@ def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig)
 
 
 def _fields_read(architecture: str) -> set[str] | None:
-    """Return the fields that transformers reads for an architecture; None if it has separate code for it."""
+    """Return the fields that transformers reads for an architecture; None if its table lacks the architecture."""
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
     def plain(word: str) -> str:
@@ -77,7 +77,7 @@ def _fields_read(architecture: str) -> set[str] | None:
 
 
 def _is_in(config: PreTrainedConfig, field: str, value: Any) -> bool:
-    """Tell whether the config happens to have the value of a field that transformers did not read."""
+    """Tell whether the config has the value of a field by chance, although transformers did not read the field."""
     last = field.rpartition(".")[2]
     inner = config.get_text_config()
     values = [getattr(inner, known, None) for known in (last, *_ALSO_CALLED.get(last, ()))]

@@ -200,7 +200,7 @@ def _shipped(name: str, dtype: Any, device: Any, placed: dict[str, Any]) -> Open
 
 
 def _token_counts(folder: Path) -> Int[Tensor, " known"] | None:
-    """Return the number of times each token occurs in the training text; None if the model's folder has no counts."""
+    """Return how often each token occurs in the training text; None if the model's folder has no counts."""
     path = folder / TOKEN_COUNTS
     if not path.exists():
         return None
@@ -227,7 +227,10 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
 
 
 def _path(name: str) -> Path:
-    """Return the name as a path, which need not exist; refuse one too long, of an unknown user, or not readable."""
+    """Return the name as a path, which need not exist.
+
+    Refuses a path that is too long, contains the home folder of an unknown user, or cannot be read.
+    """
     try:
         path = Path(name).expanduser()
         path.exists()
@@ -276,7 +279,8 @@ def _pretrained(
         "local_files_only": offline or path.is_dir() or is_local_only(name, revision),
         "trust_remote_code": trust_remote_code,
     }
-    # With peft, transformers looks for an adapter first, and asks the hub for it whatever `local_files_only` says.
+    # If peft is installed, transformers first looks for an adapter, and sends a request to the hub even if
+    # `local_files_only` is set.
     adapters = {"adapter_kwargs": {"local_files_only": True}} if common["local_files_only"] else {}
     try:
         with heard(name) as said:
@@ -325,7 +329,10 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "*.model", "*.tiktoke
 def _given_or_read(
     given: PreTrainedTokenizerBase | str | None, where: str, common: dict[str, Any]
 ) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """Return the tokenizer that the caller gives, or the model's own; or None, with the reason (empty if no files)."""
+    """Return the tokenizer that the caller gives, or else the model's own; and why there is none.
+
+    The reason is empty if there is a tokenizer, or if the model has no tokenizer files.
+    """
     if isinstance(given, PreTrainedTokenizerBase):
         return given, ""
     if given is None:
@@ -359,7 +366,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerB
 
 
 def _no_decoder(where: str) -> str:
-    """Return a sentence that says what a model is that transformers does not open as a decoder."""
+    """Return a sentence that says what kind of model this is, which transformers does not open as a decoder."""
     try:
         config = AutoConfig.from_pretrained(where, local_files_only=True)
     except (OSError, ValueError, KeyError):

@@ -95,7 +95,7 @@ def moved_tokens(
     """
     size = min(LIKELY, lm.d_vocab)
     likely = list(dict.fromkeys(numbers(own.topk(size).indices) + numbers(without.topk(size).indices)))
-    # What the model predicts, and its runner-up, are never hidden: a byte can be either.
+    # The model's prediction and its runner-up are always listed, even if they are only some bytes of a character.
     first = {*numbers(own.topk(min(2, size)).indices), *numbers(without.topk(1).indices)}
     listed = [token for token in likely if token in first or not lm.unlisted[token]]
     factors = (own - without)[listed].tolist()

@@ -27,7 +27,7 @@ _SHIFT = 32.0
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A norm module of the model: its gain, its bias, and whether it subtracts the mean."""
+    """A norm module of the model: its gain, its bias, and whether it subtracts the mean over channels."""
 
     module: nn.Module
     path: str
@@ -70,7 +70,7 @@ class Norm:
 
     @cached_property
     def bias(self) -> Float[Tensor, " d_model"] | None:
-        """The bias added to each channel, or None."""
+        """The bias added to each channel; None if the module has none."""
         if getattr(self.module, "bias", None) is None:
             return None
         _, plus, minus, _ = self._responses
@@ -127,7 +127,7 @@ class Norm:
         return direction
 
     def folded(self, W: Float[Tensor, "d_model out"]) -> Float[Tensor, "d_model out"]:
-        """Return a copy of a matrix that reads the norm's output, times the gain, and centred if the norm centres."""
+        """Fold the norm's gain, and its centring if it has one, into a copy of a matrix that reads its output."""
         W = self.gain[:, None].to(W.dtype) * W
         return W - W.mean(dim=0, keepdim=True) if self.centred else W
 
@@ -153,7 +153,7 @@ class Norm:
 class ChannelGain(Norm):
     """A gain and a shift for each channel, applied to attention or FFN output before it is added to the stream (ZAYA).
 
-    It is a norm without a division. It is not a separate module: `module` is the one whose output it is applied to.
+    It is a norm without a division. The model has no separate module for it: `module` is the attention or FFN.
     """
 
     gains: Tensor = field(default_factory=lambda: torch.empty(0))

@@ -25,9 +25,9 @@ _OUTLYING = 5.0
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the byte that each character stands for in the vocabulary of byte-level BPE.
+    """Return the byte that each character represents in the vocabulary of byte-level BPE.
 
-    Printable characters stand for themselves.
+    Printable characters represent themselves.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     other = [b for b in range(256) if b not in plain]
@@ -139,7 +139,7 @@ class Vocabulary:
             warnings.warn(message, UnembedWarning, stacklevel=5)
 
     def encode_all(self, texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
-        """Convert many texts to token ids, each as `encode` does; a text without tokens gives an empty tensor."""
+        """Convert many texts to token ids, as `encode` does; a text without tokens gives an empty tensor, no error."""
         if not texts:
             return []
         encoded = self._tokenizer(list(texts), add_special_tokens=self._adds, verbose=False)["input_ids"]
@@ -231,7 +231,7 @@ class Vocabulary:
         return {s: i for i, s in reversed(list(enumerate(self._strings)))}
 
     def single(self, text: str) -> int:
-        """Return the id of the token with this text; if several have it, the one that the tokenizer uses.
+        """Return the id of the token with this text; if several have it, the one that the tokenizer produces.
 
         Raises:
             NotOneToken: the text is several tokens or none, or the vocabulary lacks it.
@@ -253,7 +253,7 @@ class Vocabulary:
         return [found.get(text) for text in texts]
 
     def _only(self, text: str, ids: Sequence[int]) -> int | None:
-        """Return the id of the token with this text, which the tokenizer converts to `ids`; None if it is not one."""
+        """Return the id of the token with this text, or None; `ids` are those to which the tokenizer converts it."""
         if len(ids) == 1 and self.strings(ids) == [text]:
             return ids[0]
         if text in self._by_string:

@@ -3,7 +3,7 @@
 Nothing is copied: a view changes when the model does. There are four exceptions: queries of a grouped, fused
 projection, which cannot be one strided view; layers on another device than the embedding, whose matrices are copied to
 that device; offloaded layers, whose matrices are loaded (`unembed.models.offload`); and linear layers that are
-quantized or wrapped (LoRA), whose matrix is dequantized or measured. All but the first are computed at every access,
+quantized or wrapped (LoRA), whose matrix is dequantized or measured. The last three are computed again at every access,
 one layer at a time.
 """
 

@@ -50,7 +50,7 @@ def compared(reports: Mapping[str, Report]) -> Report:
 
 
 def studied(reports: Mapping[str, Report]) -> Report:
-    """Return the first of the reports.
+    """Check that at least two reports are given, all of one study, and return the first.
 
     Raises:
         InvalidInput: there are fewer than two, or they are of different studies.

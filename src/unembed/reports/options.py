@@ -43,7 +43,7 @@ def require_memories(lm: Decoder, study: str) -> None:
     """Raise an error for a model without memories (FFN neurons), or without a tokenizer.
 
     Raises:
-        Unsupported: the model has no layers, or a layer has no FFN, or one without memories.
+        Unsupported: the model has no layers, or a layer has no FFN with memories.
         InvalidInput: the model has no tokenizer.
     """
     if not lm.n_layers:

@@ -45,8 +45,8 @@ def report(
 ) -> Report:
     """Run a paper's experiments on a model, and write tables and figures next to the published ones into a folder.
 
-    If it was interrupted and is started again, it continues with the step that was interrupted. Stored steps of a run
-    with another model, text, option, seed or version are deleted, and `progress` is called with what differs.
+    A run that is started again after an interruption continues with the interrupted step. Stored steps of a run with
+    another model, text, option, seed or version are deleted, and `progress` is called with what differs.
     Vectors are decoded to tokens as in the paper, even if a lens is fitted on the model. A report on such a model has
     another section, with the verdicts that change if the lens decodes value vectors.
 

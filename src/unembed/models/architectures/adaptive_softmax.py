@@ -75,7 +75,7 @@ class AdaptiveSoftmax(nn.Module):
     """
 
     def __init__(self, embedding: AdaptiveEmbedding, *, tied: bool) -> None:
-        """Create the class vectors of the bands after the first and, unless `tied`, projections of its own."""
+        """Create class vectors for all bands but the first and, unless `tied`, the softmax's own projections."""
         super().__init__()
         self._shared = (embedding,)
         self.spans = embedding.spans

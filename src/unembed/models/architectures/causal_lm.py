@@ -49,9 +49,9 @@ class PreTrainedDecoder(PreTrainedModel):
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
-        """Return True, because `Attention` supports it.
+        """Return True, because `Attention` supports every implementation.
 
-        Transformers would look only in the source file of the subclass.
+        The check in transformers would look only in the source file of the subclass.
         """
         return True
 

@@ -257,12 +257,12 @@ class _Reading:
         """Count the tensors whose names match a pattern with a number, which must run from 0 without gaps."""
         numbers = sorted(int(m.group(1)) for key in self.left if (m := re.fullmatch(pattern, key)))
         if numbers != list(range(len(numbers))):
-            raise self.refusal(f"its parts are numbered {numbers}")
+            raise self.refusal(f"the numbers in the names of its tensors are {numbers}, not 0, 1, 2 and so on")
         return len(numbers)
 
 
 def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
-    """Check that the softmax has the embedding's word vectors; return whether it shares the projections too."""
+    """Check that the softmax uses the embedding's word vectors; return whether it uses its projections too."""
     softmax = "decoder.adaptive_softmax"
     reading.take_equal(f"{softmax}.head.word_proj.weight", out["model.embed_tokens.bands.0.words.weight"])
     out["lm_head.class_proj.weight"] = reading.take(f"{softmax}.head.class_proj.weight")
@@ -272,10 +272,11 @@ def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
         widening = out[f"model.embed_tokens.bands.{b}.projection.weight"]
         reading.take_equal(f"{softmax}.tail.{b - 1}.2.weight", words)
         projection = reading.take(f"{softmax}.tail.{b - 1}.0.weight")
-        # A tied projection is stored as the embedding's own (d_model, width), an untied one as a map (width, d_model).
+        # A tied projection has the shape of the embedding's projection, (d_model, width); an untied one is stored
+        # transposed, (width, d_model).
         tied.append(projection.shape == widening.shape)
         if tied[-1] and not torch.equal(projection, widening):
-            raise reading.refusal(f"{softmax}.tail.{b - 1}.0.weight should repeat the embedding's projection")
+            raise reading.refusal(f"{softmax}.tail.{b - 1}.0.weight differs from the embedding's projection")
         if not tied[-1]:
             out[f"lm_head.projections.{b - 1}.weight"] = projection
     if len(set(tied)) > 1:

@@ -143,7 +143,7 @@ def _attention_path(probe: Probe, path: str, source: str) -> str:
     """Return the innermost module around or inside `source` that returned attention weights; else the mixer itself."""
     around = [p for p in probe.recording.calls if p.startswith(path + ".") and (source + ".").startswith(p + ".")]
     inside = [p for p in probe.recording.calls if p.startswith(source + ".")]
-    # GPT-Neo wraps its attention module in another one; the innermost module is the one that computes the pattern.
+    # GPT-Neo wraps its attention module in another one. Of these, the innermost computes the pattern.
     weighted = [p for p in (*inside, *around) if probe.recording.calls[p].weights is not None]
     if weighted:
         return max(weighted, key=lambda p: p.count("."))
@@ -160,7 +160,7 @@ def _out_projection(probe: Probe, path: str, module: nn.Module, raw: Tensor) -> 
 
 
 def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tensor | None) -> int:
-    """Return how many heads' outputs lie side by side in z, the out-projection's input; 0 if there are none."""
+    """Return how many heads' outputs are concatenated in z, the out-projection's input; 0 if there are none."""
     if z is None:
         return 0
     if weights is not None:

@@ -91,7 +91,7 @@ def projections_of(mixing: Mixing) -> dict[str, Projection]:
 
 
 def find_layout(mixing: Mixing, projections: Mapping[str, Projection]) -> Projected | None:
-    """Return the layout for which pattern @ V is closest to z; None if even that error is larger than rounding."""
+    """Return the layout for which pattern @ V is closest to z; None if the error is too large to be rounding."""
     assert mixing.pattern is not None and mixing.z is not None
     goal, tolerance = heads_of(mixing.z, mixing.n_heads), mixing.probe.tolerance
     errors: dict[Projected, float] = {}

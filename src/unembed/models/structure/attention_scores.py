@@ -32,7 +32,7 @@ def score_rule(
 ) -> ScoreRule:
     """Find the formula that turns queries and keys into the recorded attention pattern.
 
-    The sliding window in the config is not always in use, so other windows are tried if that one does not give the
+    A model may not use the sliding window in its config, so other windows are tried if that one does not give the
     pattern.
 
     Args:
@@ -131,7 +131,7 @@ def _score_error(
 ) -> float:
     """Return the relative error of scores against the logarithm of a pattern, after each row's mean is subtracted.
 
-    If scores are small, all patterns are nearly uniform, but their logarithms still differ as the scores do.
+    Logarithms are compared because small scores make all patterns nearly uniform.
     """
     visible = ((mask == 0) & (pattern > 1e-4)).to(scores.dtype)
     n = visible.sum(dim=-1, keepdim=True).clamp_min(1)
@@ -164,7 +164,7 @@ def _scales(module: nn.Module, d_head: int) -> list[float]:
 
 
 def _rotaries(mixing: Mixing) -> list[Rotary]:
-    """Return the rotary embeddings to try, from the angles that the module received, computed, or has in a buffer."""
+    """Return the rotary embeddings to try: from angles that the module received, computes, or stores in a buffer."""
     config, calls = mixing.probe.config, mixing.probe.recording.calls
     in_buffer = facts_of(config.model_type).rotary_in_buffer
     own = calls.get(f"{mixing.path}.rotary_emb")  # RecurrentGemma's attention computes its angles itself

@@ -34,7 +34,7 @@ def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tupl
     late = writers_of(probe, steps.late, steps.exit_gain)
     ffn = next((one for one in late if ffn_path is not None and one.is_part_of(ffn_path)), None)
     if ffn_path is not None and ffn is None:
-        raise probe.fail(f"block {path}", f"what {ffn_path} returns is not part of the block's output", probe.way_on)
+        raise probe.fail(f"block {path}", f"the output of {ffn_path} does not reach the block's output", probe.way_on)
     late = [one for one in late if one is not ffn]
     mixer = mixer_among(late if steps.early is None else early)
     if steps.early is not None and steps.late.constant is not None:

@@ -1,8 +1,8 @@
 """Find which modules add to the residual stream inside a block, by solving a linear system.
 
-Inside a block the stream changes from one tensor (the base) to another (the target). The smallest set of modules is
-searched whose outputs, each times one number, add up to the difference. A module whose output is not needed for the
-difference adds nothing to the stream, whatever its name is.
+Inside a block the stream changes from one tensor (the base) to another (the target). The difference must be the sum of
+some modules' outputs, each times one number; the smallest set of such modules is searched. A module that is not in this
+set adds nothing to the stream, whatever its name is.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _plain(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[st
 def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], float]:
     """Return the fewest vectors whose linear combination is `goal`, as indices, factors and relative error.
 
-    The first vector is always among them; the indices name the others.
+    The first vector is always used; the indices name the other vectors.
     """
     gram, against, size = vectors @ vectors.T, vectors @ goal, float(goal @ goal)
     best: tuple[list[int], list[float], float] = ([], [1.0], float("inf"))
@@ -114,7 +114,7 @@ def _error(numbers: Sequence[float], rows: Tensor, goal: Tensor) -> float:
 
 
 def _scalars(probe: Probe, path: str) -> list[float]:
-    """Return the single-element weights of the block at or above a path (such as Gemma 4's layer scalar)."""
+    """Return the weights with one element of the block that contains `path` (such as Gemma 4's layer scalar)."""
     parts = path.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     block = probe.hf.get_submodule(".".join(parts[: at + 1]))
@@ -127,7 +127,7 @@ def _snapped(
 ) -> list[float]:
     """Replace fitted factors by nearby exact ones: 1, a multiplier in the config, or a scalar weight of the block.
 
-    A factor is replaced only if the sum is as good with the exact one. In half precision, nearness alone proves little.
+    A factor is replaced only if the sum fits as well with the exact one, because half precision makes many values near.
     """
     names = ("residual_multiplier", "attention_out_multiplier", "ssm_out_multiplier")
     configured = [getattr(probe.config, name, None) for name in names]
@@ -172,7 +172,8 @@ def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tup
 def _with_channels(base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
     """Find a sum in which one output and the base are multiplied channel by channel, and a vector is added (ZAYA).
 
-    Each channel has three unknowns and six positions to fit, so a block that computes something else leaves an error.
+    Each channel has three unknowns and six equations, one for each position, so that a block which computes something
+    else leaves an error.
     """
     best = None
     goal = target.double()[0].T[..., None]  # (channel, pos, 1)

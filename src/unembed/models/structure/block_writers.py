@@ -15,7 +15,7 @@ from unembed.models.structure.structure import Writer
 
 @dataclass(frozen=True, eq=False)
 class BlockWriter:
-    """One addition to the stream in the recorded pass: the module whose output is added, and the one that made it."""
+    """A vector that a block added to the stream in the recorded pass: the module that returned it, and its source."""
 
     probe: Probe
     output: str
@@ -86,7 +86,7 @@ def _computing(probe: Probe, norm: str, given: Tensor | None) -> str:
     beside = (p for p in probe.recording.calls if p.startswith(norm.rsplit(".", 1)[0] + ".") and p != norm)
     source = next((p for p in beside if _same_numbers(probe.recording.returned(p), given)), None)
     if source is None:
-        raise probe.fail(norm, "what it normalises is not the output of a module, so its writers are unknown")
+        raise probe.fail(norm, "its input is not a module's output, so it is unknown what adds to the stream")
     return source
 
 

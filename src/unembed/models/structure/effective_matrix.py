@@ -23,7 +23,7 @@ _measuring: ContextVar[bool] = ContextVar("_measuring", default=False)
 
 @dataclass(frozen=True, eq=False)
 class EffectiveMatrix:
-    """How to read the matrix of a quantized or wrapped linear layer, whose `weight` is not that matrix."""
+    """How to read the matrix of a quantized or wrapped linear layer, which does not multiply by its `weight`."""
 
     layout: Layout | None
     """The function that dequantizes its packed weight; None if the matrix is measured on unit vectors."""
@@ -52,7 +52,7 @@ class EffectiveMatrix:
 
 
 def own_bias(module: nn.Module) -> Float[Tensor, " d_out"] | None:
-    """Return a linear layer's bias, or None; in layers made by PyTorch's `quantize_dynamic` it is a method."""
+    """Return a linear layer's bias, or None. In layers made by PyTorch's `quantize_dynamic`, `bias` is a method."""
     bias: Any = getattr(module, "bias", None)
     bias = bias() if callable(bias) and not isinstance(bias, Tensor) else parameter(module, "bias")
     return None if bias is None else bias.detach()

@@ -40,13 +40,13 @@ def embedding_of(
         return None, None
     given = probe.recording.returned(paths[id(embedding)])
     for module, added in candidates:
-        # An adaptive input embedding is more than a table, so what it returns is taken as what enters the stream.
+        # An adaptive input embedding is not a single matrix, so its output is compared with the stream, not its rows.
         if given is not None and given.shape == x.shape:
             scale = float(((x - added) * given).double().sum() / given.double().square().sum())
             if relative(scale * given + added, x) <= 10 * probe.tolerance:
                 return module, None
-    # No module adds the positions or norms (CTRL, NanoChat), so whatever enters block 0 counts as one writer and is not
-    # split.
+    # CTRL and NanoChat add positions, or normalise, outside any module. The stream that enters block 0 then counts as
+    # one component, which is not split.
     return None, None
 
 

@@ -45,7 +45,7 @@ class ExpertPass:
 
 @dataclass(frozen=True, eq=False)
 class ExpertStorage(ABC):
-    """The routed experts of one FFN, as their module stores their weights."""
+    """The weights of the routed experts of one FFN, as their module stores them."""
 
     module: nn.Module
     n_experts: int
@@ -127,7 +127,7 @@ class Stacked(ExpertStorage):
         return self._half(own(self.module, name), which) if self.has_bias else None
 
     def _half(self, both: Tensor, which: str) -> Tensor:
-        """Return the gate half or the up half of a weight that has both along its second axis."""
+        """Return the "gate" half or the "up" half of a weight that contains both along its second axis."""
         if not self.is_gated:
             return both
         at = 0 if which == "gate" else 1
@@ -138,8 +138,8 @@ class Stacked(ExpertStorage):
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
         """Record the activations before the down-projection in every pass, until the stack closes.
 
-        transformers' "eager" and fused implementations do not expose these activations, so experts that use one compute
-        with grouped matrix products until then (batched ones in float64).
+        transformers' "eager" and fused implementations do not expose these activations. Experts that use one of them
+        compute with grouped matrix products until the stack closes (with batched ones in float64).
         """
         module: Any = self.module
         stack.callback(module.register_forward_pre_hook(current.begin, with_kwargs=True).remove)
@@ -225,7 +225,7 @@ def _merged(
 
 
 def ordered(chosen: Int[Tensor, "position k"], order: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the expert, the position, and the rank among the position's choices, of each row of activations.
+    """Return, for each row of activations, its expert, its position, and the expert's rank among the choices there.
 
     `order` is "sorted" for experts as `torch.sort` orders them (transformers' grouped products), "pairs" for one
     position after another (its batched products), or "slots" for one expert after another and, within an expert, first

@@ -25,7 +25,7 @@ _CLASSES = re.compile(r"(mlp|moe|ffn|feedforward|experts|moeblock|sparseblock)$"
 def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
     """Return the path of a block's FFN, or None if it has none.
 
-    In OPT, whose fc1 and fc2 are direct children of the block, it is the block's own path.
+    In OPT, whose fc1 and fc2 are direct children of the block, the path of the block is returned.
     """
     children = {
         name: child
@@ -109,7 +109,7 @@ def _with_experts(writer: BlockWriter, path: str, site: FeedForwardSite) -> Feed
 def _with_keys(
     probe: Probe, block: str, site: FeedForwardSite, inside: dict[str, nn.Module], down_path: str, read: Tensor
 ) -> FeedForwardSite:
-    """Add to the description the down-projection, and the projections from which its input is computed."""
+    """Add to the description the down-projection, and the projections that compute its input."""
     m = flat(probe.recording.given(down_path))
     assert m is not None
     readers = {
@@ -152,8 +152,8 @@ def _coefficient_formula(
     """Find which projections give the down-projection's input `m`, and how: act(up), act(gate) * up, or neither.
 
     Returns the up-projection, the gate projection, whether the gate is the first half of a fused weight, and the name
-    of the activation. Both projections are None if no formula fits; value vectors and coefficients are available even
-    then, because `m` is recorded.
+    of the activation. Both projections are None if no formula fits. Value vectors and coefficients are then still
+    available, because `m` itself is captured.
     """
     width = m.shape[-1]
     forms: list[tuple[nn.Module, nn.Module | None, bool, Tensor, Tensor | None]] = []

@@ -74,7 +74,7 @@ def find_experts(
 
 
 def _storages_of(ffn: nn.Module, d_model: int) -> Iterator[tuple[str, list[ExpertStorage]]]:
-    """Yield each module of an FFN that has expert weights: its path in the FFN, and the ways it may store them."""
+    """Yield each module of an FFN that has expert weights: its path in the FFN, and the possible ways to read them."""
     for path, module in ffn.named_modules():
         down = stack_of(getattr(module, "down_proj", None))
         if down is None:

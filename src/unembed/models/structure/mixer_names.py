@@ -28,7 +28,7 @@ def mixer_kind(site: AttentionSite) -> str:
 
 
 def site_name(site: AttentionSite) -> str:
-    """Return "attention", or the kind of another token mixer, as "mixer (Mamba)"."""
+    """Return "attention", or another token mixer in the form "mixer (Mamba)"."""
     return "attention" if site.is_attention else f"mixer ({mixer_kind(site)})"
 
 

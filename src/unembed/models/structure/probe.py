@@ -42,7 +42,7 @@ def factor_of(t: Tensor, goal: Tensor) -> float:
 
 
 def flat(t: Tensor | None) -> Tensor | None:
-    """Merge all axes but the last into one, since some families flatten batch and position; None stays None."""
+    """Merge all axes but the last into one, because some families flatten batch and position; None stays None."""
     return None if t is None else t.reshape(-1, t.shape[-1])
 
 

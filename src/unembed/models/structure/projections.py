@@ -1,8 +1,8 @@
 """Check that each linear layer's recorded output is its input times the matrix that `Weights` returns.
 
-A linear layer may be wrapped (unmerged LoRA, DoRA) or quantized; then its `weight` is not the matrix it multiplies by.
-A known quantized layout is dequantized. Any other layer that is affine is measured on unit vectors. If a layer is not
-affine, reading its weights is refused with the reason.
+A linear layer may be wrapped (unmerged LoRA, DoRA) or quantized; then it does not multiply by its `weight`. If the
+layout of a quantized layer is known, it is dequantized. Any other layer that is affine is measured on unit vectors. If
+a layer is not affine, reading its weights raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unembed.models.structure.structure import Block
 
 @dataclass
 class Projections:
-    """The linear layers whose matrix is not simply their `weight`."""
+    """The linear layers that do not multiply by their `weight`."""
 
     effective: dict[nn.Module, EffectiveMatrix] = field(default_factory=dict)
     """Quantized or wrapped layers that are affine."""
@@ -32,7 +32,7 @@ class Projections:
 
 
 def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) -> Projections:
-    """Return how to read the matrix of each linear layer whose `weight` is not that matrix."""
+    """Return how to read the matrix of each linear layer that does not multiply by its `weight`."""
     paths = {module: path for path, module in probe.hf.named_modules()}
     found = Projections()
     for module in dict.fromkeys(_projections(blocks, head)):

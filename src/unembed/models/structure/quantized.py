@@ -4,12 +4,13 @@ A layer's stored integers may be read in several ways (layouts). The layout that
 recorded forward pass is used (`unembed.models.structure.projections`). A layer that no layout reproduces is measured on
 unit vectors if it is linear in its input, and refused if it is not.
 
-| layout | where its integers lie |
+| layout | how the weights are stored |
 |---|---|
 | `tensor` | a weight that can dequantize itself: torchao, quanto, `quantize_dynamic` |
 | `bitsandbytes_4bit`, `bitsandbytes_8bit` | a packed weight with its `quant_state`; int8 rows with their scales `SCB` |
 | `hqq` | a module that can dequantize itself |
-| `gptq`, `gptq_v2` | `qweight` packed along inputs, zeros stored less one, or as they are |
+| `gptq` | `qweight` packed along inputs, zero points stored minus one |
+| `gptq_v2` | `qweight` packed along inputs, zero points stored unchanged |
 | `awq` | `qweight` packed along outputs, eight interleaved 4-bit columns in each word |
 """
 

@@ -53,7 +53,7 @@ def resolve(hf: PreTrainedModel) -> Structure:
 
 
 def _failed_pass(hf: PreTrainedModel, failed: PassFailed) -> ModelNotUnderstood:
-    """Return the error for a recording in which the model's own forward failed."""
+    """Return the error for a model whose own forward pass failed."""
     assert failed.__cause__ is not None
     error = f"{type(failed.__cause__).__name__}: {first_sentence(failed.__cause__)}"
     if not is_offloaded(hf) or "meta" not in error:
@@ -103,7 +103,7 @@ def _resolve(hf: PreTrainedModel) -> Structure:
 
 
 def _ends(hf: PreTrainedModel, config: Any) -> tuple[nn.Module, nn.Module]:
-    """Return the embedding and the language-model head; refuse a model that has none, or is of a refused family."""
+    """Return the embedding and the language-model head; refuse a model without one, and unsupported families."""
     refused = facts_of(config.model_type).refused or facts_of(hf.config.model_type).refused
     if refused or getattr(hf.config, "is_encoder_decoder", False):
         raise not_understood(hf, "it cannot be opened", refused or facts_of("t5").refused)
@@ -153,7 +153,8 @@ def _is_norm(path: str, module: nn.Module) -> bool:
 def _entering(probe: Probe, blocks_path: str, embedding: nn.Module, streams: Streams | None) -> Tensor:
     """Return the stream that enters the first block, or the first of several streams.
 
-    In a model without blocks it is the embedding's output; the check of the readout finds anything added to it.
+    In a model without blocks, the output of the embedding is returned. Anything added to it is found when the
+    unembedding is checked.
     """
     first = f"{blocks_path}.0"
     has_blocks = first in dict(probe.hf.named_modules())

@@ -135,5 +135,8 @@ def _long_frequencies(module: nn.Module, layer_type: str | None) -> tuple[Float[
 
 
 def common_style(rotaries: list[Rotary | None]) -> Rotary | None:
-    """Return the first rotary embedding that is certain, or None; all layers apply the angles in the same way."""
+    """Return the first rotary embedding that is certain, or None.
+
+    It stands for all layers, because all layers of a model apply the angles in the same way.
+    """
     return next((r for r in rotaries if r is not None and r.certain), None)

@@ -133,7 +133,7 @@ class ScoreRule:
 
     @property
     def understood(self) -> bool:
-        """False if the attention pattern could not be rebuilt; then QK circuits are refused, and all else works."""
+        """False if the attention pattern could not be rebuilt. Then there are no QK circuits; everything else works."""
         return not self.missing
 
 
@@ -185,7 +185,7 @@ class AttentionSite:
 
     @property
     def queries_per_kv(self) -> int:
-        """The number of query heads that share one key-value head."""
+        """The number of query heads for each key-value head."""
         return self.n_heads // self.n_kv_heads
 
     def split_heads(self, t: Shaped[Tensor, "*axes width"], which: str) -> Shaped[Tensor, "*axes head d_head"]:

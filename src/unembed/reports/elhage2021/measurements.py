@@ -60,7 +60,8 @@ class HeadSkipTrigrams:
         layer, head: the index of the layer, and of the head in it.
         triples: the triples, highest score first.
         counts: the counts of each triple in the corpus.
-        shuffled: the counts of the triples with their sources shuffled among them: `DRAWS` shuffles, one after another.
+        shuffled: the counts after the sources have been shuffled among the head's triples, `DRAWS` times; the counts of
+            the first shuffle come first.
     """
 
     layer: int

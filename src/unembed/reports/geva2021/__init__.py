@@ -2,8 +2,8 @@
 
 One pass over the corpus finds the prefixes on which each memory (FFN neuron) has its largest coefficients (its
 triggers), and measures how each layer changes predictions. The study also decodes all value vectors to tokens, and
-removes tokens from the triggers of sampled memories. Where the paper
-leaves a choice open, or its released code differs from its text, there is an option; see `Options`.
+removes tokens from the triggers of sampled memories. Where the paper leaves a choice open, or its released code differs
+from its text, there is an option; see `Options`.
 """
 
 from __future__ import annotations

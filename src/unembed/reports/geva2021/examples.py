@@ -238,7 +238,7 @@ class Examples(Reducer):
         self._done |= other._done
 
     def result(self) -> dict[str, np.ndarray]:
-        """Return a dict of arrays (layer, example), and "done": which examples have been measured."""
+        """Return arrays (layer, example) by name; "done" tells which examples have been measured."""
         return {**{k: v.copy() for k, v in self._found.items()}, "done": self._done.copy()}
 
     def state(self) -> dict[str, Any]:

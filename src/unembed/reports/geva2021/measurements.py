@@ -243,7 +243,7 @@ USUAL = 200
 
 
 def _examples(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Examples:
-    """Return the reducer for the examples; models with gated layers need the root mean square of each coefficient."""
+    """Return the reducer for the examples; in gated layers it needs the root mean square of coefficients."""
     usual = None
     if any(lm.is_signed(n) for n in range(lm.n_layers)):
         usual = _usual_sizes(lm, text, positions, work, options)

@@ -53,7 +53,10 @@ class Agreement:
         return slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))
 
     def of_memories(self, layer: int) -> tuple[Bool[np.ndarray, " memory"], Bool[np.ndarray, " memory"]]:
-        """Return masks of a layer's memories that agree, and that have a target, at one sign or both."""
+        """Return two masks of a layer's memories: those that agree, and those that have a target.
+
+        For a gated memory, it is enough if this holds for one of its two signs.
+        """
         signs = 2 if self.signed[layer] else 1
         rows = self.layer(layer)
         agrees, known = self.agrees[rows].reshape(signs, -1), (self.target[rows] >= 0).reshape(signs, -1)

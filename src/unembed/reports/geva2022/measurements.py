@@ -132,7 +132,7 @@ class Measurements:
 def with_known_bases(lm: Decoder, options: Options) -> Options:
     """Return the options; a model with an adaptive softmax gets the basis "adaptive".
 
-    For such a model the linear scores e_w . m_i v_i can be compared only within one band of words of the softmax.
+    For such a model the linear scores e_w . m_i v_i can be compared only within one band (words of similar frequency).
 
     Raises:
         InvalidInput: the basis is "adaptive", but the model has no adaptive softmax.

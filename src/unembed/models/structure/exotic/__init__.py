@@ -1,4 +1,4 @@
-"""Model families whose blocks differ from the usual transformer block. For the usual ones no file here is needed.
+"""Model families whose blocks differ from the usual transformer block. Other families need no file in this folder.
 
 - `attention`: attention whose queries, keys and values have no standard layout: latent attention and output gates
   (`head_readings`), values from an unusual module or an earlier layer (`values`), two softmaxes (`differential`)

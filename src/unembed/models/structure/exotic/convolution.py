@@ -11,7 +11,7 @@ from unembed.models.structure.structure import AttentionSite, FeedForwardSite
 
 
 def before_convolution(probe: Probe, output: str) -> str | None:
-    """Return the path of the module whose output the convolution at `output` reads; None if it is not a convolution."""
+    """Return the path of the module whose output the convolution at `output` reads; None if it is not one."""
     if not any(isinstance(m, nn.Conv1d) for m in probe.hf.get_submodule(output).modules()):
         return None
     given, outer = probe.recording.given(output), output.rpartition(".")[0] + "."

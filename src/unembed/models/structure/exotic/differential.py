@@ -19,7 +19,7 @@ _LEARNED = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 @dataclass(frozen=True, eq=False)
 class DifferentialPattern:
-    """How each head's attention pattern follows from the two softmaxes that differential attention computes for it."""
+    """How each head's attention pattern is computed from the two softmaxes of differential attention."""
 
     module: nn.Module
 

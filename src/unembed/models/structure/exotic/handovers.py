@@ -14,9 +14,9 @@ def with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tensor
     """Return the blocks, each with the factor of its output, and the last stream as the final norm reads it.
 
     Args:
-        probe: the model and its dry run.
+        probe: the model and its recorded forward pass.
         blocks: the blocks in order.
-        last: what the last block returned.
+        last: the output of the last block.
         read: the input of the final norm.
 
     Raises:

@@ -2,8 +2,8 @@
 
 Latent attention (DeepSeek-V2, section 2.1, equations 9 to 19) computes keys and values as W_U norm(W_D x). With the
 norm's scale fixed at its value in one forward pass, this is linear in x; from the weights alone it is known up to that
-scale. A key is a content vector, which depends on the normalised latent, joined to a rotary vector, which does not and
-which all heads share.
+scale. A key is the concatenation of two vectors: a content vector, which depends on the normalised latent, and a rotary
+vector, which does not depend on it and is the same for all heads.
 
 In other models, one projection returns the queries and an output gate.
 """
@@ -68,8 +68,8 @@ class Reading:
 class HeadReadings:
     """How queries, keys and values are computed where none of them is one matrix times the stream.
 
-    Queries and keys are joined from several channel ranges, rotary channels first, whatever the order in the model; the
-    scores q . k are the same.
+    Queries and keys are concatenated from several channel ranges. Rotary channels come first, even if they come last in
+    the model; this does not change the scores q . k.
     """
 
     parts: Mapping[str, tuple[Reading, ...]]
@@ -78,7 +78,7 @@ class HeadReadings:
 
     @property
     def has_latent_keys(self) -> bool:
-        """True if a key is joined from ranges that are normalised by different norms."""
+        """True if a key is concatenated from ranges that are normalised by different norms."""
         return len({None if r.latent is None else r.latent.norm for r in self.parts.get("k", ())}) > 1
 
 
@@ -94,7 +94,7 @@ class _Call:
 
 @dataclass(frozen=True, eq=False)
 class ReadHeads:
-    """Queries and keys of the recorded forward pass, as the description gives them, with the rotary channels first."""
+    """Queries and keys of the recorded pass, computed as `HeadReadings` describes, rotary channels first."""
 
     readings: HeadReadings
     q: Float[Tensor, "pos q_width"]
@@ -105,8 +105,8 @@ class ReadHeads:
 def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
     """Find how queries, keys and values are computed from the stream, given the module that returns the values.
 
-    The values of the recorded forward pass are reproduced by construction; the caller checks queries and keys against
-    the attention pattern. None if values or keys are computed in an unknown way.
+    The values always equal those of the recorded forward pass; the caller checks queries and keys against the attention
+    pattern. None if values or keys are computed in an unknown way.
     """
     probe = mixing.probe
     x = probe.recording.given(mixing.path)
@@ -167,13 +167,13 @@ def _calls(mixing: Mixing) -> Iterator[_Call]:
 
 @dataclass(frozen=True, eq=False)
 class _Into:
-    """What lies between the stream and a projection: a latent vector, or nothing (None)."""
+    """The input of a projection: a latent vector, or the stream itself if `latent` is None."""
 
     latent: Latent | None
 
 
 def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call], norms: list[_Call]) -> _Into | None:
-    """Return what lies between the stream and a projection's input; None if it is something unknown."""
+    """Return whether a projection reads the stream or a latent vector, and which one; None if neither."""
     if given.shape == x.shape and torch.equal(given, x):
         return _Into(None)
     for norm in norms:
@@ -194,7 +194,7 @@ def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call],
 
 
 def _columns(part: Tensor, whole: Tensor) -> int | None:
-    """Return the column of `whole` at which `part` starts, if it is its first or last columns; else None."""
+    """Return the first column of `whole` that `part` equals, if `part` is its first or its last columns; else None."""
     width = part.shape[-1]
     if len(part) != len(whole):
         return None

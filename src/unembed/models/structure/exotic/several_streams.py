@@ -5,8 +5,8 @@ output is added to each with a weight, and these weights depend on the position.
 taken as constants, all of this is linear, so a direction at the end of the model corresponds to one direction for each
 stream before a block.
 
-To read the streams at a layer, they are combined as after the last layer, which is what an early exit there would pass
-to the final norm.
+To decode the streams at a layer to tokens, they are combined as after the last layer. This is the input that the final
+norm would have if the model ended at that layer.
 
 Source: Zhu et al. 2024, "Hyper-Connections"; Baykal et al. 2023, "Alternating Updates for Efficient Transformers".
 """
@@ -28,7 +28,7 @@ EachStream = Float[Tensor, "*pos stream d_model"]
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """The directions at one block whose dot products with what is added add up to one quantity at the model's end.
+    """Directions at one block whose dot products with what is added to the streams sum to one quantity at the end.
 
     There is one direction for the output of attention, one for that of the FFN, and one for each stream that enters.
     """
@@ -70,7 +70,7 @@ class Streams(ABC):
 
     @abstractmethod
     def middle_module(self, layer: int) -> nn.Module:
-        """Return the module whose input is needed to go back through the block: it is captured in the forward pass."""
+        """Return the module whose input must be captured to convert directions back through the block."""
 
     @abstractmethod
     def middle_of(self, t: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class HyperConnections(Streams):
         return self.split(t)
 
     def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
-        """Return the direction for the output of attention or FFN, and those for the streams before it."""
+        """Return the direction for the output of attention or FFN, and the directions for the streams before it."""
         given, shape = self._as_given(streams)
         n, returned = self.count, _called(module, given)
         post = next(t for t in reversed(returned) if t.shape == (*given.shape[:2], n))

@@ -1,7 +1,7 @@
 """Describe the blocks of a model with several residual streams, from a recorded forward pass.
 
-Which modules add to the streams cannot be solved for here. They are the ones that the family's mixing
-(`several_streams`) reads; an attribution, whose terms must add up to the logit, checks the result.
+A linear system cannot show which modules add to several streams. They are taken to be the modules whose outputs the
+family's mixing (`several_streams`) reads. An attribution, whose terms must add up to the logit, checks the result.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def _opaque(site: Site) -> Site:
 
 
 def check_end(probe: Probe, last_block: str, streams: Streams, last: Tensor) -> None:
-    """Refuse a model whose way to combine its streams at the end is not the one described here.
+    """Check that the model combines its streams at the end as `Streams.collapsed` does.
 
     Args:
         last_block: the path of the last block.
-        last: what the final norm was given.
+        last: the input of the final norm.
 
     Raises:
         ModelNotUnderstood: the combined streams are not the input of the final norm.

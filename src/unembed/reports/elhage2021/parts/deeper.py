@@ -122,8 +122,8 @@ def judge_skip_trigrams(n: Numbers) -> Judgement:
 def bugs(m: Measurements) -> Numbers | None:
     """Count the pairs (destination, output) that each head raises after the source of its highest-scoring triple.
 
-    Counted are pairs that occur in the corpus, compared with random tokens of similar frequency, and crossed pairs:
-    pairs that never occur, although destination and output each occur in another of the pairs.
+    Two kinds of pairs are counted: pairs that occur in the corpus, compared with random tokens of similar frequency;
+    and crossed pairs, which never occur, although destination and output each occur in another of the pairs.
     """
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:

@@ -179,7 +179,10 @@ def judge_in_context(n: Numbers) -> Judgement:
 
 
 def judge_ablation(n: Numbers) -> Judgement | None:
-    """Judge whether removing induction heads makes late tokens gain less on early ones than removing control heads."""
+    """Judge whether late tokens lose more of their lead over early ones without induction heads than without others.
+
+    The lead is the difference of the losses. The other heads are control heads of the same layers.
+    """
     if n.without is None:
         return None
     gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)

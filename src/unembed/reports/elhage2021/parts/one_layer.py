@@ -184,9 +184,9 @@ def skip_trigram_sections(m: Measurements) -> list[Section]:
 def bugs(m: Measurements) -> Numbers | None:
     """Count the pairs (destination, output) raised by the head whose triples the corpus confirms most.
 
-    Counted after each source are pairs that occur in the corpus, and crossed pairs: pairs that never occur, although
-    destination and output each occur in another of the pairs. The chance level comes from tables of random tokens with
-    similar frequencies. The result is None if no head has a triple.
+    Two kinds of pairs are counted after each source: pairs that occur in the corpus, and crossed pairs, which never
+    occur, although destination and output each occur in another of the pairs. Tables of random tokens with similar
+    frequencies give the chance level. The result is None if no head has a triple.
     """
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:
@@ -219,7 +219,7 @@ def bugs(m: Measurements) -> Numbers | None:
 
 
 def judge_bugs(n: Numbers) -> Judgement:
-    """Judge whether the head raises more pairs that occur than random tables have, and crossed pairs (see `bugs`)."""
+    """Judge whether the head raises more pairs that occur than random tables have, and any crossed pairs."""
     return judged(
         f"After a source the head raises {n.occurring:.1f} pairs that occur ({n.chance_occurring:.1f} in tables of "
         f"random tokens of the same frequencies) and, with them, {n.crossed:.1f} crossed pairs that never do "

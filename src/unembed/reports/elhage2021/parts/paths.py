@@ -1,4 +1,4 @@
-"""Paths through heads: their sum gives the logits. How much paths matter by their number of heads; composition."""
+"""Claims about paths through heads: their sum, how much paths with one or more heads matter, and composition."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ROTATION = 1e-3
 
 
 def judge_memory_management(n: Numbers) -> Judgement:
-    """Judge whether some memories (FFN neurons) or heads erase on text, by shrinking what the stream contains."""
+    """Judge whether some memories (FFN neurons) or heads erase on text: they shrink what the stream contains."""
     found = n.found
     memories = [e for e in found.memories if e.cosine < found.threshold and e.on_text is not None]
     heads = [e for e in found.erasing_heads if e.negative_share > found.head_threshold and e.on_text is not None]
@@ -57,9 +57,10 @@ def explain_memory_management(m: Measurements) -> str:
 
 
 def rotation(m: Measurements) -> Numbers:
-    """Rotate the residual stream in all weights, and measure the largest change of a logit, over the largest logit.
+    """Rotate the residual stream in all weights, and measure the largest change of a logit.
 
-    If the model cannot be rotated, `error` is None and `why` gives the reason.
+    It is given as a share of the largest logit. If the model cannot be rotated, `error` is None and `why` gives the
+    reason.
     """
     exact = m.lm.dtype in (torch.float32, torch.float64)
     try:

@@ -13,7 +13,7 @@ from unembed.reports.quantities import Part
 
 
 def poles_section(m: Measurements) -> Section | None:
-    """Show agreement for the stronger and the weaker sign of each memory; None unless all layers are gated."""
+    """Show agreement for the stronger and the weaker sign of coefficients; None unless all layers are gated."""
     if not m.triggers.signed.all():
         return None
     series = {"stronger": "sign of the largest coefficient", "weaker": "the other sign"}

@@ -105,7 +105,7 @@ def probability(m: Measurements) -> Numbers:
 
 @once
 def outputs(m: Measurements) -> Numbers:
-    """Measure how often a layer's output has the residual's top token alone, or a token other than the residual's."""
+    """Measure how often only the residual has the output's top token, and how often the residual does not have it."""
     e, kinds = m.examples, _kinds(m)
     changed = e["output"] != e["residual"]
     layers, which = np.nonzero(changed)
@@ -159,7 +159,7 @@ def judge_rise(n: Numbers) -> Judgement:
 
 
 def explain_growth(m: Measurements) -> str | None:
-    """State how little can still grow in the upper layers; None if there is enough left to pass the test."""
+    """State how much matches can still grow in the upper layers; None if enough is left to pass the test."""
     found, upper, n_layers = match(m), m.upper, m.n_layers
     matched = float((m.examples["residual"][upper] == m.examples["output"][-1]).mean())
     left = (1 - matched) / max(n_layers - upper, 1)
@@ -173,7 +173,10 @@ def explain_growth(m: Measurements) -> str | None:
 
 
 def explain_alone(m: Measurements) -> str:
-    """State what the output follows instead in the layer where it least often has the residual's top token alone."""
+    """Explain the layer in which the output's top token least often comes from the residual alone.
+
+    States how often residual and update agree there, and how often the FFN changes the top token.
+    """
     kinds = {name: rows.mean(axis=1) for name, rows in _kinds(m).items()}
     layer = int(np.argmin(kinds["residual"]))
     changed = float(sum(kinds[name][layer] for name in ("composition", "joint", "ffn")))

@@ -341,7 +341,7 @@ def values_section(m: Measurements) -> Section:
 
 
 def _of_both_signs(m: Measurements) -> tuple[str, ...]:
-    """Return a paragraph on what a key and agreement are in gated layers; empty for ungated models."""
+    """Return a paragraph that defines keys and agreement for gated layers; empty for ungated models."""
     if not m.triggers.signed.any():
         return ()
     return (

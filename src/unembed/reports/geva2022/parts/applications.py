@@ -90,7 +90,7 @@ EARLY_EXIT: tuple[Quantity[Measurements], ...] = (
 
 @once
 def toxicity(m: Measurements) -> Numbers | None:
-    """Return the share of toxic continuations, with and without the value vectors that a scorer picked turned on."""
+    """Return the share of toxic continuations, with and without turning on the value vectors that a scorer picked."""
     if m.applications.toxicity is None:
         return None
     rows = {row["arm"]: row for row in m.applications.toxicity.rows()}

@@ -163,7 +163,7 @@ def explain_concepts(m: Measurements) -> str:
 
 
 def _all_inside(layers: Sequence[Measured], low: float, high: float) -> bool | None:
-    """Return whether every layer's value lies in the band `low` to `high`.
+    """Return whether every layer's value lies between `low` and `high`.
 
     False if a layer's whole confidence interval lies outside; None if only a value does.
     """

@@ -152,7 +152,7 @@ def by_random(m: Measurements) -> Numbers | None:
 
 @once
 def settled(m: Measurements) -> Numbers | None:
-    """Measure the shares of saturations in the last layer and before it, and the lead over any other layer."""
+    """Measure the shares of saturations in the last layer and before it, and the last layer's lead over any other."""
     if m.sample.n_layers < 3:
         return None
     last = m.sample.saturation == m.sample.n_layers - 1
