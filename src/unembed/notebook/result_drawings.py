@@ -102,10 +102,10 @@ def heat(
     """Return the data of a heat map.
 
     Args:
-        shown: the numbers, by row and column.
-        unit: what the numbers measure, for the legend.
+        shown: the values, by row and column.
+        unit: what the values measure, for the legend.
         note: the caption.
-        most: the number with the strongest shade; the largest absolute value when None.
+        most: the value with the strongest shade; the largest absolute value when None.
     """
     most = most or max((abs(x) for row in shown for x in row), default=0.0) or 1.0
     values = [[x / most for x in row] for row in shown]

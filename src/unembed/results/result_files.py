@@ -59,12 +59,12 @@ def open_result(path: str | os.PathLike[str]) -> Any:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InvalidInput(
-            f"cannot read {path}", why=reading_fault(error), instead="Give a file that a result's save wrote"
+            f"cannot read {path}", why=reading_fault(error), instead="Give a file written by a result's save method"
         ) from error
     if about.get("schema") != SCHEMA:
         raise InvalidInput(
             f"{path} is not a result",
-            why="it was not written by a result's save",
+            why="it was not written by a result's save method",
             instead="Weights are opened with unembed.load, tables with Table.from_parquet",
         )
     try:
@@ -78,7 +78,10 @@ def open_result(path: str | os.PathLike[str]) -> Any:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
-    """Convert a value to JSON with the types of sequences and objects; its tensors go to `tensors`, named there."""
+    """Convert a value to JSON that records the types of sequences and objects.
+
+    Tensors are put into `tensors`, and the JSON contains their names.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor) and value.is_complex():

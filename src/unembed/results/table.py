@@ -144,7 +144,6 @@ class Table:
         return self._take([*present, *missing])
 
     def _take(self, rows: Sequence[int]) -> "Table":
-        """Return these rows, in this order."""
         if isinstance(self.columns, dict):
             columns: Any = {name: [values[i] for i in rows] for name, values in self.columns.items()}
         else:
@@ -152,7 +151,7 @@ class Table:
         return Table(self.title, columns, self.provenance)
 
     def _rows(self, stop: int) -> Iterator[dict[str, Any]]:
-        """Yield the first `stop` rows; only these are converted to Python values."""
+        """Yield the first `stop` rows; later rows are not converted to Python values."""
         names = self.column_names
         if isinstance(self.columns, dict):
             values = [_plain(column[:stop]) for column in self.columns.values()]

@@ -68,14 +68,17 @@ def visible_html(token: str | bytes, *, prose: bool = False) -> str:
 
 
 def _dimmed(token: str | bytes, prose: bool) -> list[tuple[str, bool]]:
-    """Return (text, is dimmed) for each character. Marks are dimmed unless the token consists of marks only."""
+    """Return (text to display, is dimmed) for each character.
+
+    Marks are dimmed unless the token consists of marks only.
+    """
     pieces = list(_pieces(token, prose))
     has_letters = any(not is_mark for _, is_mark in pieces)
     return [(piece, is_mark and has_letters) for piece, is_mark in pieces]
 
 
 def _pieces(token: str | bytes, prose: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (text to display, is a mark) for each character of a token."""
+    """Yield, for each character, the text to display, and whether this text is a mark that stands for the character."""
     text = token.decode("utf-8", "surrogateescape") if isinstance(token, bytes) else token
     previous = ""
     for char in text:

@@ -215,7 +215,7 @@ def _wanted(
     promote: Sequence[str],
     suppress: Sequence[str],
 ) -> Table:
-    """Tabulate each word's probability as the next token: the sum over its single-token spellings (`word_forms`)."""
+    """Tabulate each word's probability as the next token, summed over its single-token spellings (`word_forms`)."""
     rows = []
     for wanted, words in (("promote", promote), ("suppress", suppress)):
         for word in words:

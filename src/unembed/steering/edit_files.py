@@ -47,7 +47,7 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
         ) from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not isinstance(stored.get("edits"), list):
         raise InvalidInput(
-            f"{path} is not a file of edits", why=f"its schema is not {SCHEMA}", instead="Save them again"
+            f"{path} is not a file of edits", why=f"its schema is not {SCHEMA}", instead="Save the edits again"
         )
     made_for = stored.get("model")
     if model is not None and made_for is not None and made_for != model:
@@ -61,5 +61,5 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
         try:
             edits.append(Edit.from_dict(row))
         except (TypeError, ValueError, AttributeError) as error:
-            raise InvalidInput(f"edit {number} in {path}", why=str(error), instead="Save them again") from error
+            raise InvalidInput(f"edit {number} in {path}", why=str(error), instead="Save the edits again") from error
     return edits

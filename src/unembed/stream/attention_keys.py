@@ -1,8 +1,8 @@
 """Record the keys and values of one forward pass, so that later passes of its last position can attend to them.
 
-A change at the last position of a prompt does not change any earlier key or value. So a pass of that position alone,
-with the keys and values that the unchanged pass computed at the others, gives the same logits as a pass of the whole
-prompt.
+A change at the last position of a prompt does not change any earlier key or value. So a forward pass of that position
+alone, with the keys and values that the unchanged pass computed at all other positions, gives the same logits as a
+forward pass of the whole prompt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Attended:
 def keeps_keys(lm: Decoder) -> bool:
     """Tell whether the keys and values of this model can be recorded with `keep_keys`.
 
-    They can if all its token mixers are attention modules that look up their attention function at each call.
+    This is possible if all its token mixers are attention modules that look up their attention function at each call.
     """
     sites = [block.mixer for block in lm.structure.blocks if block.mixer is not None]
     return (
@@ -50,7 +50,7 @@ def keeps_keys(lm: Decoder) -> bool:
 def keep_keys(stack: ExitStack, lm: Decoder) -> dict[int, Attended]:
     """Record the keys and values of the model's next forward pass, until the stack closes.
 
-    Returns a dict by layer, which the pass fills. The model must fulfil `keeps_keys`.
+    Returns a dict by layer, which the forward pass fills. `keeps_keys(lm)` must be True.
     """
     kept: dict[int, Attended] = {}
 
@@ -70,7 +70,7 @@ def keep_keys(stack: ExitStack, lm: Decoder) -> dict[int, Attended]:
 
 @contextmanager
 def attending_to(lm: Decoder, kept: dict[int, Attended], position: int) -> Iterator[None]:
-    """A context in which passes of one position attend to recorded keys and values before it, and to their own.
+    """A context in which a pass of one position attends to that position, and to recorded keys and values before it.
 
     Raises:
         KeyError: the keys of a layer were not recorded.

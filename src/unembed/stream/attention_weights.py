@@ -71,7 +71,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = Non
 
 
 def own_eager_function(module: nn.Module) -> Callable[..., Any] | None:
-    """Return the eager attention function in the module's source file; None if it does not have the usual name."""
+    """Return the function `eager_attention_forward` of the module's source file; None if the file has none."""
     return inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
 
 

@@ -71,7 +71,7 @@ class CapturePoint:
 
 
 def _of_ffn(name: str) -> Callable[[Decoder, Block], nn.Module | None]:
-    """Return a function that finds a module of a block's FFN, an attribute of its site (None if there is no FFN)."""
+    """Return a function that returns the module `name` in the description of a block's FFN; None if there is no FFN."""
     return lambda _lm, b: None if b.feed_forward is None else getattr(b.feed_forward, name)
 
 
@@ -101,7 +101,7 @@ def _value_heads(t: Tensor, block: Block, _pass: ForwardPass) -> Tensor:
 
 
 def _half(which: str, missing: Callable[[Block], tuple[str, str]]) -> CapturePoint:
-    """Return the capture point of the gate or up channels of the output of a projection that may compute both."""
+    """Return the capture point of the "gate" or "up" channels in the output of a projection, which may compute both."""
 
     def half(t: Tensor, block: Block) -> Tensor:
         assert block.feed_forward is not None
@@ -152,7 +152,7 @@ def _put_back_ffn(new: Tensor, own: Tensor, block: Block) -> Tensor:
 def _put_back_added(
     new: Tensor, own: Tensor, block: Block, norm: Norm | None, multiplier: float, constant: Tensor | None = None
 ) -> Tensor:
-    """Return the module output for which `new` is added to the stream; unchanged elements are not rounded."""
+    """Return the module output that makes `new` the vector added to the stream; unchanged elements are not rounded."""
     new = new.reshape(own.shape)
     if multiplier == 1.0 and constant is None and not isinstance(norm, ChannelGain):
         return new

@@ -32,7 +32,7 @@ _PERHAPS = "Load with dtype='float32', remove hooks of your own from lm.hf, or r
 
 
 def prove(what: str, total: Tensor, whole: Tensor, limit: float, *, instead: str = _PERHAPS) -> float:
-    """Return the relative error of a sum against the tensor that it should equal; refuse an error above the limit.
+    """Check that a sum equals a tensor up to a relative error of `limit`, and return the error.
 
     Raises:
         SumNotProved: the error is above the limit.
@@ -79,7 +79,7 @@ class Branch:
 
     @property
     def factor(self) -> Float[Tensor, "*pos 1"] | float:
-        """What a dot product with `direction` must be multiplied by, at each position."""
+        """The factor, at each position, by which a dot product with `direction` must be multiplied."""
         return 1.0 if self.scale is None else 1.0 / self.scale
 
     @property
@@ -165,7 +165,10 @@ def memory_points(lm: Decoder) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Writers:
-    """The residual stream at one point as a sum of contributions, with the relative error of the sum."""
+    """The residual stream at one point as a sum of contributions, one for each component that adds to the stream.
+
+    The relative error of the sum is stored too.
+    """
 
     labels: tuple[str, ...]
     vectors: Float[Tensor, "writer batch pos d_model"]

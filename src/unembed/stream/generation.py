@@ -88,8 +88,8 @@ def generate_ids(
 ) -> tuple[Int[Tensor, "row pos"], int]:
     """Return the token ids of prompts and continuations, and the column where the continuations start.
 
-    Arguments are those of `generate`. Encoding the generated text again does not always give the same tokens, so
-    continuations must be counted on these ids.
+    Arguments are those of `generate`. Use these ids to count the tokens of a continuation: encoding the generated text
+    again does not always give the same tokens.
     """
     max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
     ids, mask = prepare(lm, prompts if isinstance(prompts, Tensor) else list(prompts))
@@ -119,9 +119,9 @@ def generation_settings(
     *,
     max_new_tokens: int,
 ) -> dict[str, Any]:
-    """Return the arguments for transformers' `generate` besides the ids, for use within `rules_followed`.
+    """Return the arguments for transformers' `generate` besides the ids; call `generate` within `rules_followed`.
 
-    A warning names the rules of the model's own configuration that are ignored.
+    A warning names the settings of the model's own configuration that are ignored.
     """
     chosen = {"do_sample": seed is not None, "max_new_tokens": max_new_tokens, "pad_token_id": _pad_token(lm)}
     settings: dict[str, Any] = {**chosen, **options}
@@ -138,7 +138,8 @@ def generation_settings(
 def rules_followed(lm: Decoder, seed: int | None, config: GenerationConfig | None) -> AbstractContextManager[None]:
     """Return the context in which to call `generate`.
 
-    In it, the rules of the model's own configuration are ignored unless `config` is given.
+    Unless `config` is given, this context removes the penalties, suppressed tokens and beam search of the model's own
+    configuration.
     """
     return without_rules(lm, is_sampled=seed is not None) if config is None else nullcontext()
 

@@ -19,11 +19,11 @@ from unembed.errors import UnembedWarning
 from unembed.models.decoder import Decoder
 
 SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"})
-"""What shapes the distribution that tokens are drawn from; it changes nothing where none is drawn."""
+"""Settings of the distribution that tokens are sampled from; they have no effect on greedy text."""
 _WITHOUT_EFFECT = re.compile(
     "do_sample|max_(length|new_tokens|cache_len)|(pad|bos|eos|decoder_start)_token_id|transformers_version|use_cache|"
     "use_mtp|cache_.*|prefill_chunk_size|.*compile.*|low_memory|continuous_batching_config|output_.*|return_dict.*|"
-    # Assistants propose tokens, and the model accepts those that it would choose itself.
+    # Settings of assistant models, which propose tokens. The model accepts only tokens that it would choose itself.
     "is_assistant|.*assistant.*|target_lookbehind|speculation_type|prompt_lookup_num_tokens|max_matching_ngram_size|"
     # These settings matter only in beam search, or do not change the order of tokens.
     "early_stopping|length_penalty|num_beam_groups|diversity_penalty|renormalize_logits|remove_invalid_values"

@@ -22,7 +22,7 @@ from unembed.stream.hooks import after_module, change_tensor, of_experts
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The captured tensors of a forward pass as nodes of the autograd graph that leads to the logits."""
+    """The captured tensors of a forward pass, as nodes of the autograd graph from which the logits are computed."""
 
     lm: Decoder
     current: ForwardPass

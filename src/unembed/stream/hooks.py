@@ -155,7 +155,7 @@ def _edit_hooks(edits: Sequence[Edit], current: ForwardPass) -> Iterator[tuple[t
 
 
 def change_tensor(stack: ExitStack, lm: Decoder, layer: int, point: str, change: Callable[[Tensor], Tensor]) -> None:
-    """Replace a module's input or output, at the capture point `point`, by `change` of it, until the stack closes."""
+    """Apply `change` to a module's input or output, at the capture point `point`, until the stack closes."""
     row, block = capture_point(point), lm.structure.blocks[layer]
     module = row.module(lm, block)
     assert module is not None

@@ -64,7 +64,7 @@ class Edit:
             raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
 
     def applied(self, numbers: Tensor) -> Tensor:
-        """Return a changed copy of the values that the edit applies to."""
+        """Return a changed copy of the values to which the edit applies."""
         if self.vector is not None:
             vector = self.value * torch.tensor(self.vector, dtype=torch.float32, device=numbers.device)
             return (numbers + vector if self.action == "add" else vector.expand_as(numbers)).to(numbers.dtype)
@@ -222,7 +222,7 @@ def _check_vector(lm: Decoder, edit: Edit) -> None:
 
 @dataclass
 class Rows:
-    """The position of each column of the current batch in its row, without padding."""
+    """The position of each column of the current batch in its own prompt, not counting padding."""
 
     real: Bool[Tensor, "batch pos"] | None = None
     """False at padding; None when there is none."""

@@ -286,7 +286,7 @@ def check_positions(edits: Sequence[Edit], mask: Int[Tensor, "batch pos"]) -> No
 
 
 def check_padding(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> None:
-    """Refuse padding on the left for families in which it changes the results, although the mask hides it.
+    """Refuse padding on the left for model families in which it changes the results although the mask hides it.
 
     Raises:
         Unsupported: a row begins with padding, and the family's token mixers read padding.

@@ -93,10 +93,10 @@ def prepare(path: Path) -> None:
     """
     try:
         if b"\0" in os.fsencode(path):
-            raise ValueError("a NUL")
+            raise ValueError("the path contains a NUL character")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The file is named like an unfinished checkpoint, so that it is removed together with those if the process is
-        # killed.
+        # The test file is named like an unfinished checkpoint. If the process is killed, the file is removed together
+        # with unfinished checkpoints.
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED):
             pass
     except (OSError, ValueError) as error:

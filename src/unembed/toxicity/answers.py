@@ -52,7 +52,10 @@ _LAB = Screen("labs/toxicity")
 def select_answer(
     lm: Decoder,
     *,
-    method: Annotated[Literal["scorer", "greedy", "paper"], Option("Method, as described above.")] = "scorer",
+    method: Annotated[
+        Literal["scorer", "greedy", "paper"],
+        Option("Select random memories with low toxicity scores, select greedily, or use the paper's list."),
+    ] = "scorer",
     scorer: ScorerName = "linear",
     comments: Annotated[
         Path | None,

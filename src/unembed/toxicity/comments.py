@@ -21,10 +21,12 @@ def read_comments(path: str | Path) -> Labelled:
         rows = list(csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
     except (OSError, ValueError, csv.Error) as error:
         raise InvalidInput(
-            f"cannot read {path}", why=reading_fault(error), instead="Give the folder of the data"
+            f"cannot read {path}", why=reading_fault(error), instead="Give a CSV file of comments and labels"
         ) from error
     for number, row in enumerate(rows, start=1):
         if len(row) != 2 or row[1] not in ("0", "1"):
-            raise InvalidInput(f"{path} row {number}", why="it is not a comment and 0 or 1", instead="Correct it")
+            raise InvalidInput(
+                f"{path} row {number}", why="a row must have a comment and a label, 0 or 1", instead="Correct the row"
+            )
     labels = {row[0]: int(row[1]) for row in rows}
     return list(labels), list(labels.values())

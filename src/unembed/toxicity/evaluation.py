@@ -45,7 +45,7 @@ PUBLISHED: dict[str, tuple[float, float, float, float, float, float, float | Non
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One method that is compared: generation with edits, with a logits processor, or with neither."""
+    """One method to compare: generation with edits, with a logits processor, or with neither."""
 
     name: str
     edits: tuple[Edit, ...] = ()
@@ -240,7 +240,7 @@ def _continuations(
 
 
 def _append(path: Path, new: Mapping[int, tuple[str, ...]]) -> None:
-    """Append continuations to the cache file, all or none; an incomplete last line is removed first."""
+    """Append continuations to the cache file, all of them or nothing; an incomplete last line is removed first."""
     rows = "".join(json.dumps({"prompt": r, "texts": t}, ensure_ascii=False) + "\n" for r, t in new.items()).encode()
     with (
         writing(path, instead="Make room, and run the same again: it continues where it stopped"),

@@ -37,7 +37,10 @@ def ngrams(text: str) -> Iterator[str]:
 
 
 def features(texts: Sequence[str], bits: int) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " bound"]]:
-    """Return the distinct n-gram hashes (below 2 ** bits) of each text in one array, and the bounds of each text."""
+    """Return the distinct n-gram hashes (below 2 ** bits) of all texts in one array.
+
+    The second array has the index at which each text's hashes start, and the length of the first array.
+    """
     mask = (1 << bits) - 1
     columns: list[np.ndarray] = []
     bounds = [0]

@@ -52,7 +52,7 @@ class WordFilter(LogitsProcessor):
     """
 
     def __init__(self, words: Iterable[str], tokenizer: Any) -> None:
-        """Compute which tokens complete a banned word after each beginning of it.
+        """Compute, for each beginning of a banned word, which tokens complete the word.
 
         Args:
             words: words or phrases; case does not matter.
@@ -67,7 +67,7 @@ class WordFilter(LogitsProcessor):
         self._bytes = token_bytes(tokenizer)
         self._longest = max(map(len, banned))
         self._words = banned
-        # For each beginning of a banned word, the possible rests; b"" is a beginning of every word.
+        # For each beginning of a banned word, the possible endings; b"" is a beginning of every word.
         self._rest: dict[bytes, list[bytes]] = {}
         for word in banned:
             for k in range(len(word)):

@@ -257,7 +257,7 @@ class _Reading:
         """Count the tensors whose names match a pattern with a number, which must run from 0 without gaps."""
         numbers = sorted(int(m.group(1)) for key in self.left if (m := re.fullmatch(pattern, key)))
         if numbers != list(range(len(numbers))):
-            raise self.refusal(f"the numbers in the names of its tensors are {numbers}, not 0, 1, 2 and so on")
+            raise self.refusal(f"some of its tensors are numbered {numbers}, not 0, 1, 2 and so on")
         return len(numbers)
 
 

@@ -33,7 +33,7 @@ class SweepDriver:
     Args:
         shards: the shards of the corpus that are not in `parts`.
         parts: the results that an earlier run saved.
-        at_risk: the number of shards in a part at which it is stored.
+        at_risk: a part with at least this number of shards is stored.
         checkpoint: the file to save to, or None.
         identity: what must be equal to resume the sweep (`identity_of`).
     """
@@ -186,9 +186,9 @@ class SweepDriver:
         return done
 
     def _save(self) -> None:
-        """Store and save what is done from the start of the corpus up to the first gap.
+        """Save to the checkpoint what is done from the start of the corpus up to the first gap.
 
-        A lost part ends this; the job that needs it reports the loss.
+        If a part is lost, it and all later parts are left out; the job that needs the part reports the loss.
         """
         parts: list[Part] = []
         for part in self._parts_from_start() if self._checkpoint is not None else ():

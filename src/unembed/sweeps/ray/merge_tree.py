@@ -59,9 +59,9 @@ class MergeTree:
         return None
 
     def _end_of_right(self, left: Part) -> int | None:
-        """Return the `end` of the part with which `left` is merged as its right neighbour.
+        """Return the `end` of the right neighbour with which `left` will be merged.
 
-        None if `left` is itself the right one of two parts that are merged.
+        None if `left` is itself the right one of two parts that will be merged.
         """
         size = len(left)
         if size & (size - 1) or left.first % (2 * size):

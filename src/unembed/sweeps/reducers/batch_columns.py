@@ -12,7 +12,7 @@ from unembed.corpus.segments import Batch
 class BatchColumns:
     """The token positions of a batch as columns, prepared once for all layers.
 
-    A column has a position in the corpus, and a mark whether it may enter a list of largest activations.
+    A column has a position in the corpus, and is marked if it may enter a list of largest activations.
 
     Args:
         counted: marks the positions that may enter a list of largest activations.
@@ -62,7 +62,7 @@ class BatchColumns:
             self.within = [(d, columns) for d, columns in by_document if len(columns)]
 
     def at(self, position: Int[Tensor, " some"]) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"] | None]:
-        """Return the columns at some positions of the batch that count, and their indices in `position`.
+        """Return the columns at those of some positions that count, and the indices of these in `position`.
 
         The second value is None if all of them count.
         """
@@ -83,9 +83,10 @@ class BatchColumns:
 
 
 def prefix_hashes(tokens: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
-    """Return a 64-bit hash of every prefix of every row; two prefixes have equal hashes with probability about 2^-63.
+    """Return a 64-bit hash of every prefix of every row.
 
-    The hash is a sum of mixed token ids times powers of an odd number, modulo 2^64.
+    Two different prefixes have the same hash with a probability of about 2^-63. The hash is a sum of mixed token ids
+    times powers of an odd number, modulo 2^64.
     """
     mixed = (tokens + 1) * -7046029254386353131
     mixed = (mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)) * -4658895280553007687

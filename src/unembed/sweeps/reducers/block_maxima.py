@@ -30,7 +30,7 @@ def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]
 
 
 def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"], Bool[Tensor, "cell step"]]:
-    """Return the rows (of `n`) in each maximum's block, and a mask that is False for rows that do not exist."""
+    """Return the rows (of `n`) in the block of each maximum, and a mask that is False for rows that do not exist."""
     stride = n // STEP
     step = torch.arange(STEP, device=row.device)
     found = torch.where((row < stride)[:, None], row[:, None] + stride * step, stride * STEP + step)
@@ -40,7 +40,7 @@ def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"]
 def rows_above(
     row: Int[Tensor, " cell"], key: Int[Tensor, " cell"], x: Tensor, threshold: Tensor, sign: int
 ) -> tuple[Int[Tensor, " found"], Int[Tensor, " found"]]:
-    """Return the rows of `x` that reach their key's threshold, in the blocks of some maxima, and the keys."""
+    """Search the blocks of some maxima; return the rows of `x` that reach the threshold of their key, and the keys."""
     rows, inside = members(row, len(x))
     cell, entry = ((entries(x, rows, key) * sign >= threshold[key][:, None]) & inside).nonzero(as_tuple=True)
     return rows[cell, entry], key[cell]

@@ -58,7 +58,7 @@ def sort_stable(x: Int[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Int[Tensor, " 
 
 
 def best_of_rows(v: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Return the `n` best entries of each row, unsorted: larger values are better, then earlier positions."""
+    """Return the `n` largest entries of each row, unsorted; of equal values, those at earlier positions."""
     nth = nth_of_rows(v, n)
     chosen = v >= nth[:, None]
     at = flat_nonzero(chosen)
@@ -91,7 +91,7 @@ def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, T
 
 
 def limit_per_group(v: Tensor, p: Tensor, g: Tensor, at_most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Remove, from sorted rows, each entry that has `at_most` better ones of its group before it."""
+    """Empty each slot of sorted rows that comes after `at_most` or more entries of the same group."""
     v, p, g = v.clone(), p.clone(), g.clone()
     width = v.shape[1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=v.device).tril(-1)

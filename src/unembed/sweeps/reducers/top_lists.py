@@ -134,7 +134,8 @@ class TopLists:
     def _threshold(self, first: int) -> Float[Tensor, " key"]:
         """Return, for each key, the smallest value that may enter its list.
 
-        That is the t-th value, or just above it if no earlier position can follow (which would win a tie).
+        That is the t-th value of the list if new values may be at an earlier position, which wins a tie. Otherwise a
+        new value must be larger, so it is the next larger floating-point number.
         """
         if self._last is None:
             smallest = self.values.amin(dim=1)
@@ -150,7 +151,7 @@ class TopLists:
         return torch.where(self._latest_of_last < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, " key"]:
-        """Return, for each key, a value that t columns of this batch reach; used while the lists are not full."""
+        """Return, for each key, a value that at least t columns of this batch reach; used until the lists are full."""
         allowed = x[columns.allowed]
         if len(allowed) < self.top:
             return self.values.new_full((x.shape[1],), -torch.inf)
@@ -177,7 +178,7 @@ class TopLists:
         threshold: Tensor,
         group_bounds: Tensor | None,
     ) -> None:
-        """Search blocks, each given by a key and a row of the finer maxima, and put the candidates into the buffer."""
+        """Search blocks, each given by a key and a row of the maxima over eight columns, for candidates to buffer."""
         row, key = cells
         column, inside = members(row, len(x))
         values = entries(x, column, key) * sign
@@ -308,7 +309,7 @@ class TopLists:
 
 
 def _starts(counts: Tensor, order: Tensor) -> Tensor:
-    """Return where each run begins, for runs whose lengths are given in another order."""
+    """Return where each run begins. Runs have the lengths `counts` and follow one another as `order` tells."""
     lengths = torch.empty_like(counts).scatter_(0, order, counts)
     return (lengths.cumsum(0) - lengths).index_select(0, order)
 
