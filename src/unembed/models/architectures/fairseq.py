@@ -276,7 +276,7 @@ def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
         # transposed, (width, d_model).
         tied.append(projection.shape == widening.shape)
         if tied[-1] and not torch.equal(projection, widening):
-            raise reading.refusal(f"{softmax}.tail.{b - 1}.0.weight differs from the embedding's projection")
+            raise reading.refusal(f"{softmax}.tail.{b - 1}.0.weight does not repeat the embedding's projection")
         if not tied[-1]:
             out[f"lm_head.projections.{b - 1}.weight"] = projection
     if len(set(tied)) > 1:
