@@ -27,5 +27,5 @@ def test_any_object_that_names_patterns_is_a_judge(found):
 
 
 def test_an_object_without_the_method_is_not_a_judge():
-    with pytest.raises(InvalidInput, match="no method `patterns"):
+    with pytest.raises(InvalidInput, match="the method `patterns"):
         require_judge(object())

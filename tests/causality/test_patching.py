@@ -223,7 +223,7 @@ def test_chosen_layers_have_the_numbers_that_they_have_among_all(point: PatchPoi
     torch.testing.assert_close(one.values[0], whole.values[-1], rtol=1e-5, atol=1e-6)
     with pytest.raises(OutOfRange):
         patch(lm, clean, corrupted, point, layers=[99])
-    with pytest.raises(InvalidInput, match="layers with through"):
+    with pytest.raises(InvalidInput, match="layers together with through"):
         patch(lm, clean, corrupted, ["L0H0"], through=["logits"], layers=[0])
 
 

@@ -290,5 +290,5 @@ def test_what_a_model_lacks_is_refused_by_name() -> None:
     with pytest.raises(PointMissing, match="mlp_out"):
         patch(tiny("attention-only"), CLEAN, CORRUPTED, "L0H0", metric, through="mlp_out 1")
     edits = [unembed.replace_stream(0, [0.0] * 48)]
-    with pytest.raises(Unsupported, match="ends every path"):
+    with pytest.raises(Unsupported, match="cuts every path"):
         patch(tiny("llama"), CLEAN, CORRUPTED, "L0H0", metric, through="logits", edits=edits)

@@ -190,7 +190,7 @@ def test_files_that_are_no_pairs_are_refused(tmp_path: Path, content: str, messa
 
 def test_options_that_exclude_each_other_are_refused(wren: LanguageModel) -> None:
     for more in ({"prompt": "The dogs"}, {"token": " are"}, {"graph": SVA / "graph"}):
-        with pytest.raises(InvalidInput, match="is of one of them"):
+        with pytest.raises(InvalidInput, match="found for only one of them"):
             circuit_answer(wren, pairs=SVA / "simple_train.jsonl", **more)
     with pytest.raises(InvalidInput, match="needs a prompt, --pairs or --graph"):
         circuit_answer(wren)

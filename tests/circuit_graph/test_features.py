@@ -157,7 +157,7 @@ def test_dictionaries_that_cannot_be_nodes_are_refused() -> None:
     with pytest.raises(Unsupported, match="several layers"):
         circuit(lm, PROMPT, 5, dictionary=across)
     mixed = AttachedDictionary(lm, ((0, part), (1, replace(part, reads="resid_mid"))))
-    with pytest.raises(Unsupported, match="different points"):
+    with pytest.raises(Unsupported, match="different capture points"):
         circuit(lm, PROMPT, 5, dictionary=mixed)
     with pytest.raises(Unsupported, match="resid_pre"):
         circuit(lm, PROMPT, 5, dictionary=dictionary(lm, "resid_pre", "resid_pre"))

@@ -184,7 +184,7 @@ def test_a_graph_is_saved_and_opened_again(tmp_path: Path) -> None:
         ({"prompt": PROMPT}, "needs a prompt and a token"),
         ({"prompt": PROMPT, "token": 5, "against": 5}, "against itself"),
         ({"prompt": PROMPT, "token": 5, "against_prompt": [5, 6]}, "as many tokens"),
-        ({"prompt": PROMPT, "pairs": [(PROMPT, None, 5, 9)]}, "one or of the other"),
+        ({"prompt": PROMPT, "pairs": [(PROMPT, None, 5, 9)]}, "one or for the other"),
         ({"prompt": PROMPT, "token": 5, "qk": "half"}, "constant"),
         ({"pairs": []}, "there are none"),
         ({"pairs": [(PROMPT, OTHER)]}, "four elements"),
