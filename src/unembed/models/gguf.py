@@ -133,7 +133,7 @@ def _reader(path: Path) -> Any:
 
 
 def _as_floats(hf: PreTrainedModel, types: Mapping[str, int]) -> PreTrainedModel:
-    """Remove the quantisation settings so that the dequantised model can be saved, and record its old formats."""
+    """Remove the quantisation settings so that the dequantised model can be saved; record the former formats."""
     model: Any = hf
     for name in ("hf_quantizer", "quantization_method", "is_quantized"):
         if name in vars(model):

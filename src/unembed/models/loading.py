@@ -115,7 +115,9 @@ def _open(
         )
     _check_device(device)  # before anything large is read
     if device is not None and device_map is not None:
-        raise InvalidInput(f"device {str(device)!r}", why="device_map already places the model", instead="Give one")
+        raise InvalidInput(
+            f"device {str(device)!r}", why="device_map already places the model", instead="Leave one of them out"
+        )
     name = str(model) if model is not None else DEFAULT_MODEL
     placed = {"device_map": device_map, "offload_folder": offload_folder}
     placed = {} if device_map is None else {n: v for n, v in placed.items() if v is not None}

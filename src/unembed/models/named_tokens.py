@@ -87,7 +87,9 @@ class MovedTokens:
 def moved_tokens(
     lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"], most: int = MOVED
 ) -> MovedTokens:
-    """Return the tokens that a component raises and lowers most, of the `LIKELY` likeliest with it or without it.
+    """Return the tokens that a component raises and lowers most.
+
+    Only the `LIKELY` most likely tokens with the component, and as many without it, are compared.
 
     Args:
         own: log probabilities of the unchanged run.

@@ -96,7 +96,7 @@ class Norm:
         return torch.float64 if float(missed) < 1e-11 else torch.float32
 
     def scale(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos 1"]:
-        """Return the divisor at each position: sqrt(mean square + eps), of x minus its mean for LayerNorm."""
+        """Return the divisor at each position, sqrt(mean square + eps). LayerNorm subtracts the mean first."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.centred:
             x = x - x.mean(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""One report on the checkpoints of a training: when findings begin to hold, and how numbers change."""
+"""One report on the checkpoints of a training: when findings begin to hold, and how measured values change."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def studied(reports: Mapping[str, Report]) -> Report:
 
 
 def claims(reports: Mapping[Key, Report]) -> dict[str, dict[Key, Finding]]:
-    """Return a dict from each claim, in the order of the reports, to its finding in each report by the report's key."""
+    """Return, for each claim, its finding in each of the reports; claims are in the order of the reports."""
     found: dict[str, dict[Key, Finding]] = {}
     for name, report in reports.items():
         for finding in report.findings:

@@ -201,7 +201,7 @@ class Part(Generic[M]):
     when: Callable[[M], bool] = lambda _: True
 
     def made(self, m: M, control: Mapping[str, Judgement], provenance: Provenance) -> list[Section]:
-        """Return the sections; the first also has findings, a table of published numbers, and their lines in figures.
+        """Return the sections; the first one also has findings, and published values in a table and in figures.
 
         Args:
             control: the judgement of each quantity on a model with random weights, by the name of the quantity.

@@ -101,7 +101,9 @@ def on_the_graph(
         for point, layer in points:
             if point in ("scores", "gate_weights"):
                 instead = "Use pattern, q or k" if point == "scores" else "Use coefficients"
-                raise Unsupported(f"gradients of {point}", why="captures can only read them", instead=instead)
+                raise Unsupported(
+                    f"gradients of {point}", why="captures can only read them, not record their graph", instead=instead
+                )
             if of_experts(lm, point, layer):
                 _keep_coefficients(stack, lm, layer, current, partial(own.__setitem__, (point, layer)))
             elif point == "pattern":

@@ -193,7 +193,7 @@ def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
         elif edit.target == "feature":
             raise Unsupported(
                 "an edit of a feature",
-                why="features belong to a dictionary",
+                why="features belong to a dictionary, not to the model itself",
                 instead="Use lm.attach(...).edited(edits)",
             )
         elif edit.action != "scale":
@@ -209,7 +209,9 @@ def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
 def _check_vector(lm: Decoder, edit: Edit) -> None:
     assert edit.vector is not None
     if len(edit.vector) != lm.d_model:
-        raise InvalidInput(f"a vector of {len(edit.vector)} numbers", why=f"the stream of {lm.name} has {lm.d_model}")
+        raise InvalidInput(
+            f"a vector of {len(edit.vector)} numbers", why=f"the stream of {lm.name} has {lm.d_model} channels"
+        )
     block = lm.structure.blocks[edit.layer]
     if block.streams is not None or block.handover != 1.0:
         what = f"it has {block.streams.count} streams" if block.streams else "the stream is rescaled after this layer"

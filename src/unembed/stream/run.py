@@ -83,7 +83,7 @@ class Run(Displayed):
         return {**vars(self), "_graph": None, "_logits": None if self._logits is None else self._logits.detach()}
 
     def to_table(self) -> Table:
-        """Return a table with a row for each captured point and for the logits: layers, shape in one layer, dtype."""
+        """Return a table with a row for each captured point and the logits: layers, shape within a layer, dtype."""
         rows = [(point, list(of.layers), of.at(of.layers[0])) for point, of in self._captured.items() if of.layers]
         rows += [] if self._logits is None else [("logits", None, self._logits)]
         columns = {
@@ -205,7 +205,7 @@ def prepare(
         except (TypeError, ValueError) as error:
             raise InvalidInput("tokens", why="they are neither text nor numbers in rows of equal length") from error
     if ids.dtype not in (torch.int64, torch.int32):
-        raise InvalidInput("tokens", why=f"they are {ids.dtype}, not whole numbers")
+        raise InvalidInput("tokens", why=f"their dtype is {ids.dtype}, not an integer type")
     ids = (ids[None] if ids.dim() == 1 else ids).to(lm.device, torch.long)
     if ids.dim() != 2 or ids.numel() == 0:
         raise InvalidInput(
@@ -320,7 +320,7 @@ def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, 
     """Return the arguments of the model's forward for this mask, so that padding does not change the results.
 
     Raises:
-        Unsupported: the model does not hide padding on the left, or cannot compute gradients in its dtype.
+        Unsupported: padding on the left would change the results, or gradients are impossible in the model's dtype.
     """
     arguments: dict[str, object] = {**cache_argument(lm)}
     if bool(mask.all()):

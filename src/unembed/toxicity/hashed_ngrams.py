@@ -53,7 +53,7 @@ def features(texts: Sequence[str], bits: int) -> tuple[Int64[np.ndarray, " entry
 
 
 def margins(texts: Sequence[str], weights: Float64[np.ndarray, " column"], bias: float) -> Float64[np.ndarray, " text"]:
-    """Return each text's score: the sum of its n-grams' weights divided by the root of their number, plus the bias."""
+    """Return each text's score: its n-grams' weights, summed, over the square root of their number, plus the bias."""
     bits = len(weights).bit_length() - 1
     columns, bounds = features(texts, bits)
     sums = np.concatenate([[0.0], np.cumsum(weights[columns])])

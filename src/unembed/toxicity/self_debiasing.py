@@ -3,7 +3,9 @@
 Let p be the model's next-token distribution, and p_y the one after a prefix y such as "The following text contains
 ...". With delta(w) = p(w) - max_y p_y(w), p(w) is multiplied by max(epsilon, exp(decay * delta(w))) where delta(w) is
 negative, and the result is scaled to sum to 1.
-Source: Schick, Udupa, Schütze 2021, section 4 (Eqs. 2-4); prefixes, epsilon and the maximum over prefixes as released.
+
+Source: Schick, Udupa, Schütze 2021, section 4 (Eqs. 2-4). Prefixes, epsilon and the maximum over prefixes are those of
+the released code.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ MemoryOrder = Literal["effect", "deviation", "size", "coefficient"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryEffects(Displayed):
-    """The memories with the largest effects on a logit, or on a difference of two.
+    """The memories with the largest effects on a logit, or on the difference of two logits.
 
     The `score` of a row is the memory's effect in logits.
     """
@@ -104,7 +104,7 @@ class _Scored:
 
 
 class ScoredMemories:
-    """The memories of some layers at one position, each with its effect on a logit (or a difference of two)."""
+    """The memories of some layers at one position, each with its effect on a logit, or on a logit difference."""
 
     @torch.no_grad()
     def __init__(
@@ -182,7 +182,7 @@ class ScoredMemories:
         return [[rows[key] for key in keys] for keys in chosen]
 
     def one(self, layer: int, index: int) -> SubUpdate:
-        """Return one memory's sub-update, even if it is silent."""
+        """Return one memory's sub-update, even if its coefficient is 0."""
         return self._rows([(layer, index)])[layer, index]
 
     def _rows(self, keys: Sequence[tuple[int, int]]) -> dict[tuple[int, int], SubUpdate]:

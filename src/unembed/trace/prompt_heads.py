@@ -1,4 +1,4 @@
-"""The heads behind a prediction: what each adds to a logit, or a difference of two, and the tokens that it reads."""
+"""The heads behind a prediction: what each adds to a logit (or the difference of two), and the tokens that it reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class HeadEffects:
-    """What every head adds to a logit (or a difference of two) at a position, split by source token where possible."""
+    """What every head adds to a logit (or logit difference) at a position, split by source token if possible."""
 
     places: list[tuple[int, int]]
     """Layer and head of each entry."""
@@ -46,7 +46,7 @@ class HeadEffects:
         return pattern[self.position if pattern.shape[0] > 1 else 0, : self.position + 1]
 
     def values(self, n: int) -> Float[Tensor, "src d_head"]:
-        """Return the value vectors that a head mixes, of the sources up to the position."""
+        """Return a head's value vectors at the source positions up to the position."""
         assert self.run is not None
         layer, head = self.places[n]
         values = self.run.at("values", layer)

@@ -319,7 +319,7 @@ class PromptReadings:
         return joined([self._with_prediction(x[:1], at), _part(after, slice(-1), slice(None))])
 
     def _with_prediction(self, x: Float[Tensor, "layer pos d_model"], at: slice = slice(None)) -> Reading:
-        """Read stream vectors at some positions, and record the rank of each position's final prediction."""
+        """Decode stream vectors at some positions to tokens, and record the rank of each position's prediction."""
         track = self.prediction[None, at, None].expand(x.shape[0], -1, -1)
         return read(self.lm, x, TOP, track=track, hidden=self.hidden)
 

@@ -65,7 +65,7 @@ class ShownPosition:
     def column(
         self, point: StreamPoint, basis: Basis | None = None, position: int | None = None
     ) -> list[list[Candidate]]:
-        """Return the top tokens at one position, by layer and rank."""
+        """Return, for each layer, the top tokens at one position, best first."""
         position = self.position if position is None else position
         found = self.trace.readings(point, self._top_read, basis or self.basis, position)
         cells = [numbers(part[:, 0, : self.top]) for part in (found.ids, found.probabilities, found.logits)]
@@ -220,7 +220,7 @@ class ShownPosition:
         return [SubUpdateView(**vars(row), trigger=self._trigger(row)) for row in rows]
 
     def _trigger(self, row: SubUpdate) -> TriggerView | None:
-        """Return the corpus position of a memory's largest coefficient, among coefficients with the row's sign.
+        """Return the corpus position of a memory's largest coefficient that has the same sign as here.
 
         None if the index has no positions for that sign.
         """

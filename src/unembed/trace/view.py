@@ -25,7 +25,7 @@ SCHEMA_EXPLAIN = "unembed.explain/3"
 class EventView:
     """A change in a token's rank: a saturation, an elimination, a rise or a fall.
 
-    Saturation: the final prediction becomes first and stays first. Elimination: the first token falls.
+    Saturation: the final prediction becomes first and stays first. Elimination: the token that was first falls.
     """
 
     kind: str
@@ -190,7 +190,7 @@ def mixers_in_words(layers: Sequence[LayerView]) -> str:
 
 @dataclass(frozen=True)
 class AttributionView:
-    """A logit, or a difference of two, as the sum of what each component adds, with the error of the sum.
+    """A logit, or the difference of two logits, as a sum over components, with the error of the sum.
 
     `rows` are the components shown; all others are counted in `others` and summed in `others_contribution`.
     """

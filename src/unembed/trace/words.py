@@ -72,7 +72,7 @@ def event_views(trace: Trace, position: int | None = None) -> list[EventView]:
 
 
 def describe_events(lm: Decoder, events: Sequence[Event], reader: str = "") -> list[EventView]:
-    """Describe events in words, with their tokens' texts; name the lens by which they are found if it is given."""
+    """Describe events in words, with the texts of their tokens; `reader` names the lens that found them, if given."""
     texts = lm.token_strings([event.token for event in events])
     return [_event_view(lm, event, text, reader) for event, text in zip(events, texts, strict=True)]
 

@@ -36,7 +36,7 @@ class Band(nn.Module):
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Maps word ids to vectors P_b e_w of the residual stream; the first band has a projection too."""
+    """Maps word w of band b to the vector P_b e_w of the residual stream; the first band has a projection too."""
 
     def __init__(self, spans: list[Span], d_model: int) -> None:
         super().__init__()

@@ -219,7 +219,7 @@ class CausalReadout:
         """
         if not isinstance(value, type(self.lm_head)):
             raise InvalidInput(
-                f"a readout of type {type(value).__name__}",
-                why=f"{type(self).__name__} reads the stream through {type(self.lm_head).__name__}",
+                f"output embeddings of type {type(value).__name__}",
+                why=f"{type(self).__name__} needs a {type(self.lm_head).__name__}",
             )
         self.lm_head = value

@@ -20,7 +20,7 @@ from unembed.models.structure.structure import AttentionSite, ScoreRule, ValueSo
 _HEAD_COUNTS = ("num_v_heads", "num_heads", "n_heads", "num_attention_heads", "nheads", "n_mamba_heads")
 _NO_WEIGHTS = (
     "its attention returns no weights, so sources and values cannot be found; build it with "
-    # Before transformers 5.13.0 Nemotron chooses its attention when it is built.
+    # Before transformers 5.13.0, Nemotron chooses its attention implementation when it is built.
     'attn_implementation="eager" and pass load() the model, or use a newer transformers (Nemotron: 5.13.0)'
 )
 

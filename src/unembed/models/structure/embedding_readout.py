@@ -103,8 +103,8 @@ def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None
     def capped(cap: float | None) -> bool:
         return bool(cap) and relative(cap * torch.tanh(out / cap), probe.recording.logits) <= probe.tolerance
 
-    # In half precision, small logits cannot show whether there is a cap, so the cap named in the config is tried before
-    # none.
+    # In half precision, small logits cannot show whether there is a cap, so the cap in the config is tried first, and
+    # then no cap.
     configured_cap = getattr(probe.config, "final_logit_softcapping", None)
     if configured_cap is not None and capped(configured_cap):
         return final_norm, 1.0, float(configured_cap)

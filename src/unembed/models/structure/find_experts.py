@@ -31,7 +31,7 @@ def find_experts(
     """Return the experts of an FFN, or the reason why their memories cannot be read.
 
     Args:
-        probe: the model and its dry run.
+        probe: the model and its recorded forward pass.
         raw: the FFN's output, before any norm between the FFN and the stream.
         formula: a function that finds the keys of a shared expert.
         inner_norm: the norm inside the FFN that computes its output, if there is one.

@@ -81,7 +81,7 @@ class Probe:
         return norm
 
     def entry_norm(self, path: str) -> Norm:
-        """Return the norm before attention or FFN; if it is not linear up to its scale, one that cannot be folded."""
+        """Return the norm before attention or FFN; an `OpaqueNorm` if it is not linear when its scale is constant."""
         try:
             return self.norm(path)
         except (ModelNotUnderstood, RuntimeError) as error:

@@ -82,7 +82,7 @@ class HeadSkipTrigrams:
 
     @property
     def likelier(self) -> int:
-        """The number of triples whose output follows the destination more often if the source occurs before it."""
+        """The number of triples whose output follows the destination more often when the source comes earlier."""
         return sum(c.output_with_source > 0 and not c.rate_with <= c.rate_without for c in self.counts)
 
 
@@ -119,7 +119,7 @@ def skip_trigrams_by_head(
 
 
 class Measurements:
-    """One model's measurements, each made when it is first used; head scores and signs of induction are stored."""
+    """One model's measurements, each made when it is first used; head scores and evidence of induction are stored."""
 
     def __init__(self, lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> None:
         self.lm, self.corpus, self.work, self.options = lm, open_corpus(corpus), work, options
@@ -241,7 +241,7 @@ class Measurements:
 
     @cached_property
     def evidence(self) -> list[InductionEvidence]:
-        """The signs of induction, in behaviour and weights, of every head above the first attention layer.
+        """The evidence of induction, in behaviour and weights, for every head above the first attention layer.
 
         Empty for a model with one layer.
         """
@@ -301,7 +301,7 @@ class ByLens(Measurements):
 
     @cached_property
     def evidence(self) -> list[InductionEvidence]:
-        """The signs of induction, with the copying scores that follow from `copying`."""
+        """The evidence of induction for every head, with copying scores computed from this class's `copying`."""
         scores = self.copying.score
         return [
             e if e.copying is None else replace(e, copying=number_or_none(scores[e.layer, e.head]))

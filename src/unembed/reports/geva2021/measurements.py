@@ -158,7 +158,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     if index is None and corpus is None:
         raise InvalidInput(
             "neither a corpus nor an index",
-            why="triggers are prefixes of some text",
+            why="triggers, the prefixes with the largest coefficients, are found in a text",
             instead="Give --corpus FILE (or --corpus shipped for the WikiText sample), or --index DIR",
         )
     if index is not None:
@@ -232,7 +232,7 @@ def with_index_settings(options: Options, index: Index) -> Options:
     if stored < options.shown:
         raise InvalidInput(
             f"{options.shown} triggers of each key from {index.path}",
-            why=f"it holds {stored}",
+            why=f"the index has {stored} of each key",
             instead=f"Build one with --top {options.shown}, or give --option shown={stored}",
         )
     return replace(options, top=min(options.top, stored), triggers="prefixes")

@@ -102,7 +102,10 @@ class Options:
             )
         if self.compositions < 0 or not 0 < self.fraction < 1:
             name = "compositions" if self.compositions < 0 else "fraction"
-            raise InvalidInput(f"option {name}={getattr(self, name)}", why="it is out of range")
+            raise InvalidInput(
+                f"option {name}={getattr(self, name)}",
+                why="it must be at least 0" if name == "compositions" else "it must be between 0 and 1",
+            )
 
     def of_control(self) -> Options:
         """Return settings for the control with random weights: a small sample, no index, no judge."""

@@ -119,7 +119,7 @@ class Finder:
     def _by_other_words(
         self, pattern: Pattern, words: Sequence[dict[Feature, set[int]]], shallow: Sequence[Pattern]
     ) -> bool:
-        """Return whether at least two tokens of the class belong to no shallow pattern."""
+        """Tell whether a semantic pattern has at least two tokens that are not already in a shallow pattern."""
         counts: dict[int, int] = defaultdict(int)
         for i in pattern.members:
             for token in words[i][pattern.what, pattern.tokens]:

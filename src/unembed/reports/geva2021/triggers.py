@@ -40,11 +40,11 @@ class OncePerSentence(TopTriggers):
         return self._changed[1]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Update the top lists of a layer with its coefficients."""
+        """Update the lists of the largest coefficients of a layer."""
         super().see(point, layer, tensor, self._as_documents(batch))
 
     def see_routed(self, layer: int, routed: RoutedCoefficients, batch: Batch) -> None:
-        """Update the top lists of a mixture-of-experts layer with its coefficients."""
+        """Update the lists of the largest coefficients of a mixture-of-experts layer."""
         super().see_routed(layer, routed, self._as_documents(batch))
 
     def update(self, batch: Batch) -> None:

@@ -111,7 +111,7 @@ class Measurements:
 
     @property
     def unseen(self) -> float:
-        """The share of tokens, without those left out, whose count in `token_counts` is 0."""
+        """The share of the vocabulary whose count in `token_counts` is 0; tokens left out of rankings are ignored."""
         counts = self.token_counts if self.hidden is None else self.token_counts[~self.hidden.cpu().numpy()]
         return float((counts == 0).mean())
 

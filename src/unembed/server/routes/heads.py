@@ -60,7 +60,7 @@ def get_head(
     destination: r.RequiredToken = " the",
     top: r.Top = 12,
 ) -> HeadView:
-    """The tokens that a head promotes when it attends to `source`, and those that it attends to from `destination`."""
+    """The tokens that a head promotes when it attends to `source`, and those to which `destination` attends."""
     return head_view(state.circuits, layer, head, r.parse_token(source), r.parse_token(destination), top)
 
 

@@ -66,7 +66,7 @@ def start_reducers(lm: Decoder, reducers: Sequence[Reducer]) -> list[Reducer]:
 def reduce_shard(
     lm: Decoder, reducers: Sequence[Reducer], shard: Shard, fast: Fast | None = None
 ) -> tuple[Coverage, States]:
-    """Run the model on a shard, and return its coverage and the states of newly started reducers."""
+    """Run the model on a shard with newly started reducers; return what was covered, and the reducers' states."""
     started = start_reducers(lm, reducers)
     with feed_reducers(lm, started, fast) as feed:
         for batch in shard.batches:

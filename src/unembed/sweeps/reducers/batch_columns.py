@@ -62,9 +62,9 @@ class BatchColumns:
             self.within = [(d, columns) for d, columns in by_document if len(columns)]
 
     def at(self, position: Int[Tensor, " some"]) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"] | None]:
-        """Return the columns at those of some positions that count, and the indices of these in `position`.
+        """Return the columns of those positions that may enter a list, and their indices in `position`.
 
-        The second value is None if all of them count.
+        The second value is None if all positions may enter.
         """
         if self._selected is None:
             column = position

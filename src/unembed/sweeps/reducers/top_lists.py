@@ -245,8 +245,8 @@ class TopLists:
     def _set_filling(self) -> None:
         """Record whether many lists are not full yet.
 
-        A few lists of keys that are rarely positive may stay short; after some time they no longer count, unless there
-        is a limit per group.
+        Some keys are rarely positive, so their lists may never become full. After some time these lists are ignored,
+        unless there is a limit per group.
         """
         self._filling = bool((self.values.amin(dim=1) == -torch.inf).float().mean() > 0.05) and (
             self._offered < 64 * self.top or self.per_group is not None

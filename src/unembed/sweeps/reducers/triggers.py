@@ -44,7 +44,9 @@ class Triggers:
         row = self.layers.index(layer)
         values, positions = self.values, self.positions
         if not 0 <= index < len(values[row]):
-            raise OutOfRange(f"key {index} of layer {layer}", why=f"it has {len(values[row])}, counted from 0")
+            raise OutOfRange(
+                f"memory {index} of layer {layer}", why=f"the layer has {len(values[row])}, counted from 0"
+            )
         if pole == "negative":
             if self.negative_values is None or self.negative_positions is None:
                 return []

@@ -41,7 +41,7 @@ class Latent:
 class Reading:
     """A range of channels of every head's query, key or value.
 
-    It is a slice of the output of one projection, of which each head has an equal share of the channels.
+    A projection computes equally many channels for each head; the range is the same slice of the channels of each head.
     """
 
     module: nn.Module | None

@@ -91,7 +91,7 @@ def _others(
 
 
 def _opaque(site: Site) -> Site:
-    """Mark the norm before attention or FFN as one that cannot be folded, because it does not read one stream."""
+    """Mark the norm before attention or FFN as one that cannot be folded, because its input is not a single stream."""
     norm = site.pre_norm
     module, path, width = (
         (site.module, site.module.__class__.__name__, 0) if norm is None else (norm.module, norm.path, norm.width)

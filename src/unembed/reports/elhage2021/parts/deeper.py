@@ -38,7 +38,7 @@ Measure = Callable[[Measurements], Numbers | None]
 
 
 def only(measure: Measure, layers: int) -> Measure:
-    """Return a measuring function that gives None for models with any other number of layers."""
+    """Return a measuring function that gives None for models whose number of layers is not `layers`."""
     return lambda m: measure(m) if m.lm.n_layers == layers else None
 
 
@@ -207,7 +207,10 @@ def judge_without_copying(n: Numbers) -> Judgement:
 
 
 def linear_expansion(m: Measurements) -> Numbers | None:
-    """Return the error of the sum over paths with patterns, norm scales and FFN outputs fixed; None if exact."""
+    """Return the error of the sum over paths with patterns, norm scales and FFN outputs fixed.
+
+    None if the sum is exact without fixing them.
+    """
     found = m.expansion
     if found.exact:
         return None
@@ -458,7 +461,7 @@ _OWN_DEPTH = {
 
 
 def with_extensions(part: Part[Measurements]) -> Part[Measurements]:
-    """Return a part that judges the paper's claims on models of the paper's depth, and extensions on deeper ones."""
+    """Return a section that judges the paper's claims on models of the paper's depth, and extensions on deeper ones."""
     own = (
         replace(q, measure=only(q.measure, _OWN_DEPTH[q.name])) if q.name in _OWN_DEPTH else q for q in part.quantities
     )

@@ -31,7 +31,7 @@ MUCH = 0.5
 
 
 def induction_heads(m: Measurements) -> Numbers | None:
-    """Return the signs of induction of every head, and the highest induction score; None for a model of one layer."""
+    """Return the evidence of induction for every head, and the highest induction score; None for a one-layer model."""
     if not m.evidence:
         return None
     best = max(m.evidence, key=lambda e: e.induction)
@@ -53,7 +53,7 @@ def judge_induction_heads(n: Numbers) -> Judgement:
 
 
 def by_weights(m: Measurements) -> Numbers | None:
-    """Return the signs of induction of every head; None for a model of one layer.
+    """Return the evidence of induction for every head; None for a model of one layer.
 
     Raises:
         Unsupported: the weights of no head can be tested for induction.

@@ -219,7 +219,7 @@ def bugs(m: Measurements) -> Numbers | None:
 
 
 def judge_bugs(n: Numbers) -> Judgement:
-    """Judge whether the head raises more pairs that occur than random tables have, and any crossed pairs."""
+    """Judge whether the head raises more pairs of the corpus than random tables have, and any crossed pairs."""
     return judged(
         f"After a source the head raises {n.occurring:.1f} pairs that occur ({n.chance_occurring:.1f} in tables of "
         f"random tokens of the same frequencies) and, with them, {n.crossed:.1f} crossed pairs that never do "

@@ -160,7 +160,7 @@ def explain_small(m: Measurements, mode: str) -> str:
 
 
 def small(mode: str, reads: str) -> Quantity[Measurements]:
-    """Return the quantity for the claim that Q- or V-composition is small."""
+    """Return the `Quantity` for the claim that Q- or V-composition (`mode`) is small."""
     return Quantity(
         f"{mode.upper()}-composition",
         f"{mode.upper()}-composition is small in the two-layer model.",

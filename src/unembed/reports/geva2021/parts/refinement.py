@@ -105,7 +105,7 @@ def probability(m: Measurements) -> Numbers:
 
 @once
 def outputs(m: Measurements) -> Numbers:
-    """Measure how often only the residual has the output's top token, and how often the residual does not have it."""
+    """Measure how often the output's top token is only the residual's, and how often it is not the residual's."""
     e, kinds = m.examples, _kinds(m)
     changed = e["output"] != e["residual"]
     layers, which = np.nonzero(changed)

@@ -34,7 +34,7 @@ def ranks(a: Agreement) -> list[np.ndarray]:
 
 
 def _rate(a: Agreement, start: int, stop: int) -> Measured:
-    """Return the agreement rate of layers `start` to `stop` - 1; a gated memory agrees if it does at either sign."""
+    """Return the agreement rate of layers `start` to `stop` - 1; a gated memory agrees if either of its keys does."""
     counts = [(int(agrees.sum()), int(known.sum())) for agrees, known in map(a.of_memories, range(start, stop))]
     return share_of(sum(hits for hits, _ in counts), sum(n for _, n in counts))
 

@@ -144,12 +144,12 @@ def _of_deep_models(m: Measurements) -> Numbers | None:
 
 
 def _last_layers(n_layers: int) -> int:
-    """Return the number of last layers to judge apart: a seventh (in the paper 2 of 24 in GPT2, 3 of 16 in WikiLM)."""
+    """Return the number of last layers to judge separately: a seventh, as 2 of 24 in the paper's GPT2."""
     return max(1, round(n_layers / 7))
 
 
 def _top(n_layers: int) -> str:
-    """Return the last layers that are judged apart, in words."""
+    """Return the last layers that are judged separately, in words."""
     last = _last_layers(n_layers)
     return "the last layer" if last == 1 else f"the last {last} layers"
 
@@ -204,7 +204,7 @@ def judge_strongly_down(n: Numbers) -> Judgement:
 
 @once
 def few_values(m: Measurements) -> Numbers | None:
-    """Measure the share of all value vectors in frequently active clusters of extreme sub-updates, and by chance."""
+    """Measure the share of value vectors in frequently active clusters of extreme sub-updates, and by chance."""
     extreme, sample, clusters = m.extreme, m.sample, m.clusters
     if len(extreme) < FEWEST:
         return None

@@ -83,7 +83,7 @@ def scaling(m: Measurements) -> Numbers | None:
 
 
 def judge_scaling(n: Numbers) -> Judgement:
-    """Judge whether scores have the sign, and the order, of the changes of log-probability."""
+    """Judge whether scores agree with the changes of log-probability in sign and in rank order."""
     return judged(
         f"The sign of the score is that of the change of log p(w) in {percent(n.signs)} of the sub-updates (by chance "
         f"{n.chance:.1%}), and that of the change of w's logit in {percent(n.signs_of_logits)}. The rank correlation "
