@@ -305,7 +305,7 @@ def test_published_values_are_drawn_where_they_lie() -> None:
 
 @pytest.mark.parametrize("wrong", [((0.1, 0.2), (), ()), ((0.1,), (0.2, 0.3), ()), ((), (), (0.1,))])
 def test_a_reference_has_as_many_values_as_places(wrong) -> None:
-    with pytest.raises(InvalidInput, match="one value and one interval"):
+    with pytest.raises(InvalidInput, match="one value for each position"):
         Reference("x", *wrong)
 
 

@@ -190,9 +190,9 @@ def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) ->
 
 @contextmanager
 def body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]:
-    """A context manager that times every single-token forward pass, from its first block to the end of its last.
+    """A context manager that times single-token forward passes, from the first block's start to the last block's end.
 
-    Passes of other threads wait.
+    It yields the list to which the times are added. Forward passes of other threads wait until the context ends.
     """
     spent: list[float] = []
     began = 0.0

@@ -49,7 +49,7 @@ class TriggerText:
 
 @dataclass
 class Candidate:
-    """A memory (FFN neuron) at one sign of its coefficient, which is called its pole."""
+    """A memory (FFN neuron) at one sign of its coefficient (its pole), with the evidence found so far."""
 
     layer: int
     index: int
@@ -65,7 +65,7 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """Return the score from the evidence found so far."""
+        """Return the score that the evidence found so far gives."""
         return score(self.found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,14 +100,14 @@ class Candidate:
 
 
 def poles_of(lm: Decoder, known: TriggerText | None, layer: int) -> tuple[str, ...]:
-    """Return the signs at which a layer's memories are ranked: those in the index, or both in a gated layer."""
+    """Return the signs of the coefficient at which a layer's memories are ranked: the index's, or both if gated."""
     if known is not None:
         return tuple(known.positions)
     return ("positive", "negative") if lm.is_signed(layer) else ("positive",)
 
 
 def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlearned: bool) -> list[Candidate]:
-    """Return all memories of a layer as candidates, first at positive and then, in gated layers, at negative signs."""
+    """Return all memories of a layer as candidates: at positive and then, in gated layers, at negative coefficients."""
     poles = poles_of(lm, known, layer)
     n = lm.weights.n_memories[layer]
     found = []
@@ -126,7 +126,10 @@ def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlea
 def add_concepts(
     lm: Decoder, candidates: list[Candidate], classes: Classes, layer: int, show_unlearned: bool, seed: int
 ) -> None:
-    """Find each candidate's concept; its p-value is from random vectors like the layer's value vectors."""
+    """Find each candidate's concept.
+
+    Its p-value is based on random vectors with the mean and standard deviation of the layer's value vectors.
+    """
     concepts = _concepts(classes, np.array([one.promoted for one in candidates]))
     poles = dict.fromkeys(one.pole for one in candidates)
     random = {pole: _random_scores(lm, classes, layer, pole, show_unlearned, seed) for pole in poles}
@@ -144,7 +147,7 @@ def _concepts(classes: Classes, ids: Int[np.ndarray, "list k"]) -> list[Concept 
 def _random_scores(
     lm: Decoder, classes: Classes, layer: int, pole: str, show_unlearned: bool, seed: int
 ) -> Float[np.ndarray, " random"]:
-    """Return the concept scores of random vectors with the mean and deviation of the layer's value vectors.
+    """Return concept scores of random vectors with the mean and standard deviation of the layer's value vectors.
 
     They are the control for concepts: the unembedding is far from isotropic, so the top tokens of a random vector have
     more in common than random tokens. The score is 0 for a vector without a concept.

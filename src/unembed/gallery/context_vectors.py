@@ -3,7 +3,7 @@
 The contexts of a token are the tokens one or two positions before and after it. A token's context vector has the
 positive pointwise mutual information of the token and each context, reduced to `DIM` directions (latent semantic
 analysis; Levy and Goldberg 2014 for the weighting). The model's weights are not used, so this evidence is independent
-of the space in which the lists were computed. A list is compared with random lists of equally frequent tokens (our
+of the embedding space from which the lists come. A list is compared with random lists of equally frequent tokens (our
 addition), since otherwise lists of function words would seem coherent.
 """
 
@@ -41,7 +41,7 @@ class ContextVectors:
 
     @property
     def known(self) -> Bool[np.ndarray, " token"]:
-        """Which tokens have a vector."""
+        """True for tokens that have a vector."""
         return np.asarray(self.vectors.any(axis=1))
 
     @classmethod
@@ -78,7 +78,7 @@ class ContextVectors:
 def _block(
     text: np.ndarray, offset: int, row_of: np.ndarray, column_of: np.ndarray, n_rows: int, n_columns: int
 ) -> sparse.csr_matrix:
-    """Count how often each token has each context at this offset, as a sparse matrix."""
+    """Count how often each token has each context at a distance of `offset` tokens, as a sparse matrix."""
     here, there = (text[:-offset], text[offset:]) if offset > 0 else (text[-offset:], text[:offset])
     rows, columns = row_of[here], column_of[there]
     inside = (rows >= 0) & (columns >= 0)
@@ -122,8 +122,8 @@ def coherence(
 ) -> Coherence:
     """Measure the coherence of lists of tokens.
 
-    In a random list, every token is replaced by one of nearly the same frequency: one of the 50 tokens (in small
-    vocabularies, of the twentieth of all tokens) before or after it in the order of frequency.
+    In a random list, every token is replaced by one of nearly the same frequency: one of the 50 tokens before or after
+    it in the order of frequency (in small vocabularies, a twentieth of the vocabulary instead of 50).
 
     Args:
         contexts: the context vectors.

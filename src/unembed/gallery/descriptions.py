@@ -32,7 +32,7 @@ class MemoryDescriptions:
     def __init__(
         self, gallery: Gallery | None = None, of_atlas: Mapping[tuple[int, int, str], str] = MappingProxyType({})
     ) -> None:
-        """Use the descriptions of an atlas; for other memories, those of the gallery if their tokens have a theme."""
+        """Use the descriptions of an atlas and, for other memories whose tokens have a theme, those of the gallery."""
         rows = () if gallery is None else gallery.rows
         own = {(row.layer, row.index, row.pole): row.description for row in rows if has_theme(row)}
         self._of = {**own, **of_atlas}
@@ -46,12 +46,15 @@ class MemoryDescriptions:
         return ((*key, text) for key, text in self._of.items())
 
     def containing(self, word: str) -> list[tuple[int, int, str, str]]:
-        """Return layer, index, pole and description of those that contain a word, ignoring case; best memory first."""
+        """Return layer, index, pole and description of the memories whose description contains a word.
+
+        Case is ignored; the best memory is first.
+        """
         found = re.compile(rf"(?<!\w){re.escape(word.strip())}(?!\w)", re.IGNORECASE)
         return [row for row in self if found.search(row[3])] if word.strip() else []
 
     def of(self, layer: int, index: int, *, negative: bool = False) -> str | None:
-        """Return the description of a memory at positive or, with `negative`, at negative coefficients."""
+        """Return a memory's description at positive (or `negative`) coefficients; None if there is none."""
         return self._of.get((layer, index, "negative" if negative else "positive"))
 
 
@@ -120,7 +123,10 @@ def saved_descriptions(
 
 
 def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None) -> Gallery | None:
-    """Return the gallery saved for a model, which need not be loaded; arguments as in `saved_descriptions`."""
+    """Return the gallery saved for a model, which need not be loaded; None if there is none.
+
+    Arguments and errors are those of `saved_descriptions`.
+    """
     if index_folder is not None and (index_folder / FILE).exists():
         return _gallery(index_folder / FILE)
     name = model.model

@@ -34,7 +34,7 @@ class Evidence:
 
     @property
     def counted(self) -> float:
-        """The size of the ingredient if its p-value is small enough, else 0."""
+        """The size of the measure if its p-value is at most `SIGNIFICANT`, else 0."""
         return self.size if self.p <= SIGNIFICANT else 0.0
 
 
@@ -78,7 +78,11 @@ class MemoryEvidence:
     """How far the top tokens are those that adding the value raises; None where that was not measured."""
 
     def with_truth(self, truth: Truth) -> MemoryEvidence:
-        """Return the row with the result of `reading_truth`; if it fails, the description is replaced by that."""
+        """Return the row with the result of `reading_truth`.
+
+        If adding the value vector does not raise the promoted tokens, the new description is a sentence that states
+        this.
+        """
         found = replace(self, truth=truth)
         if found.is_borne_out:
             return found

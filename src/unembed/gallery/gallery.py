@@ -93,7 +93,7 @@ class Gallery(Displayed):
         return replace(self, rows=tuple(chosen))
 
     def varied(self) -> Gallery:
-        """Return the same memories in another order: first those that `different` returns, then the others."""
+        """Return the memories in another order: first those that `different` returns, then the others."""
         different = self.different().rows
         names = {row.name for row in different}
         others = tuple(row for row in self.rows if row.name not in names)

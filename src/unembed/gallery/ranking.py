@@ -106,7 +106,10 @@ def rank_memories(
 
 
 def _with_truth(lm: Decoder, rows: Sequence[MemoryEvidence], seed: int, report: Progress) -> list[MemoryEvidence]:
-    """Measure whether adding each value vector raises the promoted tokens; rows are unchanged if that is impossible."""
+    """Measure whether adding each value vector raises the promoted tokens, and add the result to the rows.
+
+    The rows are returned unchanged if the model does not allow this measurement.
+    """
     places = [SignedMemory(row.layer, row.index, "negative" if row.pole == "negative" else "positive") for row in rows]
     try:
         found = reading_truth(lm, places, seed=seed, progress=report)
@@ -117,14 +120,14 @@ def _with_truth(lm: Decoder, rows: Sequence[MemoryEvidence], seed: int, report: 
 
 
 def _best(candidates: Sequence[Candidate], n: int) -> list[Candidate]:
-    """Return the `n` candidates with the highest scores; of equal ones, first positive signs, then lower layers."""
+    """Return the `n` candidates with the highest scores; of equal scores, positive signs first, then lower layers."""
     return sorted(candidates, key=lambda one: (-one.score, one.pole != "positive", one.layer, one.index))[:n]
 
 
 def _with_effects(
     best: Sequence[Candidate], of_text: Callable[[], TextEvidence], saved: SavedProgress, report: Progress
 ) -> list[Candidate]:
-    """Compute the evidence of the best candidates in full, including the effects of removing them."""
+    """Complete the evidence of the best candidates, including the effects of removing the memories."""
     found: list[Candidate] = []
 
     def measured(group: Sequence[Candidate]) -> Sequence[Candidate]:

@@ -82,12 +82,15 @@ def probability_drops(
 
 
 def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_At]]]:
-    """Yield batches of texts, and the removals for them; a prefix of another prefix is not a text of its own."""
+    """Yield batches of texts, each with the removals in these texts.
+
+    A prefix that begins another prefix is not a separate text: it is run as a part of the longer one.
+    """
     order = sorted(range(len(removals)), key=lambda i: removals[i].ids.tolist(), reverse=True)
     texts: list[tuple[list[int], list[int]]] = []  # the ids, and the numbers of the removals
     for i in order:
         ids = removals[i].ids.tolist()
-        # The order is such that a prefix comes directly after a text that begins with it, if there is one.
+        # In this order, a prefix comes directly after a text that begins with it, if there is such a text.
         if not texts or texts[-1][0][: len(ids)] != ids:
             texts.append((ids, []))
         texts[-1][1].append(i)
@@ -104,7 +107,7 @@ def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_
 
 
 def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
-    """Yield the removals in batches by falling length of prefix; batches of long prefixes have fewer rows."""
+    """Yield removals in groups, longest prefixes first; groups of long prefixes have fewer rows, to limit memory."""
     ordered = sorted(places, key=lambda one: -one.position)
     start = 0
     while start < len(ordered):
@@ -116,16 +119,16 @@ def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
 def _before(
     lm: Decoder, texts: Sequence[Tensor], places: Sequence[_At]
 ) -> tuple[Float[Tensor, " removal"], DynamicCache | None]:
-    """Return the total probability of each removal's promoted tokens in the unchanged model, and the KV cache.
+    """Return the KV cache and, for each removal, the total probability of the promoted tokens in the unchanged model.
 
-    The cache is None if it cannot be used to run the last token of a prefix again.
+    The cache comes second, and is None if it cannot be used to run the last token of a prefix again.
     """
     is_cached = accepts_argument(lm, "past_key_values") and accepts_argument(lm, "position_ids")
     out, last = _run(lm, texts, {}, {"use_cache": True} if is_cached else {})
     rows, columns = [one.row for one in places], [one.position for one in places]
     cache = getattr(out, "past_key_values", None)
     plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
-    # For a model on several devices, the layers of the cache are on different devices, which is not supported here.
+    # If the model is on several devices, so are the layers of its cache, which is not supported here.
     plain = plain and len({parameter.device for parameter in lm.hf.parameters()}) == 1
     return _promoted(logits_of(lm, last[rows, columns]), places), cache if plain else None
 
@@ -133,7 +136,7 @@ def _before(
 def _run(
     lm: Decoder, texts: Sequence[Tensor], hooks: dict[tuple[str, int], Hook], options: dict[str, Any]
 ) -> tuple[Any, Float[Tensor, "text pos d_model"]]:
-    """Run whole texts, and return the model's output and the stream after the last layer."""
+    """Run whole texts; return the model's output and the residual stream after the last layer."""
     ids, mask = padded(lm, texts)
     arguments = forward_arguments(lm, mask) | options
     if accepts_argument(lm, "logits_to_keep"):
@@ -147,7 +150,7 @@ def _run(
 def _last_token(
     lm: Decoder, places: Sequence[_At], cache: DynamicCache | None, *, remove: bool
 ) -> Float[Tensor, " removal"]:
-    """Return the total probability of each removal's promoted tokens by running only the last token of its prefix.
+    """Return the total probability of each removal's promoted tokens, running only the last token of the prefix.
 
     The tokens before it are in the KV cache. With `remove`, the memory's coefficient is set to 0.
     """

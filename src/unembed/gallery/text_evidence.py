@@ -25,7 +25,7 @@ LONGEST = 64
 
 
 class TextEvidence:
-    """Measures the evidence in one text about the memories (FFN neurons) of one model."""
+    """Measures evidence about memories (FFN neurons) of one model in one text."""
 
     def __init__(self, lm: Decoder, known: TriggerText, classes: Classes, seed: int) -> None:
         """Compute the tokens' context vectors in the text; this takes about a second for 100,000 tokens."""
@@ -38,18 +38,21 @@ class TextEvidence:
         self._strings = lm.vocabulary.strings(torch.arange(lm.d_vocab))
 
     def judge(self, candidates: Sequence[Candidate]) -> None:
-        """Add to candidates the evidence that their scores depend on; evidence that cannot count may be missing."""
+        """Add the evidence on which the candidates' scores depend.
+
+        A measure that would count as 0 in the score may be left out.
+        """
         self._add_coherence(candidates, only_below=SIGNIFICANT)
         self._add_agreement(candidates)
         self._add_patterns([one for one in candidates if _counted(one, "agreement")])
 
     def complete(self, candidates: Sequence[Candidate]) -> None:
-        """Add all missing evidence to candidates, except the effect of removing them."""
+        """Add the evidence that is still missing, except the effect of removing the memory."""
         self._add_coherence(candidates)
         self._add_patterns([one for one in candidates if one.found["triggers"] is None])
 
     def add_effects(self, candidates: Sequence[Candidate], progress: Callable[[int], None]) -> None:
-        """Add to candidates the effect of removing them: the mean fall of the promoted tokens' probability.
+        """Add the effect of removing each memory: the mean fall of the promoted tokens' probability.
 
         The p-value is that of a sign test over the texts.
 
@@ -81,7 +84,7 @@ class TextEvidence:
         if not candidates:
             return
         ids = np.array([one.promoted for one in candidates], dtype=np.int64)
-        # Take the first tokens that have a context vector, skipping tokens that have none.
+        # Sort tokens with a context vector to the front, in their order, and take the first ones.
         order = np.argsort(~self._contexts.known[ids], axis=1, kind="stable")[:, :COHERENT_TOKENS]
         lists = np.take_along_axis(ids, order, axis=1)
         found = coherence(self._contexts, lists, seed=self._seed, only_below=only_below)

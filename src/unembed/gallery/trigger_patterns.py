@@ -1,10 +1,10 @@
 """Find what the texts on which a memory (FFN neuron) fires most have in common.
 
-These texts are prefixes, which end with the token on which the memory fires. At each of their last three tokens, a
-pattern is a token that at least a share `SHARED` of them have there, or else a class of tokens (numbers, months,
-prepositions). If there is no such pattern, it may be a content word that occurs among the last `WINDOW` tokens of at
-least a share `SHARED` of them. The p-value is the binomial tail probability, given how frequent the token, class or
-word is in the corpus, times the number of tokens or classes that were tried.
+These texts are prefixes, which end with the token on which the memory fires. A pattern is sought at each of their last
+three tokens: a token that at least a share `SHARED` of the prefixes have there, or else a class of tokens (numbers,
+months, prepositions). If there is none, the pattern may be a content word that occurs among the last `WINDOW` tokens of
+at least a share `SHARED` of the prefixes. The p-value is the binomial tail probability, given how frequent the token,
+class or word is in the corpus, times the number of tokens or classes that were tried.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TriggerPattern:
 
     @property
     def p(self) -> float:
-        """The smallest p-value of the common properties, times the number of positions that were tried."""
+        """The smallest p-value of the common properties, times `SLOTS` + 1, the number of positions that were tried."""
         return min([1.0, *((SLOTS + 1) * part.p for part in self.parts)])
 
     @property
@@ -83,7 +83,7 @@ class PatternFinder:
         self._tried = (max(1, int((counts > 0).sum())), max(1, len(classes.names)))
 
     def find(self, prefixes: Int[np.ndarray, "trigger window"], strings: list[str]) -> TriggerPattern | None:
-        """Return what some prefixes have in common; None if nothing, or if there are fewer than 5 prefixes.
+        """Return what some prefixes have in common; None if that is nothing, or if there are fewer than 5 prefixes.
 
         Args:
             prefixes: the last tokens of each prefix, padded with -1 on the left.
@@ -139,7 +139,10 @@ class PatternFinder:
 
 
 def _least_probable(numbers: np.ndarray, counts: np.ndarray, base: np.ndarray, n: int) -> tuple[int, int, float] | None:
-    """Return number, count and base rate of the common property with the smallest p-value; None if there is none."""
+    """Return the common property with the smallest p-value: its number, its count and its base rate in the corpus.
+
+    None if no property is common enough.
+    """
     from scipy.stats import binom  # takes 0.4 seconds to import
 
     shared = (counts >= SHARED * n) & (base <= MAX_BASE)

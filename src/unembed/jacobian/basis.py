@@ -49,7 +49,7 @@ def basis_or_default(lm: Decoder, basis: Basis | None, without: Basis) -> Basis:
 def reading_by(lm: Decoder, lens: JacobianLens | None) -> Iterator[JacobianLens | None]:
     """Context manager inside which the model uses another lens, or the logit lens if `lens` is None.
 
-    It yields the lens that the model had before, and restores it at the end.
+    It yields the model's previous lens, and sets it again at the end.
     """
     own = lens_of(lm)
     if own is lens:
@@ -81,7 +81,7 @@ def fitted_lens(lm: Decoder) -> JacobianLens:
 def carried_streams(
     lm: Decoder, x: Float[Tensor, "layer pos d_model"], point: StreamPoint, layers: range | None = None
 ) -> Float[Tensor, "layer pos d_model"]:
-    """Map residual streams to the last residual streams that they lead to on average, before the final norm.
+    """Map residual streams, before the final norm, to the last residual streams that follow from them on average.
 
     Args:
         x: residual streams, in the order of `layers`.
@@ -99,9 +99,9 @@ def carried_streams(
 def carried_parts(
     lm: Decoder, vectors: Float[Tensor, "row d_model"], layer: int, point: StreamPoint = "resid_post"
 ) -> Float[Tensor, "row d_model"]:
-    """Map vectors that are added to the residual stream to vectors whose product with W_U is their scores.
+    """Map vectors that are added to the residual stream so that their product with W_U is their scores.
 
-    The mean over the vocabulary is not subtracted from these scores.
+    These scores are not centred: their mean over the vocabulary is not subtracted.
 
     Raises:
         InvalidInput: the model has no fitted lens.
@@ -111,7 +111,7 @@ def carried_parts(
 
 @torch.no_grad()
 def mean_scores(lm: Decoder, readable: Float[Tensor, "row d_model"]) -> Float[Tensor, " row"]:
-    """Return the mean over the vocabulary of the scores of each vector that `carried_parts` returned."""
+    """Return the mean over the vocabulary of the scores of vectors that `carried_parts` returned."""
     mean = lm.once((__name__, "mean unembedding"), lambda: lm.weights.W_U.mean(dim=1, dtype=torch.float32))
     return readable.float() @ mean
 
@@ -122,7 +122,7 @@ def in_basis(
     """Prepare vectors that are added to the residual stream for a projection to logits.
 
     Returns:
-        The vectors and the basis in which to project them. For "jacobian", these are the vectors as the lens maps them,
-        and "raw"; for another basis, the arguments unchanged.
+        The vectors and the basis in which to project them. For "jacobian", these are the vectors as mapped by the lens,
+        and "raw"; for another basis, both are returned unchanged.
     """
     return (carried_parts(lm, vectors, layer, point), "raw") if basis == "jacobian" else (vectors, basis)

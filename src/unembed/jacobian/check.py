@@ -1,4 +1,4 @@
-"""Compare the predictions of a lens, and of the logit lens, with the model's own, by layer on held-out text."""
+"""Compare a fitted lens's predictions, and the logit lens's, with the model's, by layer on held-out text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LensCheck:
 
 
 def checked_on(lens: JacobianLens, corpus: CorpusSource = None) -> LensCheck | None:
-    """Check a lens on the text windows after those that it was fitted on; None if the text has no more windows.
+    """Check a lens on the text windows after those that it was fitted on; None if the text ends there.
 
     Args:
         lens: a lens that is bound to a model.
@@ -62,7 +62,7 @@ def check_lens(lens: JacobianLens, windows: Sequence[Int[Tensor, " pos"]], skipp
 
     Args:
         lens: a lens that is bound to a model.
-        windows: text that it was not fitted on.
+        windows: text that the lens was not fitted on.
         skipped: number of first positions of each window that are left out.
 
     Memory: four tensors of shape (`_ROWS`, d_vocab).

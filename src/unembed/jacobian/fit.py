@@ -1,4 +1,4 @@
-"""Fit a Jacobian lens: average, over contexts of a text, the derivative of the last residual stream at one position.
+"""Fit a Jacobian lens: average the derivative of the last residual stream over contexts of a text.
 
 A fit is a sweep over windows of the text. Like other sweeps, it can be saved, resumed, merged, and run on Ray.
 """
@@ -97,7 +97,7 @@ def fit_lens(
 
 
 def fit_to_file(lm: Decoder, path: Path, corpus: CorpusSource = None, *args: int, **options: Any) -> JacobianLens:
-    """Fit a lens with Jacobians in float16 and save it; the other arguments are those of `fit_lens`.
+    """Fit a lens with Jacobians in float16 and save it; `args` and `options` are further arguments of `fit_lens`.
 
     The sums are saved to a second file in the same folder, from which the same call resumes an interrupted fit.
     """

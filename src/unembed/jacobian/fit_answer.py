@@ -42,13 +42,13 @@ def fit_lens_answer(
 ) -> Table:
     """Fit a Jacobian lens, and show by layer how well it predicts the model's prediction on held-out text.
 
-    The lens carries a stream, or a part of it, through the layers that follow by their mean derivative on text. Beside
-    it stands the logit lens, which takes these layers for the identity. --out writes the lens to a file, which --lens
-    opens; a file whose name ends in .pt is written in the format of published lenses. Without --out the lens is stored
-    in the cache folder and is the model's default from then on; --lens none reads with the logit lens. If a fit is
+    The lens multiplies a vector of the residual stream by the mean derivative of the layers that follow, measured on
+    text. The table compares it with the logit lens, which skips these layers. --out writes the lens to a file, which
+    --lens opens; a file whose name ends in .pt is written in the format of published lenses. Without --out the lens is
+    stored in the cache folder and is the model's default from then on; --lens none selects the logit lens. If a fit is
     interrupted, the same command resumes it.
 
-    Caution: The check is on text of the same corpus; on text of another kind the lens may read worse.
+    Caution: The check is on text of the same corpus; on text of another kind the lens may be less accurate.
     """
     if out is not None:
         check_writable(out)
@@ -61,7 +61,7 @@ def fit_lens_answer(
 
 
 def _taken(lm: Decoder, files: list[Path], path: Path, corpus: Corpus) -> JacobianLens:
-    """Open the lens in a file, or merge those in several files; check it on later text windows, and save it."""
+    """Open the lens in a file, or merge the lenses of several files; check it on later text windows, and save it."""
     first, *others = (open_lens(file) for file in files)
     lens = (first.merged(*others) if others else first).bound_to(lm)
     lens.check = checked_on(lens, corpus)

@@ -95,7 +95,7 @@ class JacobianLens(Displayed):
 
     @property
     def tokens_read(self) -> int:
-        """Number of tokens from the start of the text to the end of the last window for the fit or the check."""
+        """Number of tokens of the text up to the end of the last window that was used for the fit or the check."""
         end = max((end for _, end in self.spans), default=self.contexts)
         return (end + HELD_OUT) * self.length
 
@@ -199,7 +199,7 @@ class JacobianLens(Displayed):
         return means[layer]
 
     def _place(self, layer: int, point: StreamPoint) -> tuple[Tensor | None, int]:
-        """Return the tensor with the Jacobians of a capture point, and the index of this layer's Jacobian.
+        """Return the tensor with the Jacobians of a capture point, and the index in it of this layer's Jacobian.
 
         The tensor is None for the last residual stream, whose Jacobian is the identity.
         """
@@ -233,7 +233,10 @@ class JacobianLens(Displayed):
     def carried(
         self, stream: Float[Tensor, "*pos d_model"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "*pos d_model"]:
-        """Return the last stream that a residual stream leads to on average: the mean, plus deviation @ Jacobian."""
+        """Return the last residual stream that a layer's residual stream leads to on average.
+
+        This is the mean last stream, plus (stream - mean stream of the layer) @ Jacobian.
+        """
         deviation = stream.to(self.mean_final) - self.mean(layer, point)
         return self.mean_final + deviation @ self.jacobian(layer, point)
 
@@ -295,7 +298,7 @@ class JacobianLens(Displayed):
         return carried * structure.logit_scale
 
     def _final_scale(self) -> float:
-        """Return the mean scale of the final norm: from the fit, or else measured once on the shipped text."""
+        """Return the mean scale of the final norm: from the lens, or else measured once on the shipped text."""
         if math.isnan(self.scale):
             from unembed.jacobian.published import mean_scale
 
@@ -303,7 +306,7 @@ class JacobianLens(Displayed):
         return self.scale
 
     def to_table(self) -> Table:
-        """Return a row for each layer: `halves`, and the check on held-out text of this lens and the logit lens."""
+        """Return a row for each layer: `halves`, and how well this lens and the logit lens predict held-out text."""
         columns: dict[str, Sequence[object]] = {
             "layer": list(range(len(self.before))),
             "agreement_of_halves": self.halves.tolist(),
@@ -321,13 +324,13 @@ class JacobianLens(Displayed):
 def _cosines(
     a: Float[Tensor, "layer d_model d_model"], b: Float[Tensor, "layer d_model d_model"]
 ) -> Float[Tensor, " layer"]:
-    """Return the cosine similarity of the two Jacobians of each layer; only one layer at a time is in float32."""
+    """Return the cosine similarity of the two Jacobians of each layer, in float32, one layer at a time."""
     pairs = ((x.float().flatten(), y.float().flatten()) for x, y in zip(a, b, strict=True))
     return torch.stack([torch.cosine_similarity(x, y, dim=0) for x, y in pairs])
 
 
 def _require_parts(parts: Sequence[JacobianLens]) -> None:
-    """Raise InvalidInput unless the lenses agree in weights, length and estimator, and share no contexts."""
+    """Raise `InvalidInput` if the lenses differ in weights, context length or estimator, or share contexts."""
     if len(parts) < 2:
         raise InvalidInput("merging one lens", why="there is nothing to merge it with", instead="Give two or more")
     first = parts[0]

@@ -55,8 +55,8 @@ def cached_lens(lm: Decoder) -> JacobianLens | None:
 
     If there is no lens for the model's dtype, one that was fitted on the same weights in another dtype is used. A
     shipped lens is used only under the name of the shipped model: a copy under another name may have changed weights
-    that the sampled fingerprint misses. If no stored lens has the model's sizes, its weights, which may be on disk, are
-    not read.
+    that the sampled fingerprint misses. If no stored lens has the model's sizes, the model's weights, which may be on
+    disk, are not read.
 
     Raises:
         InvalidInput: the file is damaged.
@@ -77,9 +77,9 @@ def cached_lens(lm: Decoder) -> JacobianLens | None:
 
 
 def why_passed_over(lm: Decoder) -> str | None:
-    """Return why a stored lens that was fitted on a model of this name is not used, and what to do; None without one.
+    """Explain why a stored lens that was fitted on a model of this name is not used, and what to do.
 
-    Call it if `cached_lens` found no lens.
+    None if there is no such lens. Call this if `cached_lens` found none.
     """
     for path in sorted(lens_path("x").parent.glob("*.lens")):
         if (known := _header(path)) is None or known.model != lm.name:
@@ -110,7 +110,7 @@ def own_lens(lm: Decoder) -> JacobianLens:
 
 
 def sample_step(numbers: int) -> int:
-    """Return k, where every k-th value of a lens's flattened resid_pre Jacobians goes into its hash."""
+    """Return k: the hash of a lens is computed from every k-th value of its flattened resid_pre Jacobians."""
     return max(1, numbers // _IDENTIFIED)
 
 

@@ -1,4 +1,4 @@
-"""Run the last token of a context in many copies at once, to get many gradients or to change each copy's stream.
+"""Run the last token of a context in many copies at once, to get many gradients or to change the stream of each copy.
 
 The model runs all tokens of a context except the last once, and caches their keys and values. The last token then runs
 as a batch of copies. Earlier positions do not depend on the last token, so they can be left out of the autograd graph.
@@ -33,8 +33,8 @@ def source_points(lm: Decoder) -> list[tuple[str, int]]:
 def cache_of(lm: Decoder, prefix: Int[Tensor, " pos"]) -> Any | None:
     """Return the model's cache after a prefix; None if the cache cannot be repeated for several copies.
 
-    Only keys and values can be repeated, and not the state of a layer such as a convolution or linear attention.
-    Without a cache, whole contexts are run.
+    Keys and values can be repeated, but not the state of a convolution or of linear attention. Without a cache, whole
+    contexts are run.
     """
     with lm.lock:
         cache = getattr(lm.hf(prefix[None], use_cache=True), "past_key_values", None)
@@ -57,7 +57,7 @@ def copied(cache: Any) -> Any:
 def _given(
     window: Int[Tensor, " pos"], copies: int, cache: Any | None
 ) -> tuple[Int[Tensor, "copy given"], dict[str, Any]]:
-    """Return the model's inputs to run a window in copies: the last token and a copy of the cache, or all tokens."""
+    """Return inputs for copies of a window: the last token and a copy of the cache; without a cache, all tokens."""
     whole = window[None].expand(copies, -1)
     if cache is None:
         return whole, {"use_cache": False}
@@ -150,7 +150,7 @@ def _later_layers_in_copies(
 def gradient_rows(
     lm: Decoder, window: Int[Tensor, " pos"], cache: Any | None, channels: Int[Tensor, " copy"]
 ) -> dict[tuple[str, int], Float[Tensor, "copy d_model"]]:
-    """Return the gradients of channels of the last stream, at the last position, by capture point and layer.
+    """Return gradients of channels of the last residual stream at the last position, by capture point and layer.
 
     Row k of each tensor is the gradient of channel `channels[k]`.
 

@@ -1,4 +1,4 @@
-"""Read and write Jacobian lenses in the format of published ones.
+"""Read and write Jacobian lenses in the format of published lenses.
 
 A file is a dictionary that torch saved: `J` (a matrix for each layer, or all stacked), `n_prompts`, `d_model`, and
 perhaps `metadata`; or the running sums of a fit, `jacobian_sum` and `n_done`. J of layer l multiplies the residual
@@ -134,7 +134,7 @@ def save_published(lens: JacobianLens, path: Path) -> None:
 
 @torch.no_grad()
 def mean_scale(lm: Decoder) -> float:
-    """Measure the final norm's mean scale on a few windows of the shipped text, for files without it."""
+    """Measure the final norm's mean scale on a few windows of the shipped text, for a lens whose file lacks it."""
     windows = WholeWindows.of(lm, None, _LENGTH, 0, _WINDOWS).segments
     last = lm.n_layers - 1
     found = [run(lm, one.tokens.to(lm.device), "resid_post", logits=False).at("resid_post", last) for one in windows]
@@ -142,7 +142,7 @@ def mean_scale(lm: Decoder) -> float:
 
 
 def require_same_sizes(lens: JacobianLens, lm: Decoder) -> None:
-    """Check that a model has the sizes of a lens whose file does not identify the weights it was fitted on.
+    """Check that a lens and a model have the same sizes, for a lens file that does not identify the model's weights.
 
     Raises:
         InvalidInput: the sizes differ.

@@ -1,10 +1,9 @@
-"""Running sums over contexts, from which a Jacobian lens is computed; a sweep updates, saves, resumes and merges them.
+"""Running sums over contexts from which a Jacobian lens is computed; a sweep updates, saves, resumes and merges them.
 
 For each context, the last token is run in many copies, and copy k gives the gradient of channel k of the last residual
 stream. One backward pass thus gives as many rows of every layer's Jacobian as there are copies.
 
-Source: Gurnee et al. 2026, the Jacobian lens. Here the derivative is that of the last stream at the same position as
-the stream with respect to which it is taken.
+Source: Gurnee et al. 2026, the Jacobian lens. Here both streams of a derivative are at the same position.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COPIES = 96
 
 @dataclass(frozen=True, eq=False)
 class LensMeans:
-    """The means over contexts of which a lens consists; see `JacobianLens` for the fields."""
+    """The means over contexts that make up a lens; `JacobianLens` explains the fields."""
 
     before: Float[Tensor, "layer d_model d_model"]
     middle: Float[Tensor, "layer d_model d_model"] | None
@@ -68,7 +67,7 @@ class JacobianSums(Summed):
 
     @property
     def needs(self) -> Collection[Need]:
-        """Empty, because these sums run the model themselves."""
+        """Empty, because this reducer runs the model itself."""
         return ()
 
     def update(self, batch: Batch) -> None:
@@ -80,7 +79,7 @@ class JacobianSums(Summed):
 
     @torch.no_grad()
     def _add_means(self, window: Int[Tensor, " pos"]) -> None:
-        """Add the residual streams and the final norm's scales of all but the first few positions."""
+        """Add the residual streams and the final norm's scales at all positions except the first few."""
         lm, sums = self._lm, self._sums
         found = run(lm, window, sorted({point for point, _ in source_points(lm)}), logits=False)
         for n in range(lm.n_layers):

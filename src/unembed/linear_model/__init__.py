@@ -1,1 +1,1 @@
-"""A linear model of one run: the model's own forward pass, with gradients from rules that pass relevance back."""
+"""A linear model of one forward pass: the model's own values, and gradients that pass relevance back linearly."""

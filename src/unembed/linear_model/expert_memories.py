@@ -21,7 +21,7 @@ from unembed.stream.experts import dense_coefficients
 def open_experts(
     stack: ExitStack, made: LinearPass, current: ForwardPass, layer: int, ffn: FeedForwardSite, experts: Experts
 ) -> None:
-    """Make the coefficients of a mixture-of-experts layer linear in the FFN's input, by hooks that `stack` removes."""
+    """Make the coefficients of a mixture-of-experts layer linear in the FFN's input; `stack` removes the hooks."""
     entered: list[Tensor] = []
 
     def enter(_m: nn.Module, args: tuple[Any, ...]) -> None:

@@ -38,10 +38,10 @@ from unembed.stream.run import cache_argument, run
 
 
 def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"], qk: QKRule = "constant") -> dict[int, Tensor]:
-    """Return, by layer, the attention patterns of the layers in which the linear pass must mix the values itself.
+    """Return, by layer, the attention patterns that the linear pass multiplies with the values itself.
 
-    With `qk="shared"`, these are all layers of known attention. Otherwise they are those whose head layout is unknown,
-    whose values are clipped, or whose scores may depend on the values.
+    With `qk="shared"`, these are the patterns of all layers whose attention is known. Otherwise they are those of
+    layers whose head layout is unknown, whose values are clipped, or whose scores may depend on the values.
 
     Raises:
         Unsupported: with `qk="shared"`, the scores of a layer cannot be computed from its queries and keys.
@@ -60,14 +60,14 @@ def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"], qk: QKRule
 
 
 def _is_open(mixer: AttentionSite | None) -> bool:
-    """Tell whether a mixer is attention whose values and heads are known."""
+    """Return whether a token mixer is attention whose heads and values are known."""
     return mixer is not None and mixer.is_attention and mixer.n_heads > 0 and mixer.values is not None
 
 
 def _runs_itself(mixer: AttentionSite | None) -> bool:
-    """Tell whether the model's own attention is linear in its values once queries and keys are constant.
+    """Return whether the model's own attention code is linear in the values once queries and keys are constant.
 
-    Where scores do not follow from queries and keys, they may depend on the values too (Doge's do).
+    If scores are computed from more than queries and keys, they may depend on the values too (Doge's do).
     """
     return mixer is not None and mixer.head_layout is not None and mixer.clip is None and not mixer.scores.missing
 
@@ -146,14 +146,14 @@ def linear_pass(
 
 
 def _branch_norm(lm: Decoder, point: str, layer: int) -> Norm | None:
-    """Return the norm after a layer's attention or FFN, if the norm's output is what is added to the stream."""
+    """Return the norm that a layer's attention or FFN output goes through before it is added to the stream, if any."""
     block = lm.structure.blocks[layer]
     site = {"attn_out": block.mixer, "mlp_out": block.feed_forward}.get(point)
     return None if site is None or isinstance(site.branch_norm, ChannelGain) else site.branch_norm
 
 
 def _change_normed(stack: ExitStack, lm: Decoder, point: str, layer: int, change: Callable[[Tensor, int], Any]) -> None:
-    """Apply `change` to the output of the norm after a layer's attention or FFN, as it is added to the stream."""
+    """Apply `change` to what a layer's attention or FFN adds to the stream, where that is the output of a norm."""
     block = lm.structure.blocks[layer]
     site = block.mixer if point == "attn_out" else block.feed_forward
     norm = _branch_norm(lm, point, layer)
@@ -197,7 +197,7 @@ def _install(
     has_memories: bool,
     qk: QKRule,
 ) -> None:
-    """Install the hooks of one block: on norms and biases, on attention and FFN, and on modules that become leaves."""
+    """Install the hooks of one block: on norms, biases, attention, FFN, and modules whose outputs become leaves."""
     norms = _norms_of(block)
     rule = None if block.mixer is None else block.mixer.scores
     scores = {norm for norm in (rule.q_norm, rule.k_norm) if norm is not None} if rule is not None else set[nn.Module]()
@@ -271,7 +271,7 @@ def _install_mixer(
 
 
 def _first_with_values_of(lm: Decoder, layer: int) -> int:
-    """Return the first layer that mixes the same values: Gemma 4's last layers mix those of an earlier one."""
+    """Return the first layer with the same values as this one: Gemma 4's last layers use an earlier one's."""
     sources = [None if block.mixer is None else block.mixer.values for block in lm.structure.blocks[: layer + 1]]
     own = sources[layer]
     assert own is not None
@@ -279,7 +279,7 @@ def _first_with_values_of(lm: Decoder, layer: int) -> int:
 
 
 def _values_alone(mixer: AttentionSite, module: nn.Module, y: Tensor) -> Tensor:
-    """Return a projection's output with gradients through its values only; queries and keys are constants."""
+    """Return a projection's output in which only the values have gradients; queries and keys are constants."""
     if module is not mixer.layout.v:
         return y.detach()
     columns = mixer.split_heads(torch.arange(y.shape[-1], device=y.device), "v").flatten()
@@ -362,7 +362,7 @@ def _memories(
 
 
 def _norms_of(block: Block) -> list[Norm]:
-    """Return the norms of a block that the model's structure lists, each once, without gains and opaque norms."""
+    """Return the norms of a block, each once, without per-channel gains and norms that are not understood."""
     return [norm for norm in _all_norms_of(block) if not isinstance(norm, ChannelGain | OpaqueNorm)]
 
 
@@ -374,7 +374,7 @@ def _all_norms_of(block: Block) -> list[Norm]:
 
 
 def _inner_norms(block: Block, known: set[nn.Module]) -> list[Norm]:
-    """Return further norms inside an attention module, such as that of a compressed latent, not in `known`."""
+    """Return the norms inside an attention module that are not in `known`, such as that of a compressed latent."""
     if not _is_open(block.mixer) or block.mixer is None:
         return []
     found: list[Norm] = []
@@ -417,7 +417,10 @@ def _close(stack: ExitStack, made: LinearPass, layer: int, module: nn.Module, la
 
 
 def _change_output(stack: ExitStack, module: nn.Module, change: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Replace a module's output by `change(input, output)`. `change` may call the module: that call is not changed."""
+    """Replace a module's output by `change(input, output)`.
+
+    `change` may call the module itself; the output of that call is not replaced.
+    """
     state = {"busy": False}
 
     def after(_m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:

@@ -19,13 +19,13 @@ _NEAR_ZERO = 1e-3
 
 
 def linearized(own: Float[Tensor, "*axes"], linear: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """Return a tensor with the value of `own` and the gradients of `linear`."""
+    """Return a tensor with the values of `own` and the gradients of `linear`."""
     linear = linear.to(own)
     return own.detach() + (linear - linear.detach())
 
 
 def norm_rule(norm: Norm, x: Float[Tensor, "*axes width"], y: Float[Tensor, "*axes width"]) -> Tensor:
-    """Return a norm's output, linear in its input: its divisor and its bias are constants of the run.
+    """Return a norm's output as a linear function of its input: its divisor and its bias are constants.
 
     Args:
         x: the norm's input.

@@ -49,7 +49,7 @@ class Bias:
 
 @dataclass(frozen=True, eq=False)
 class Closed:
-    """The output of a component that cannot be made linear: one leaf of the graph, at which gradients stop."""
+    """The output of a component to which no linear rule applies: a leaf of the graph, at which gradients stop."""
 
     layer: int
     label: str
@@ -89,13 +89,16 @@ class LinearPass:
     unopened: list[str] = field(default_factory=list)
 
     def node(self, own: Tensor, read: Tensor | None) -> Tensor:
-        """Return activations as later layers receive them: linear, or a leaf if the pass is cut or `read` is None."""
+        """Return activations as later layers receive them: with the values of `own` and the gradients of `read`.
+
+        In a cut pass, or if `read` is None, this is a leaf of the graph.
+        """
         if self.is_cut or read is None:
             return own.detach().clone().requires_grad_()
         return linearized(own, read)
 
     def bias(self, layer: int, label: str) -> Float[Tensor, "batch pos"]:
-        """Create and record the factor of a bias: 0 at each position."""
+        """Create the factor of a bias (see `Bias`), 0 at each position, and record it."""
         dtype = torch.promote_types(self.lm.dtype, torch.float32)
         factor = torch.zeros(self.tokens.shape, dtype=dtype, device=self.lm.device, requires_grad=True)
         self.biases.append(Bias(layer, label, factor))
@@ -103,7 +106,7 @@ class LinearPass:
 
 
 def bias_term(factor: Float[Tensor, "batch pos"], bias: Tensor, like: Tensor) -> Tensor:
-    """Return zeros whose gradient with respect to `factor` is the relevance of the bias."""
+    """Return zeros, shaped like `like`, whose gradient with respect to `factor` is the relevance of the bias."""
     here = factor.to(like.device).view(*like.shape[:-1], 1)
     return (here * bias.detach().to(here)).to(like.dtype)
 

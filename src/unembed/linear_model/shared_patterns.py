@@ -56,11 +56,11 @@ def shared_pattern(
 
     Args:
         q: the queries as the projection returned them, with gradients.
-        k: the keys, likewise.
+        k: the keys as the projection returned them, with gradients.
         pattern: the layer's pattern in the run.
 
     Raises:
-        SumNotProved: the softmax of these scores is not the run's pattern.
+        SumNotProved: the softmax of the scores computed from `q` and `k` is not the run's pattern.
 
     Memory: four times the pattern.
     """
@@ -84,7 +84,7 @@ def _prove(lm: Decoder, layer: int, site: AttentionSite, scores: Tensor, pattern
     if (slopes := site.scores.alibi_slopes) is not None:
         where = torch.arange(scores.shape[-1], device=scores.device)
         scores = scores + slopes.to(scores)[:, None, None] * where
-    # An attention sink takes a share of each row; the softmax over the scores distributes the rest.
+    # With an attention sink, the pattern's rows sum to less than 1; the softmax is scaled to the same sum.
     made = scores.masked_fill(~visible, -torch.inf).softmax(-1) * pattern.sum(-1, keepdim=True)
     what = f"the patterns of layer {layer} of {lm.name} by its queries and keys"
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])  # float64 models compute the softmax in float32
@@ -92,7 +92,10 @@ def _prove(lm: Decoder, layer: int, site: AttentionSite, scores: Tensor, pattern
 
 
 def _turned(made: LinearPass, layer: int, site: AttentionSite, which: str, t: Tensor) -> Heads:
-    """Return clipped, normalised and rotated queries or keys, as scores use them, linear in the projection's output."""
+    """Return queries or keys as scores use them: clipped, normalised and rotated.
+
+    They are a linear function of the projection's output.
+    """
     lm, rule = made.lm, site.scores
     if site.positions_read:  # position embeddings enter the projection, but not the stream
         t = t + made.bias(layer, "positions").to(t)[..., None, None] * _of_positions(lm, layer, which, t)

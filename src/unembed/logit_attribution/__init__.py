@@ -1,4 +1,4 @@
-"""Direct logit attribution: split a logit into what each component adds to it, and measure how far the sum misses."""
+"""Direct logit attribution: split a logit into what each component adds to it, and check the sum."""
 
 from unembed.logit_attribution.contributions import attribution as attribution
 from unembed.logit_attribution.contributions import kinds_of as kinds_of

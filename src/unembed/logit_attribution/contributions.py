@@ -40,7 +40,7 @@ from unembed.validation import one_of
 
 
 class _Columns:
-    """Collects the rows of an attribution, column by column."""
+    """Collects the rows of an attribution as columns."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -93,7 +93,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
         if target in targets and by in kinds:
             raise Unsupported(
                 f"an attribution by {by} under an edit of a layer's {target}",
-                why="the whole output is scaled, after its parts are added",
+                why="the edit scales the whole output, so that its parts do not add up to it",
                 instead='Use by="component"',
             )
     return ("resid_pre", "resid_post", *writer_points(lm), *extra, *(["unedited_post"] if "stream" in targets else []))
@@ -179,14 +179,14 @@ def attribution(
     if lm.structure.logit_softcap is not None:
         columns.add("soft cap", after_linear)
     elif hasattr(lm.structure.head, "band_scores"):
-        # An adaptive softmax splits the vocabulary into bands. It returns log-probabilities: the token's score within
-        # its band, minus the terms that normalise the bands.
+        # An adaptive softmax splits the vocabulary into groups of words (bands). A log-probability is the token's
+        # linear score minus normalising terms of the groups, which have a row of their own.
         columns.add("band normalisers", after_linear)
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 
 
 def _run(lm: Decoder, tokens: Tokens, position: int, by: By, edits: Edits) -> Run:
-    """Run the prompt and capture what an attribution needs; of attention patterns, only the row of the position."""
+    """Run the prompt and capture what an attribution needs; of attention patterns, only the row of `position`."""
     ids, mask = prepare(lm, tokens)
     row = column_of(mask, position)
     return run(lm, ids, points_needed(lm, by, as_edits(edits)), edits, attention_mask=mask, pattern_row=row)
@@ -200,7 +200,7 @@ def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
 def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
     """Add one row for each head of a layer, or with `by="source"` one row for each head and source token.
 
-    `u` is the direction on which the layer's output is projected. Heads of layers without attention (such as linear
+    A contribution is the dot product of a head's output with `u`. Heads of other mixers than attention (such as linear
     attention) are not split by source.
     """
     site = lm.structure.blocks[layer].mixer
@@ -233,7 +233,8 @@ def _by_source(
     source = lm.structure.blocks[layer].attention.values
     mixed = torch.einsum("hs,hsd->hd", pattern.double(), values.double())
     if source is not None and source.gated:
-        # At this position the gate is one factor for each channel, so every source can be multiplied by it separately.
+        # The gate multiplies each channel of z by a factor, so the part of z from each source token is multiplied by it
+        # too.
         gate = torch.where(mixed == 0, 0.0, z.double() / mixed)
         mixed = mixed * gate
         contribution = (pattern * torch.einsum("hsd,hd->hs", values.double(), gate * read.double())).to(read.dtype)

@@ -1,4 +1,4 @@
-"""The result of an attribution: a logit as a sum of contributions, and how far it falls without each component."""
+"""The result of an attribution: a logit as a sum of contributions, and the fall of the logit without each component."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Attribution(Displayed):
         return {**vars(self), "measure_effects": None}
 
     def with_effects(self, top: int = 20) -> Effects:
-        """Return the `top` components with total effects: how far the logit falls if only this one is set to zero.
+        """Return the `top` components with their total effects: the fall of the logit if only that one is set to zero.
 
         Raises:
             Unsupported: the attribution does not come from a trace, or splits heads by source token.
