@@ -190,7 +190,7 @@ def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) ->
 
 @contextmanager
 def body_clock(lm: Decoder, clock: Callable[[], float]) -> Iterator[list[float]]:
-    """A context manager that times single-token forward passes, from the first block's start to the last block's end.
+    """A context manager that times the transformer blocks of every single-token forward pass, but not the rest.
 
     It yields the list to which the times are added. Forward passes of other threads wait until the context ends.
     """

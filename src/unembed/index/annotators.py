@@ -82,7 +82,7 @@ def agreement(
 
 
 def _annotations(files: Sequence[Path]) -> list[Annotation]:
-    """Read annotation files, each of which must be given once."""
+    """Read annotation files; a file that is given twice is an error."""
     places = [path.resolve() for path in files]
     if twice := [path for n, path in enumerate(files) if places[n] in places[:n]]:
         raise InvalidInput(f"{twice[0]} is given twice", why="each annotator counts once")

@@ -2,19 +2,20 @@
 
 | file | shape, dtype | contents |
 |---|---|---|
-| `triggers/{pole}/coefficient.npy` | (keys, t) float32 | best first; infinite where a key has fewer than t |
-| `triggers/{pole}/position.npy` | (keys, t) int32 or int64 | position in the token stream; -1 where there is none |
-| `values/token.npy`, `values/score.npy` | (keys, k) int32, float32 | top tokens of every value, best first |
-| `values/suppressed/token.npy`, `score.npy` | (keys, k) int32, float32 | the tokens that it suppresses most |
+| `triggers/{pole}/coefficient.npy` | (keys, t) float32 | best first; infinite (padding) if a key has fewer than t |
+| `triggers/{pole}/position.npy` | (keys, t) int32 or int64 | position in the token stream; -1 as padding |
+| `values/token.npy`, `values/score.npy` | (keys, k) int32, float32 | top tokens of every value vector |
+| `values/suppressed/token.npy`, `score.npy` | (keys, k) int32, float32 | the tokens that every value vector suppresses
+most |
 | `values/by_token/entry.npy` | (keys * k) int32 or int64 | row * k + column of `values/token.npy`, by token |
 | `values/by_token/start.npy` | (d_vocab + 1) int64 | where each token's group starts |
 | `tokens/token.npy` | (stream) int32 | the token stream: every counted token once |
 | `tokens/start.npy` | (segments + 1) int64 | position at which the counted tokens of each segment start |
-| `tokens/first.npy` | (segments) int64 | position at which its text starts; earlier in a later window |
+| `tokens/first.npy` | (segments) int64 | position at which its text starts, its context included |
 | `tokens/document.npy` | (segments) int32 | the document of each segment |
-| `tokens/sentence.npy` | (segments) int32 | its number among the sentences or windows of the document |
-| `tokens/origin.npy` | (segments) int64 | position at which its document starts |
-| `tokens/after.npy` | (segments) int32 | the token after its last; -1 where there is none |
+| `tokens/sentence.npy` | (segments) int32 | the number of the segment in its document |
+| `tokens/origin.npy` | (segments) int64 | position at which the segment's document starts |
+| `tokens/after.npy` | (segments) int32 | the token after the segment; -1 if there is none |
 
 In the shapes, `keys` is the number of memories (FFN neurons) of all layers, sorted by layer and index. Where two dtypes
 are given, the smaller one is used if all numbers fit. A pole is `positive` (the largest coefficients) or `negative`
@@ -99,19 +100,19 @@ def stored_derived(path: Path, weights: str, names: Iterable[str]) -> dict[str, 
 
 
 def smallest(positions: Int[np.ndarray, "..."], n: int) -> Int[np.ndarray, "..."]:
-    """Return numbers below n as int32 if they fit, else as int64."""
+    """Return positions, all below n, as int32 if n fits into int32, else as int64."""
     return positions.astype(np.int32 if n <= np.iinfo(np.int32).max else np.int64, copy=False)
 
 
 def by_token(
     ids: Int[np.ndarray, "keys k"], scores: Float[np.ndarray, "keys k"], d_vocab: int
 ) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " starts"]]:
-    """Invert the lists of top tokens: find, for each token, every place in `ids` where it occurs, best score first.
+    """Invert the lists of top tokens: find, for each token, every entry of `ids` that is this token, best score first.
 
-    Places with equal scores stay in the order of rows.
+    Entries with equal scores stay in the order of rows.
 
     Returns:
-        Places (row * k + column) grouped by token, and the index at which each token's group starts (d_vocab + 1).
+        Entries (row * k + column) grouped by token, and the index at which each token's group starts (d_vocab + 1).
     """
     flat = ids.reshape(-1)
     order = smallest(np.lexsort((-scores.reshape(-1), flat)), flat.size)
@@ -119,7 +120,9 @@ def by_token(
 
 
 def open_poles(folder: Path, keys: int, top: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Open the stored coefficients and positions as memory maps: the largest ("positive") and the most negative ones.
+    """Open the stored coefficients and positions as memory maps.
+
+    The result has the key "positive" for the largest coefficients, and "negative" for the most negative ones.
 
     Raises:
         IndexFault: a file is missing or cut short.

@@ -51,7 +51,7 @@ class Island:
 
 @dataclass(frozen=True)
 class Best:
-    """A memory (FFN neuron) that the saved gallery lists, with its description."""
+    """A memory (FFN neuron) of the saved gallery that is on the map, with its description."""
 
     point: int
     """Its position in the lists of the atlas."""
@@ -165,7 +165,7 @@ def atlas_matches(
 
 
 def _map(lm: Decoder, index: Index | None, progress: Callable[[int, int], None] | None) -> ValueMap:
-    """Return the map stored with the index, or compute and store it."""
+    """Return the map that is stored with the index; if there is none, compute it and store it."""
     if index is not None and (stored := stored_derived(index.path / FILE, index.manifest.weights, _ARRAYS)):
         n_values = int(stored.pop("n_values"))
         notes = {"values": n_values, "shown": len(stored["memory"]), "clusters": len(stored["centre"])}
@@ -196,8 +196,9 @@ def _special(lm: Decoder) -> set[int]:
 def _naming(found: ValueMap, top: Int[np.ndarray, "point k"], special: set[int]) -> list[list[int]]:
     """Return, for each island, the tokens that its value vectors promote more often than all value vectors do.
 
-    A token's score is its count on the island times the log of its frequency there over its frequency everywhere. Each
-    token is the first of at most one island, that with the highest score; special tokens are left out.
+    A token's score is its count on the island times the log of the ratio of its frequencies on the island and on the
+    whole map. A token is listed first on at most one island, the one with the highest score. Special tokens are left
+    out.
     """
     everywhere = Counter(top.ravel().tolist())
     ranked: list[list[tuple[float, int]]] = []

@@ -69,7 +69,7 @@ def atlas_build(
     card with the results of the tests. The same command continues an interrupted build. If the atlas is in the index's
     folder, `unembed trace`, `unembed value` and the explorer show its descriptions.
 
-    Caution: A description is of a memory's largest coefficients, which the index stores, not of smaller ones.
+    Caution: A description covers a memory's largest coefficients, which the index stores, not smaller ones.
     """
     lm = model.open()
     if not lm.memory_layers:
@@ -100,7 +100,7 @@ def atlas_card(
 ) -> Answer:
     """Show the card of an atlas: how many memories (FFN neurons) are described, and how the descriptions are tested.
 
-    Caution: A description is of a memory's largest coefficients, which the index stores, not of smaller ones.
+    Caution: A description covers a memory's largest coefficients, which the index stores, not smaller ones.
     """
     return open_card(atlas).answer()
 

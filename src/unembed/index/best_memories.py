@@ -45,7 +45,7 @@ def memories(
     those that share the concept, the pattern or three top tokens with a memory above them; --by-score sorts by score
     alone. The output is the same in all formats, but a terminal of fewer than 110 columns leaves out the five measures.
 
-    Caution: The score ranks evidence, not importance. A description is of the texts on which the memory fires most; it
+    Caution: The score ranks evidence, not importance. A description covers the texts on which the memory fires most; it
     also fires on many others.
     """
     gallery, remarks = None, ()
@@ -53,7 +53,7 @@ def memories(
         gallery, remarks = _saved(model, index, top)
     if gallery is None:
         chosen = {"layers": layers or None, "show_unlearned": show_unlearned, "seed": seed, "progress": progress}
-        # Where a remark says that the saved ranking is damaged, it is replaced.
+        # If there is a remark, the saved ranking is damaged; it is computed again and replaced.
         gallery, more = _ranked(model, index, top, recompute=recompute or bool(remarks), **chosen)
         remarks += more
     listed = (gallery if by_score else gallery.varied()).first(top)
@@ -65,8 +65,8 @@ def memories(
 def _saved(model: UnopenedModel, index: GivenIndex, top: int) -> tuple[Gallery | None, tuple[str, ...]]:
     """Return the ranking saved with the index or shipped with the model, and remarks to print with it.
 
-    The ranking is None if there is none, if it has fewer than `top` memories, if the user chose an index that has none,
-    or if the file is damaged, which is then remarked.
+    The ranking is None if none is saved, if it has fewer than `top` memories, if the user chose an index without one,
+    or if the file is damaged; only then, a remark gives the reason.
     """
     opened, known = index(opened=False), model.known
     try:
@@ -92,7 +92,7 @@ def _ranked(
     from unembed.gallery.ranking import rank_memories
 
     lm = model.open()
-    # Errors are raised before an index is built.
+    # Invalid layers, and models without memories, raise an error here, before an index is built.
     for layer in chosen["layers"] or ():
         lm.layer(layer)
     if not lm.memory_layers:

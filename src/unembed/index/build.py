@@ -134,7 +134,7 @@ class _Builder:
         return manifest
 
     def _with_fast_difference(self, manifest: Manifest) -> Manifest:
-        """Measure on the first batch how much the setting `fast` changes coefficients, and note it in the manifest."""
+        """Measure how much `fast` changes the coefficients of the first batch, and note it in the manifest."""
         if self._settings.fast is None:
             return manifest
         first = next(self._tokenized.batches(self._lm, self._tokens_per_batch))

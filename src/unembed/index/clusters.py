@@ -1,4 +1,4 @@
-"""Find the cluster of a memory's (FFN neuron's) value vector among all value vectors of the model."""
+"""Find the cluster that has the value vector of a memory (FFN neuron), among clusters of all value vectors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COUNTED, _TOP, _SHOWN = 64, 30, 8
 
 @dataclass(frozen=True)
 class Near:
-    """Another memory of the cluster, and the cosine of its value vector with that of the memory described."""
+    """Another memory of the cluster, and the cosine of its value vector with that of the described memory."""
 
     layer: int
     index: int
@@ -65,7 +65,7 @@ def n_clusters_of(lm: Decoder) -> int:
 
 
 def stored_clusters(lm: Decoder, files: IndexFiles) -> ValueClusters | None:
-    """Return the clusters stored with an index; None if there are none, or the weights differ."""
+    """Return the clusters stored with an index; None if there are none, or if they are of other weights."""
     stored = stored_derived(files.path / FILE, files.manifest.weights, _TREE)
     if stored is None:
         return None

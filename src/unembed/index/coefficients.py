@@ -27,7 +27,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Band:
-    """Sampled tokens whose coefficient lies between two bounds, with some of their contexts, evenly chosen."""
+    """Sampled tokens whose coefficient lies between two bounds, and the contexts of some, from strong to weak."""
 
     above: float
     up_to: float
@@ -92,7 +92,7 @@ def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bi
 
 
 def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
-    """Return the coefficients of a layer's memories on the sample; those of the latest layers are cached."""
+    """Return the coefficients of a layer's memories on the sample; the layers used last are cached."""
     cached = files.samples
     if layer not in cached:  # an index belongs to one model
         cached[layer] = _read(lm, files, layer)
@@ -120,7 +120,10 @@ def _read(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
 
 
 def _bands(files: IndexFiles, sample: Sample, m: np.ndarray, statistics: dict[str, float]) -> list[Band]:
-    """Group the sample's tokens by their coefficient: four ranges of shares of the largest, and all below 0."""
+    """Group the sampled tokens by their coefficient into `Band`s.
+
+    Four bands have bounds that are fractions of the largest coefficient; the last has all negative coefficients.
+    """
     top = max(statistics["largest"], float(m.max()), 0.0)
     bounds = [share * top for share in _BANDS] + [min(statistics["least"], float(m.min()))]
     bands = []

@@ -73,7 +73,12 @@ def contexts_view(
 
 
 def context(files: IndexFiles, at: int, coefficients: np.ndarray | None, coefficient: float) -> Context:
-    """Return the passage up to a position; `coefficients` are those of its last tokens."""
+    """Return the passage that ends at a position, at most `_LONGEST` tokens long.
+
+    Args:
+        coefficients: the memory's coefficients at the tokens up to the position; None if they were not computed.
+        coefficient: the memory's coefficient at the position.
+    """
     place = files.passages.place(at, 0)
     ids = files.passages.read_to(at)[-_LONGEST:].tolist()
     along = [] if coefficients is None else coefficients[-len(ids) :].tolist()
@@ -84,7 +89,7 @@ def context(files: IndexFiles, at: int, coefficients: np.ndarray | None, coeffic
 def _characters_joined(passages: Passages, ids: list[int]) -> list[str]:
     """Return the text of each token.
 
-    Where several byte tokens form one character, the first one's text is that character and the others' are empty.
+    If several byte tokens form one character, the first has this character as its text, and the others an empty text.
     """
     texts = [passages.strings[i] for i in ids]
     for is_bytes, group in itertools.groupby(range(len(ids)), key=lambda i: texts[i].startswith("\\x")):

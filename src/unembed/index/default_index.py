@@ -59,13 +59,13 @@ def cached_index(lm: Decoder) -> Index | None:
 
 
 def cached_index_of_weights(weights: str) -> Index | None:
-    """Return the newest complete default index of the model whose weights have this fingerprint; None if none."""
+    """Return the newest complete default index of a model by the fingerprint of its weights; None if there is none."""
     path = next(_ready(lambda manifest: manifest.weights == weights), None)
     return None if path is None else Index.open(path)
 
 
 def _ready(is_wanted: Callable[[Manifest], bool]) -> Iterator[Path]:
-    """Yield the folders of complete default indexes, newest first."""
+    """Yield the folders of complete default indexes whose manifest is wanted, newest first."""
     found: list[tuple[float, Path]] = []
     for path in cache_folder().glob("*/manifest.json"):
         try:

@@ -22,8 +22,8 @@ from unembed.sweeps.forward import feed_reducers
 
 _SAMPLE, _SWEPT, _VALUES = 20_000, 2_000, 256
 """Tokens to tokenise, tokens to run, and values to read."""
-# Sizes in bytes. A trigger takes 8 in the arrays and about 8 in Parquet, a token of a value 12 and about 5; the other
-# sizes were measured on WikiText.
+# Sizes in bytes. A trigger takes 8 in the arrays and about 8 in Parquet; a top token of a value vector takes 12 and
+# about 5. The other sizes were measured on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
 
@@ -94,7 +94,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
 
 
 def _times(corpus: Corpus, last: Segment) -> float:
-    """Return the size of the whole corpus divided by the size of its part up to the segment `last`."""
+    """Return how many times as large the whole corpus is as its part up to the segment `last`."""
     by_share = 1 / last.share if last.share > 0 else float("inf")
     by_count = corpus.max_documents / (last.document + 1) if corpus.max_documents else float("inf")
     found = min(by_share, by_count)
@@ -110,16 +110,18 @@ def _run(
     top: int,
     tokens: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the seconds per token of a pass over the corpus, and the seconds to fill the lists of top coefficients.
+    """Return the seconds per token of a pass over the corpus, and the seconds to fill the lists of coefficients.
 
-    Each is an array: seconds on an idle machine, and as measured. Some batches of the sample are run twice. The second
-    time, nothing enters the lists, so the difference is the cost of filling them: of n positions in random order, about
-    t (1 + ln(n / t)) enter a list of t.
+    Each is an array: seconds on an idle machine, and as measured. Some batches of the sample are run twice. In the
+    second
+    pass, nothing enters the lists, so the difference of the times is the cost of filling them. It is extrapolated: of n
+    positions in random order, about t (1 + ln(n / t)) enter a list of t entries.
     """
     batches = list(bucketed(iter(sample), tokens_per_batch, 64))
     batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]
-    # A real build sorts many more segments by length, so its batches have almost no padding. The sample's padding takes
-    # as long as real tokens would, so it is counted as tokens; otherwise the estimate per token would be too high.
+    # Padding takes as long as real tokens. The sample's batches have much padding, those of a real build almost none,
+    # because it sorts many more segments by length. So padding counts as tokens here; otherwise the time per token
+    # would be too long.
     cells = sum(batch.tokens.numel() for batch in batches)
     for reducer in reducers:
         reducer.start(lm)
@@ -137,13 +139,13 @@ def _run(
 
 
 def _spread(sizes: Sequence[int], tokens: int) -> slice:
-    """Choose evenly spaced batches that have about this number of tokens together; return them as a slice."""
+    """Choose evenly spaced batches that together have about `tokens` tokens; return them as a slice."""
     step = min(max(1, sum(sizes) // tokens), max(1, len(sizes)))
     return slice(step // 2, None, step)
 
 
 def _threads(lm: Decoder) -> int | None:
-    """Return the number of CPU threads that run the model; None if it is on another device."""
+    """Return the number of CPU threads that run the model; None if it runs on another device."""
     return torch.get_num_threads() if lm.device.type == "cpu" else None
 
 

@@ -43,7 +43,7 @@ def export(files: IndexFiles, path: Path, kind: str, *, layer: int | None, conte
 
 
 def _tables(files: IndexFiles, layer: int | None, context: int | None) -> Iterator[dict[str, list[Any]]]:
-    """Yield the rows as dicts of columns, each for up to 512 memories and one sign of the coefficient."""
+    """Yield the rows as dicts of columns; each has up to 512 memories at one sign of the coefficient."""
     first, last = (0, files.n_keys)
     if layer is not None:
         layer = files.memory(layer, 0)[0]

@@ -90,7 +90,7 @@ class Index(IndexQueries):
 
         Raises:
             IndexFault: the folder holds another index, or another process is building in it.
-            InvalidInput: the folder holds other files, or a setting makes no sense.
+            InvalidInput: the folder holds other files, or a setting has an invalid value.
             CorpusUnreadable: the corpus is empty or cannot be read.
             Unsupported: the model has no memories, or the processor no bfloat16.
             UnembedError: the disk is full; run the same call again when there is room.
@@ -190,7 +190,7 @@ class Index(IndexQueries):
         """The model of the index, which is loaded by its name at the first use.
 
         Raises:
-            IndexFault: the model that has this name now is not the one of this index.
+            IndexFault: the model that now has this name has other weights than the index's model.
             ModelUnavailable: no model of this name can be loaded.
         """
         from unembed.models.decoder import Decoder
@@ -371,7 +371,7 @@ class Index(IndexQueries):
         return gallery.first(top)
 
     def _promoted_by_pole(self, poles: Iterable[str]) -> dict[str, np.ndarray] | None:
-        """Return the stored tokens that each memory promotes at each sign; None if fewer are stored than needed."""
+        """Return, by sign, the stored tokens that each memory promotes; None if the index stores fewer than needed."""
         stored = {"positive": self.readings, "negative": self.suppressed}
         found = {pole: ends[0] for pole in poles if (ends := stored[pole]) is not None}
         enough = len(found) == len(list(poles)) and all(ids.shape[1] >= _TOP_TOKENS for ids in found.values())

@@ -148,7 +148,7 @@ class IndexFiles:
         )
 
     def entries_of(self, token: int) -> np.ndarray:
-        """Return where a token is among the top tokens of value vectors: row * k + rank (from 0), best score first."""
+        """Return where a token is in the lists of top tokens, as row * k + rank from 0, best score first."""
         entry, start = self._by_token
         return np.asarray(entry[int(start[token]) : int(start[token + 1])])
 
@@ -207,7 +207,7 @@ class IndexFiles:
         return int(self.bounds[-1])
 
     def experts_of(self, layer: int) -> tuple[int, int] | None:
-        """Return how many routed experts a layer has and how many memories each; None for a layer without experts."""
+        """Return the number of a layer's routed experts and of memories in each; None for a layer without experts."""
         stored = self.manifest.settings.get("experts")
         return None if not stored or stored[layer] is None else (int(stored[layer][0]), int(stored[layer][1]))
 
@@ -249,9 +249,9 @@ class IndexFiles:
         return int(self.bounds[layer]) + index
 
     def memory_columns(self, rows: np.ndarray, poles: Sequence[Pole] | None = None) -> dict[str, list[Any]]:
-        """Return table columns that identify the memories in some rows of the arrays: layer and index.
+        """Return the columns layer and index of a table of memories, given by their rows in the arrays.
 
-        Where memories belong to experts, or `poles` are given, there is a column with their names, too.
+        If memories belong to experts, or `poles` are given, there is also a column with the memories' names.
         """
         layer = np.searchsorted(self.bounds, rows, side="right") - 1
         columns: dict[str, list[Any]] = {"layer": layer.tolist(), "index": (rows - self.bounds[layer]).tolist()}
@@ -287,8 +287,9 @@ class IndexFiles:
         """Return the eight tokens that the memory in each row promotes most.
 
         Args:
-            negative: whether each row's coefficient is negative, so that it promotes the tokens with the lowest scores;
-                all are positive when None. An older index has no such tokens: then those rows are empty.
+            negative: True for rows whose coefficient is negative, so that the tokens with the lowest scores are
+                promoted; all are positive when None. An older index does not store those tokens; the lists are then
+                empty.
         """
         ids = np.asarray(self.readings[0][rows, :_SHOWN_TOKENS])
         if negative is not None and negative.any():

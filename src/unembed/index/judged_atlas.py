@@ -33,7 +33,7 @@ def atlas_judge(
         str, Option("Address of an OpenAI-compatible endpoint, such as http://localhost:8080/v1.", metavar="URL")
     ],
     judge: Annotated[str, Option("Name of the language model, as the endpoint calls it.", metavar="NAME")],
-    lines: Annotated[int, Option("Number of described lines to draw at random.", low=_FEWEST)] = 100,
+    lines: Annotated[int, Option("Number of described memories (FFN neurons) to draw at random.", low=_FEWEST)] = 100,
     out: Out = None,
     index: GivenIndex,
     seed: Seed = 0,
@@ -44,9 +44,9 @@ def atlas_judge(
     Detection: the judge reads a description and excerpts from the atlas's test documents, and marks those that end
     where the memory fires. The atlas's rule runs at the same positions. Choice: the judge reads a description and three
     texts, each generated while another value vector is added, and chooses one. The control is the description of
-    another memory. The key is read from the environment variable UNEMBED_JUDGE_KEY, and is not stored. The output
-    folder (by default `judge` in the atlas's folder) stores every answer. The same command continues an interrupted
-    run.
+    another memory. The endpoint's key is read from the environment variable UNEMBED_JUDGE_KEY, and is not stored. The
+    output folder (by default `judge` in the atlas's folder) stores every answer. The same command continues an
+    interrupted run.
 
     Caution: The descriptions and the excerpts of the index's text are sent to the endpoint.
     """
@@ -55,7 +55,7 @@ def atlas_judge(
     if len(found) < _FEWEST:
         raise InvalidInput(
             f"the atlas in {atlas}",
-            why=f"it has {len(found)} described memories, and the judge compares texts of {_FEWEST}",
+            why=f"it has {len(found)} described memories, and the judge compares texts of {_FEWEST} memories",
             instead="Build an atlas of more layers",
         )
     judging = Endpoint(endpoint, judge, (out or atlas / "judge") / ANSWERS)
@@ -81,7 +81,7 @@ def atlas_judge(
 
 
 def _drawn(lines: list[Line], n: int, seed: int) -> list[Line]:
-    """Draw described lines at random, at most one of each memory, and sort them by layer."""
+    """Draw descriptions at random, at most one for each memory, and sort them by layer."""
     described = [line for line in lines if line.verdict == "described"]
     ordered = [described[i] for i in np.random.default_rng(seed).permutation(len(described)).tolist()]
     one_each = {(line.layer, line.index): line for line in reversed(ordered)}
@@ -100,7 +100,7 @@ def _require_same(lm: Decoder, built: Provenance, corpus: str | None) -> None:
     if built.corpus != corpus:
         raise InvalidInput(
             f"an atlas of the corpus {built.corpus}",
-            why=f"the index is of the corpus {corpus}, so that other documents would test the descriptions",
+            why=f"the index is of the corpus {corpus}, so that its test documents are others than the atlas's",
             instead="Give the index of which the atlas was built: --index DIR",
         )
 

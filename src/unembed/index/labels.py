@@ -108,9 +108,10 @@ class Labels:
 
     @contextmanager
     def _open(self, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
-        """Open a connection; with `reading`, no file is created, so that it works in a read-only folder.
+        """Open a connection. With `reading`, no file is created, so that labels can be read in a read-only folder.
 
-        SQLite's mode "rw" is used for reading, too: mode "ro" could not undo an unfinished write of a killed process.
+        SQLite's mode "rw" is used for reading, too, because it can undo the unfinished write of a killed process, and
+        mode "ro" cannot.
         """
         mode = "rw" if reading else "rwc"
         try:

@@ -147,7 +147,10 @@ def _is_read_as(index: Index, model: UnopenedModel, basis: ValueBasis) -> bool:
 def _poles(
     index: Index | None, memory: SignedMemory, described: MemoryDescriptions, *, is_signed: bool
 ) -> list[PoleOfMemory]:
-    """Return what is known at each sign of the coefficient: first the sign in the memory's name, else the stronger."""
+    """Return a `PoleOfMemory` for each sign of the coefficient.
+
+    The negative sign comes first if it is in the memory's name; otherwise, the sign with the larger coefficients.
+    """
     found: list[PoleOfMemory] = []
     for pole in get_args(Pole) if is_signed else (memory.pole,):
         known = index is not None and pole in index.poles
@@ -160,7 +163,7 @@ def _poles(
 
 
 def _how_often(index: Index | None, memory: SignedMemory, pole: Pole) -> str:
-    """Describe in words on what share of tokens a gated memory fires with a sign; empty if that is not known."""
+    """Describe on what share of tokens a gated memory fires with this sign; empty if the index has no such data."""
     if index is None or len(index.poles) < 2 or index.firing_shares is None:
         return ""
     share = float(index.firing_shares[pole][index.row(*memory.address)])
@@ -187,7 +190,7 @@ def _stored_tokens(index: Index, memory: SignedMemory, top: int) -> Table | None
 
 
 def _ends(memory: SignedMemory) -> tuple[tuple[str, bool], tuple[str, bool]]:
-    """Return "promoted" and "suppressed", each with whether its tokens are those with the lowest scores.
+    """Return "promoted" and "suppressed", each paired with whether these tokens have the lowest scores.
 
     At a negative coefficient, the tokens with the lowest scores are promoted.
     """

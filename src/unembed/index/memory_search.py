@@ -11,9 +11,9 @@
 | `L4M17`, `-L4M17` | this memory, at positive or negative coefficients |
 
 `layer:3-5` restricts the layers. In gated layers, where coefficients have either sign, a memory is found with the sign
-at which it promotes (or suppresses) the token. Values are listed by the token's score divided by the standard deviation
-of the value's scores over the vocabulary; with an index, those with the token among their top tokens are listed by its
-rank there.
+at which it promotes (or suppresses) the token. Memories are sorted by the token's score divided by the standard
+deviation of all tokens' scores under the value vector; with an index, those with the token among their top tokens by
+its rank there.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Filters:
     labelled: bool | None = None
 
     def keep(self, hit: Hit) -> bool:
-        """Return whether a hit satisfies all conditions; one without a density satisfies no condition on density."""
+        """Return whether a hit satisfies all conditions; a hit without a density fails conditions on the density."""
         if self.layer is not None and hit.layer != self.layer:
             return False
         if self.why is not None and hit.why != self.why:
@@ -253,14 +253,14 @@ def search(
 
 
 def _forms(lm: Decoder, word: str, *, exact: bool) -> list[str]:
-    """Return the tokens that are searched for a word of a query."""
+    """Return the single tokens that spell a word of a query; with `exact`, only the token equal to the word."""
     with suppress(InvalidInput):  # the query's notes give the reason
         return lm.token_strings([lm.single_token(word)] if exact else word_forms(lm, word))
     return []
 
 
 def _merged(found: Iterable[Hit]) -> list[Hit]:
-    """Merge the hits of the same memory (at the same sign) or head into the first of them; keep their order."""
+    """Merge hits of the same memory (at the same sign) or head into the first of them; keep their order."""
     merged: dict[tuple[str, int, int, str], Hit] = {}
     for hit in found:
         key = (hit.of, hit.layer, hit.index, hit.pole)
@@ -290,7 +290,10 @@ def _with_density(index: Index | None, hits: list[Hit]) -> list[Hit]:
 
 
 def _with_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
-    """Add the top tokens of its value vector to each hit that has none, and the rank of its token among 100 of them."""
+    """Add top tokens to each hit of a memory that has none.
+
+    If the memory was found by a token among its 100 top tokens, the token's rank is added too.
+    """
     wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
     read: dict[tuple[int, int, Pole], list[str]] = {}
     places: set[tuple[int, Pole]] = {(hit.layer, hit.pole) for hit in wanted}
@@ -312,9 +315,9 @@ def _with_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
 
 @torch.no_grad()
 def _near_in_meaning(lm: Decoder, word: str, n: int = 8) -> list[str]:
-    """Return the tokens whose centred embeddings have the largest cosine with the mean of the word's forms.
+    """Return the tokens whose centred embeddings have the largest cosine with the mean of the word's spellings.
 
-    Only whole words of three letters or more count, each in one form.
+    Only whole words of three letters or more are listed, and each word in one spelling.
     """
     try:
         ids = word_forms(lm, word)
@@ -334,7 +337,7 @@ def _near_in_meaning(lm: Decoder, word: str, n: int = 8) -> list[str]:
 
 
 def _centred(lm: Decoder) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean of the embeddings, and the length of each after it is subtracted."""
+    """Return the mean of all embeddings, and the length of each embedding minus this mean."""
     mean = lm.weights.W_E.mean(dim=0, dtype=torch.float32)
     norms = [(part.float() - mean).norm(dim=-1) for part in lm.weights.W_E.split(8192)]
     return mean, torch.cat(norms).clamp_min(1e-9)
@@ -387,7 +390,7 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
     """Yield the memories whose value vectors give some tokens the largest (or lowest) scores, from the weights.
 
-    Scores are compared in standard deviations of the value's scores over the vocabulary.
+    A score is divided by the standard deviation of all tokens' scores under the same value vector.
     """
     sign = -1.0 if kind == "suppresses" else 1.0
     texts = lm.token_strings(list(ids))

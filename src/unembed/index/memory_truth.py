@@ -38,7 +38,7 @@ _UNKNOWN = TruthView(
 
 
 def truth_view(lm: Decoder, index: Index | None, layer: int, number: int, pole: Pole = "positive") -> TruthView:
-    """Return a stored result: that of the memory from the gallery, else its layer's median from the index.
+    """Return a stored result: the memory's own from the gallery, else its layer's median from the index.
 
     Args:
         index: an index of the model; its results are used only if they were measured with the lens that the model has

@@ -64,7 +64,7 @@ class Passages(TokenStream):
     def read_to(self, position: int) -> Int[np.ndarray, " pos"]:
         """Return the tokens from the start of the segment up to a position, inclusive.
 
-        For a special token before the text, return only that token.
+        If the position is that of a special token before the text, return only this token.
         """
         segment = int(self.segment(np.array(position)))
         return np.asarray(self.token[min(int(self.first[segment]), position) : position + 1])

@@ -21,11 +21,11 @@ if TYPE_CHECKING:  # a folder is checked before torch is imported
 
 
 def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
-    """Return the manifest of an index of which nothing is built yet.
+    """Return the manifest of a new index, before anything is built.
 
     Raises:
         Unsupported: the model has no memories.
-        InvalidInput: a setting makes no sense.
+        InvalidInput: a setting has an invalid value.
     """
     from unembed.jacobian import basis_or_default, lens_identity
     from unembed.models.fingerprint import weights_fingerprint
@@ -57,7 +57,10 @@ def settings_of(settings: IndexSettings) -> dict[str, Any]:
 
 
 def corpus_cut(corpus: Corpus) -> dict[str, Any]:
-    """Return how the corpus is segmented, without its name and files; an index cannot be continued with another."""
+    """Return how the corpus is segmented, as a dict without its name and files.
+
+    A build can be resumed only with the same segmentation.
+    """
     return {name: value for name, value in corpus.describe().items() if name not in ("name", "files", "fingerprint")}
 
 
@@ -118,7 +121,7 @@ def check_place(folder: Path) -> None:
 
 
 def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
-    """Return the manifest of the folder's index, with only its intact files, so that the others are built again.
+    """Return the manifest of the folder's index with only its intact parts listed, so that the others are built again.
 
     Raises:
         IndexFault: the folder has another index, or `resume` is False.
@@ -151,7 +154,8 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
         there = replace(there, settings=settings | read, provenance=replace(there.provenance, basis=basis))
     if not any(entry.part in damaged for entry in there.files):
         return there
-    # A part with a damaged file is built again as a whole. Parts computed from it stay, since they would be the same.
+    # A part with a damaged file is built again as a whole. Parts that were computed from it stay: built again, they
+    # would be the same.
     repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
     write_manifest(folder, repaired)
     return repaired

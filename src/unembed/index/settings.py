@@ -24,7 +24,7 @@ class IndexSettings:
         top: number of triggers for each memory and sign of its coefficient.
         top_tokens: number of promoted, and of suppressed, tokens for each value vector.
         poles: signs of coefficients to store triggers for: "positive", "both", or "auto" (both in gated layers only).
-        by: in gated layers, what to take the largest values of: the coefficient ("product") or the gate ("gate").
+        by: in gated layers, what triggers are sorted by: the coefficient ("product") or the gate ("gate").
         min_prefix: smallest number of text tokens in a trigger.
         skip_first: ignore the first position of every segment.
         per_document: largest number of triggers of a memory from one document.
@@ -35,7 +35,7 @@ class IndexSettings:
         layers: the layers to store, counted from 0; all that have memories when None.
 
     Raises:
-        InvalidInput: a setting makes no sense.
+        InvalidInput: a setting has an invalid value.
     """
 
     top: int = 25

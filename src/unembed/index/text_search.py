@@ -97,7 +97,12 @@ def prefixes_matching(texts: Sequence[str], match: str) -> list[int]:
 def inside(
     positions: Int[np.ndarray, " trigger"], start: Int[np.ndarray, " starts"], segments: Int[np.ndarray, " found"]
 ) -> Int[np.ndarray, " chosen"]:
-    """Return the indices of the positions that are in one of some segments; the segments must be sorted."""
+    """Return the indices of the positions that lie in one of the given segments.
+
+    Args:
+        start: the position at which each segment of the corpus starts.
+        segments: the numbers of the segments, sorted.
+    """
     begin, end = start[segments].astype(positions.dtype), start[segments + 1]
     if not len(begin):
         return np.zeros(0, dtype=np.int64)

@@ -53,7 +53,10 @@ class LayerTruth:
         return next((row for row in self.rows if row["layer"] == layer), None)
 
     def is_above_control(self, layer: int) -> bool | None:
-        """Return whether the layer's median correlation is at least the control's 99 % quantile; None: not measured."""
+        """Return whether a layer's median correlation is at least the 99 % quantile of the control's correlations.
+
+        None if the layer was not measured.
+        """
         row = self.of(layer)
         return None if row is None else row["correlation"] >= row["control_99"]
 

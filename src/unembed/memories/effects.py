@@ -155,7 +155,7 @@ def _effects(
     linear = _logits(lm, parts, basis, scale)[:, token] if basis != "final" else None
     score = alone[:, token] - first[0, token] if linear is None else linear
     # The static score uses the value vector alone, without the norm scales and gates of the run. The basis "final" is
-    # not linear, so the static score is then that of "frozen".
+    # not linear, so for it the static score is computed in the basis "frozen".
     own = lm.weights.W_out[layer][index]
     site = lm.feed_forward(layer)
     one = torch.ones(1, dtype=own.dtype, device=own.device)

@@ -134,7 +134,7 @@ class EventSample(Displayed):
 
     @property
     def elimination(self) -> tuple[Int[np.ndarray, " example"], Int[np.ndarray, " example"]]:
-        """The layer whose FFN moves its candidate (the top token before it) furthest down, and its new rank.
+        """The layer whose FFN moves its candidate (the top token before it) furthest down, and the new rank.
 
         The new rank is 1 if no FFN moves its candidate down.
         """
@@ -142,7 +142,7 @@ class EventSample(Displayed):
         return layer.numpy(), rank.numpy()
 
     def by_ffn(self) -> np.ndarray:
-        """Return for each example whether the FFN, not attention or the embedding, caused the saturation."""
+        """Return, for each example, whether an FFN caused the saturation, rather than attention or the embedding."""
         return self.final_before[self.saturation, np.arange(len(self))] > 1
 
     def events(self) -> list[tuple[int, Event]]:
@@ -324,7 +324,7 @@ class EventRecorder(Reducer):
         return torch.stack(scores, dim=1)
 
     def merge(self, other: EventRecorder) -> None:
-        """Add another recorder's examples."""
+        """Add the examples of another recorder."""
         self._rows += other._rows
 
     def result(self) -> EventSample:
@@ -376,7 +376,8 @@ def record_events(
 ) -> EventSample:
     """Run the model on these prefixes and return the recorder's result.
 
-    The recorder and `others`, which read the same run, must have been started.
+    `others` are further reducers that get the activations of the same forward passes. All reducers must have been
+    started.
     """
     with feed_reducers(lm, [recorder, *others]) as feed:
         for batch in example_batches(examples, tokens_per_batch):

@@ -57,7 +57,7 @@ def saturation_layer(final_ranks_after: Int[Tensor, "layer ..."]) -> Int[Tensor,
 def elimination_layer(
     candidate_ranks_after: Int[Tensor, "layer ..."],
 ) -> tuple[Int[Tensor, " ..."], Int[Tensor, " ..."]]:
-    """Return the layer whose FFN moves its candidate (the top token before it) furthest down, and its new rank.
+    """Return the layer whose FFN moves its candidate (the top token before it) furthest down, and the new rank.
 
     Args:
         candidate_ranks_after: at each layer, the rank after the FFN of the token that was first before it.

@@ -1,4 +1,4 @@
-"""Find positions with massive activations: there the residual stream is many times longer than at other positions.
+"""Find positions with massive activations, at which the residual stream is many times longer than at other positions.
 
 In many models this is the first token of a text. A mean over positions then says little about the others, so analyses
 that average over positions leave such positions out.

@@ -1,4 +1,4 @@
-"""Measure how much the final norm changes the top tokens of a value vector: the overlap of the lists with and without.
+"""Measure how much the final norm changes a value vector's top tokens: the overlap of the lists with and without it.
 
 Source: Geva et al. 2022, appendix A.1 (Fig. 4): intersection over union of the top 30 tokens of E v and of E LN(v).
 """
@@ -69,7 +69,10 @@ def norm_overlap(
 
 @dataclass(frozen=True, eq=False)
 class NormOverlaps:
-    """Overlaps of two lists of top tokens: of one vector without the final norm, and of the same or another with it."""
+    """Overlaps of two lists of top tokens, one computed without the final norm, the other with it.
+
+    The two lists are of the same vector, or of a value vector and a random vector, as a control.
+    """
 
     values: Float[Tensor, " value"]
     """Each value vector without and with the norm."""
@@ -92,7 +95,7 @@ def value_norm_overlaps(
     hidden: Bool[Tensor, " d_vocab"] | None = None,
     signs: Float[Tensor, " value"] | None = None,
 ) -> NormOverlaps:
-    """Measure `norm_overlap` of a layer's value vectors, of random vectors like them, and of each with the other.
+    """Measure `norm_overlap` of a layer's value vectors, of similar random vectors, and between the two.
 
     Args:
         layer: the layer.

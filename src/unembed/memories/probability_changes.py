@@ -1,9 +1,9 @@
 """Test Eq. 2 where it is not exact: add one sub-update to the stream, and read the stream through the model's norm.
 
 Without a norm, adding m v to the stream x multiplies the probability of each token w by exp(e_w . m v), divided by a
-factor that is the same for all tokens. A final norm divides the stream by its scale, so the score e_w . m v is then no
-change of a logit. Measured are the score, the change of the token's logit, and the change of log p(w), for the dominant
-sub-updates of every layer at the ends of text prefixes.
+factor that is the same for all tokens. A final norm divides the stream by its scale, so the score e_w . m v is then not
+the change of a logit. This module measures the score, the change of the token's logit and the change of log p(w), for
+the dominant sub-updates of every layer at the ends of text prefixes.
 
 Source: Geva et al. 2022, section 3, Eq. 2.
 """
@@ -64,7 +64,7 @@ def probability_changes(
         basis: "final": the final norm and the unembedding read the stream, as in the paper; or "jacobian": the model's
             fitted lens first maps streams and sub-updates to the end of the model.
         hidden: a mask of tokens that cannot be predictions or candidates, because the model never learned them.
-        progress: called with the number of prefixes done and their number.
+        progress: called with the number of prefixes done and their total.
 
     Raises:
         Unsupported: the model has no memories, or several streams.
@@ -118,7 +118,7 @@ class _Readout:
         return torch.cat(logits), torch.cat(log_probabilities)
 
     def first(self, x: Float[Tensor, "row d_model"], hidden: Bool[Tensor, " d_vocab"] | None) -> Int[Tensor, " row"]:
-        """Return the token with the largest logit of each row."""
+        """Return, for each row, the token with the largest logit."""
         logits = self.logits(x)
         return (logits if hidden is None else logits.masked_fill(hidden, -torch.inf)).argmax(dim=-1)
 

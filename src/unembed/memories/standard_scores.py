@@ -52,7 +52,7 @@ def distinctive_tokens(
     if chosen not in ("raw", "jacobian"):
         raise InvalidInput(
             f"standardised scores in the basis {chosen!r}",
-            why="they are linear in the value",
+            why="they need scores that are linear in the value vector",
             instead="Use raw or jacobian",
         )
     values, _ = in_basis(lm, written_values(lm, layer), layer, chosen)

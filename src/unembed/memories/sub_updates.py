@@ -24,7 +24,7 @@ def contributions(
 ) -> Float[Tensor, "*pos d_mlp"]:
     """Return the length of each memory's (FFN neuron's) sub-update: |m_i| times the length of v_i, in stream units.
 
-    Where a norm or a gate per channel follows the FFN, this is the length before that norm or gate.
+    If a norm or a gate per channel follows the FFN, this is the length before that norm or gate.
 
     Source: Geva et al. 2022, the contribution by which sub-updates are ranked.
     """

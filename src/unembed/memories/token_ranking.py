@@ -73,7 +73,8 @@ def word_forms(lm: Decoder, word: str) -> list[int]:
     for text in spellings:
         check_unicode(text, "word {}")
         ids = tokenizer.encode(text, add_special_tokens=False)
-        # A tokenizer that drops the space gives the same id twice; one that adds a bare space token gives two ids.
+        # Spellings have a leading space or none. A tokenizer that drops the space gives the same id for both; one that
+        # makes the space a token of its own gives two ids for the spelling with a space.
         if len(ids) == 1 and ids[0] != unknown and ids[0] not in found:
             found.append(ids[0])
     if not found:
@@ -121,8 +122,8 @@ def _promoting_one(lm: Decoder, word: str, top: int) -> list[RankedValue]:
             return found[:top]
     if not found:
         raise InvalidInput(
-            f"no value matches {word!r}",
-            why=f"no value of {lm.name} has it among its {LISTED} top tokens",
+            f"no value vector promotes {word!r}",
+            why=f"no value vector of {lm.name} has it among its {LISTED} top tokens",
             instead="Try a more common word, or name a memory with --set L.I=3",
         )
     return found
@@ -137,7 +138,7 @@ def _confirmed(
     best: Tensor,
     negative: Bool[Tensor, "memory token"],
 ) -> list[RankedValue]:
-    """Return the candidates whose top tokens include the word, in the order given."""
+    """Return the candidates that have the word among their top tokens, in the order given."""
     values, found = Values(lm), []
     for at, (layer, index) in zip(chunk.tolist(), memories_at(lm, chunk.cpu()).tolist(), strict=True):
         below = bool(negative[at, form[at]])
@@ -154,8 +155,8 @@ def _confirmed(
 def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "memory token"]:
     """Return the score v . e_w that every value vector of the model gives to some tokens, sorted by layer and index.
 
-    If the model has a fitted lens, v is carried to the final stream by it, and its mean score over the vocabulary is
-    subtracted.
+    If the model has a fitted lens, v is mapped to the final stream by the lens, and the mean of its scores over the
+    vocabulary is subtracted.
 
     Raises:
         Unsupported: the model has no memories.
@@ -203,9 +204,9 @@ def _score_spreads(lm: Decoder, basis: Basis) -> Float[Tensor, " memory"]:
 def _at_better_pole(
     lm: Decoder, scores: Float[Tensor, "memory token"]
 ) -> tuple[Float[Tensor, "memory token"], Bool[Tensor, "memory token"]]:
-    """Negate each negative score of a memory whose coefficient can have either sign; return the mask of negated ones.
+    """Negate the negative scores of memories whose coefficient can have either sign; return scores and a mask.
 
-    A negated score is the score at a coefficient of -1.
+    The mask is True for negated scores. A negated score is the score at a coefficient of -1.
     """
     signed = torch.cat([torch.full((lm.n_memories_of(n),), lm.is_signed(n)) for n in lm.memory_layers])
     negative = (scores < 0) & signed[:, None].to(scores.device)

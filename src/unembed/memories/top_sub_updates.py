@@ -86,7 +86,7 @@ def top_sub_updates(
     Args:
         run: a run of one prompt that captured `memory_points(lm)`.
         top: number of sub-updates of each layer.
-        token: a token to whose logit each sub-update's contribution is computed.
+        token: if given, each sub-update's contribution to this token's logit is computed.
         k: number of tokens to list for each value vector.
         show_unlearned: include tokens that the model never learned; by default they are left out.
 

@@ -68,7 +68,8 @@ def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
             continue
         mean, variance, active = (columns[name][rows] for name in ("mean", "variance", "active_fraction"))
         signed = lm.is_signed(layer)
-        # An older index counted every token on which a gated memory is not exactly 0.
+        # In `active_fraction`, an older index counted all tokens at which a gated memory's coefficient is not exactly
+        # 0.
         counts = not signed or index.firing_shares is not None
         always[layer] = active >= ALWAYS_ON if counts else mean**2 > variance
         usual[layer] = ((mean**2 + variance) / (1.0 if signed else active.where(active > 0, 1.0))).sqrt()
@@ -96,7 +97,7 @@ def _measured(lm: Decoder) -> UsualCoefficients:
 
 
 def _has_hooks(lm: Decoder) -> bool:
-    """Return whether the user has put a hook on the model, which may change activations; transformers' hooks do not."""
+    """Return whether the model has hooks of the user, which may change activations; not those of transformers."""
     hooks = (hook for m in lm.hf.modules() for of in (m._forward_hooks, m._forward_pre_hooks) for hook in of.values())
     return any(not (getattr(hook, "__module__", None) or "").startswith("transformers.") for hook in hooks)
 
@@ -153,9 +154,9 @@ def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None 
 
 
 def sized(lm: Decoder, given: MemoryValue, known: Index | None = None) -> tuple[float, str]:
-    """Convert a coefficient in units of the memory's usual size to a plain one, and explain the conversion in words.
+    """Convert a coefficient in units of the memory's usual size to a number, and explain the conversion in words.
 
-    A plain coefficient is returned as it is, with an empty text. Errors are those of `usual_size`.
+    A coefficient that is already a number is returned with an empty text. Errors are those of `usual_size`.
     """
     if not given.in_usual:
         return given.value, ""

@@ -117,7 +117,7 @@ def value_map(
 
 
 def _nearest(units: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each vector, its cosine with the most similar mean direction, and the number of that direction."""
+    """Return, for each vector, its largest cosine with a mean direction, and the number of that direction."""
     found = [(block @ means.T).max(dim=1) for block in units.split(_CHUNK)]
     return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
@@ -158,7 +158,7 @@ def _grouped(
 def _islands(
     means: Float64[np.ndarray, "cluster d"], sizes: Int[np.ndarray, " cluster"]
 ) -> tuple[Float64[np.ndarray, "cluster 2"], Float64[np.ndarray, " cluster"]]:
-    """Return the positions and radii of the islands, without overlaps; similar islands are neighbours."""
+    """Return centres and radii of islands that do not overlap; islands with similar directions are neighbours."""
     rings = np.ceil((np.sqrt(np.maximum(0, (sizes - 1) / 3 * 4 + 1)) - 1) / 2)  # 1 + 3 r (r + 1) places in r rings
     radius = (rings + 0.9) * _SPACING
     place = _tsne(2 - 2 * np.clip(means @ means.T, -1, 1))

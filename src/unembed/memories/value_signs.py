@@ -23,9 +23,10 @@ from unembed.sweeps.reducers.reducer import Need, Summed
 
 @torch.no_grad()
 def signs_by_weights(lm: Decoder, layer: int) -> Float[Tensor, " value"]:
-    """Return for each value vector v the sign (-1 or 1) of its dot product with its gate; all 1 in an ungated layer.
+    """Return, for each value vector, the sign (-1 or 1) of its dot product with the memory's gate vector.
 
-    The sign of the gate is not a convention. Use this where there is no run.
+    All signs are 1 in an ungated layer. Unlike the sign of a value vector, that of a gate vector is not a convention.
+    Use this function if there is no run.
     """
     values, gate = lm.weights.W_out[layer], lm.weights.W_gate[layer]
     if not lm.is_signed(layer) or gate is None:
@@ -51,9 +52,9 @@ def _signs(x: Tensor) -> Tensor:
 
 
 class CoefficientSums(Summed):
-    """The sum of every memory's coefficients over the counted positions of each row but the first.
+    """The sum of every memory's coefficients over all counted positions except the first of each row.
 
-    The first position of a text carries activations in many models that are far larger than all others.
+    In many models, the activations at the first position of a text are far larger than at all others.
 
     Memory: one number in float64 for each memory.
     """

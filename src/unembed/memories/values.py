@@ -120,8 +120,8 @@ def value_readings(
     basis = basis_or_default(lm, basis, "raw")
     if basis == "frozen":
         raise InvalidInput(
-            "basis 'frozen' for values",
-            why="a value does not belong to a run, so there is no scale to freeze",
+            "basis 'frozen' for value vectors",
+            why="a value vector does not belong to a run, so there is no scale to freeze",
             instead="Use 'raw' or 'final'",
         )
     hidden = None if show_unlearned else lm.unlisted
@@ -267,7 +267,9 @@ def _ends(
 def _lowest(
     lm: Decoder, vectors: Tensor, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the k lowest-scored tokens, in a basis that is not linear, so negating the vectors would give others.
+    """Return scores and ids of the k lowest-scored tokens, for a basis that is not linear.
+
+    In a linear basis, they would be the highest-scored tokens of the negated vectors.
 
     Memory: `_FEW` * d_vocab scores at a time.
     """

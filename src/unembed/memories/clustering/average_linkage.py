@@ -121,7 +121,7 @@ class _Clusters:
     def _mutual(self) -> np.ndarray:
         """Return the pairs of rows that are each other's nearest.
 
-        Ties can leave no such pair; then return disjoint pairs with the highest similarity.
+        With ties there may be no such pair; then return disjoint pairs with the highest similarity.
         """
         alive = np.flatnonzero(self.node >= 0)
         other = self.row_of[self.nearest[alive]]
@@ -138,7 +138,7 @@ class _Clusters:
         return np.array(pairs)
 
     def _merge(self, pairs: np.ndarray) -> np.ndarray:
-        """Merge each pair of rows into its first row; return the rows whose nearest cluster must be found again."""
+        """Merge each pair of rows into its first row; return the rows that need a new nearest cluster."""
         a, b = pairs.T
         sizes = self.tree.size[self.node[pairs]].astype(np.float64)
         weights = sizes / sizes.sum(axis=1, keepdims=True)
@@ -187,7 +187,7 @@ class _Clusters:
         self.listed[a], self.value[a], self.known[a] = ids[:, :LISTED], value[:, :LISTED], known[:, :LISTED]
 
     def _current(self, rows: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the candidates of rows after the merges so far: ids, upper bounds, and which bounds are exact.
+        """Return each row's candidates after the merges so far: ids, upper bounds on similarities, which are exact.
 
         An id is `NONE` where a list has fewer candidates.
         """
@@ -219,7 +219,10 @@ class _Clusters:
         return ids_out.reshape(root.shape), value_out.reshape(root.shape), known_out.reshape(root.shape)
 
     def _find_nearest(self, rows: np.ndarray) -> None:
-        """Set the nearest cluster of each row, from its candidates if the bound allows, else from all clusters."""
+        """Set each row's nearest cluster: its best candidate, if no other cluster can be more similar by the bound.
+
+        Otherwise the row is compared with all clusters.
+        """
         ids, value, known = self._current(rows, self.node[rows])
         open_rows = np.arange(len(rows))
         while len(open_rows):
@@ -242,11 +245,12 @@ class _Clusters:
         self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
         self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
         self.known[rows] = False
-        # The bound includes `slack`, so the best candidate of a newly computed list is never below it.
+        # After a comparison with all clusters, the nearest one is on the list, so it need not be compared with the
+        # bound.
         self._find_listed(rows)
 
     def _find_listed(self, rows: np.ndarray) -> None:
-        """Compute the exact similarity of every candidate that could be nearest after a full comparison."""
+        """After a full comparison, set the nearest cluster of each row by exact similarities of the best candidates."""
         value, known = self.value[rows], self.known[rows]
         rivals = value >= value[:, :1] - 2 * self.slack
         r, c = np.nonzero(rivals & (self.listed[rows] >= 0))
@@ -258,7 +262,10 @@ class _Clusters:
         self.nearest[rows], self.similarity[rows] = self.listed[rows, best], value[at, best]
 
     def _compared(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compare rows with all clusters; return the most similar ones, their similarities, and a bound on others."""
+        """Compare rows with all clusters.
+
+        Returns the most similar clusters, their similarities, and an upper bound on the similarities of all others.
+        """
         dead = torch.from_numpy(self.node < 0).to(self.means.device)
         width = min(LISTED + 1, len(self.node))
         ids = np.full((len(rows), LISTED), NONE, dtype=np.int64)
@@ -278,7 +285,7 @@ class _Clusters:
         return ids, values, bound
 
     def _compact(self, rows: np.ndarray) -> np.ndarray:
-        """Remove rows that were merged into others, and return the new numbers of `rows`."""
+        """Remove rows that were merged into others; return the new row numbers of `rows`."""
         alive = np.flatnonzero(self.node >= 0)
         place = np.full(len(self.node), NONE, dtype=np.int64)
         place[alive] = np.arange(len(alive))

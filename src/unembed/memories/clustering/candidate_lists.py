@@ -24,15 +24,15 @@ def first_lists(
     """Return the most similar rows of each row, their similarities, and an upper bound on all other similarities.
 
     First the largest similarity of each row to each group of `group` rows is computed, each pair of rows only once.
-    Then candidates are taken from the groups with the largest maxima; the largest maximum of the other groups bounds
-    the similarities in them.
+    Then candidates are taken from the groups with the largest maxima; the similarities to all rows of the other groups
+    are at most the largest maximum of those groups.
 
     Args:
         means: vectors of length at most 1.
         group: number of rows in a group.
         tile: number of rows, and of columns, compared at once.
         listed: number of candidates for each row.
-        progress: called with the number of rows, of n, that correspond to the work done.
+        progress: called with the share of the work that is done, as a number of rows from 0 to n.
     """
     maxima = _group_maxima(means, group, tile, progress)
     n, n_groups = maxima.shape
@@ -79,7 +79,7 @@ def first_lists(
 def _group_maxima(
     means: Float32[Tensor, "n d"], group: int, tile: int, progress: Callable[[int], None]
 ) -> Float32[Tensor, "n groups"]:
-    """Return the largest similarity of each row to each group of consecutive rows, without that to itself."""
+    """Return each row's largest similarity to the rows of each group of consecutive rows, itself excluded."""
     n = len(means)
     out = torch.empty(n, -(-n // group), device=means.device)
     room = torch.empty(tile, tile, device=means.device)

@@ -49,7 +49,7 @@ class Dendrogram:
 
 
 class Tree:
-    """A tree while it is built: nodes are the vectors, then merges in the order found, which is not that of height."""
+    """A tree that is being built. Its nodes are the vectors, then the merges in the order in which they are found."""
 
     def __init__(self, n: int) -> None:
         self.n, self.made = n, n
@@ -86,7 +86,7 @@ class Tree:
         return new
 
     def roots(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the root of the tree that each node is in: its current cluster. `NONE` gives `NONE`."""
+        """Return, for each node, the root of its tree, which is its current cluster; `NONE` for `NONE`."""
         found = nodes.copy()
         while True:
             up = np.where(found >= 0, self.parent[found], NONE)

@@ -36,7 +36,7 @@ def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
 
 
 def equal_rows(directions: Float32[Tensor, "n d"]) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each row, the number of the first row equal to it; and the sorted numbers of these first rows."""
+    """Return, for each row, the number of the first row equal to it; and the sorted numbers of all such first rows."""
     rows = (directions + 0.0).cpu().numpy()  # + 0.0 makes -0.0 and 0.0 the same bytes
     seen: dict[bytes, int] = {}
     # To save memory, the dict has a 16-byte hash of each row as its key instead of the row itself.

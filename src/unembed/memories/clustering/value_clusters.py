@@ -95,7 +95,7 @@ def cluster(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ValueClusters(Displayed):
-    """The value vectors of some layers in clusters; `cut` returns the same tree in another number of clusters."""
+    """Clusters of the value vectors of some layers; `cut` cuts the same tree into another number of clusters."""
 
     lm: Decoder
     layers: tuple[int, ...]
@@ -176,8 +176,8 @@ class ValueClusters(Displayed):
             if self.signs is not None:
                 values *= torch.from_numpy(self.signs[self.labels == number]).to(values)[:, None]
             units = unit_rows(values)
-            # The centre gets the mean length of the cluster's members, because the scores of an adaptive softmax,
-            # unlike those of W_U, are not linear in the vector.
+            # The centre is scaled to the mean length of the members: the scores of an adaptive softmax, unlike those of
+            # W_U, depend on the length.
             centre = units.mean(dim=0) * values.norm(dim=1).mean()
             if basis == "jacobian":
                 centre = _carried_centre(self.lm, members, units)
