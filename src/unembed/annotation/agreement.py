@@ -106,7 +106,7 @@ def label_agreement(labels: Iterable[Mapping[str, Any]]) -> list[Agreement]:
 
 
 def _answers(labels: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int, int], dict[str, dict[str, Any]]]:
-    """Return the kinds and the member positions of the patterns that each author found in each item.
+    """Return, for each item and author, the kinds of the patterns found and the positions of their members.
 
     An item is (kind, layer, index), where kind is "key", "value" or "random value".
     """

@@ -133,7 +133,7 @@ def patterns_table(annotations: Sequence[Annotation]) -> Table:
 
 
 def summary(annotations: Sequence[Annotation]) -> Table:
-    """Return for each annotator the number of vectors, patterns per vector, and share of tokens in a pattern."""
+    """Return a table with each annotator's number of vectors, patterns per vector, and share of tokens in a pattern."""
     columns: dict[str, list] = {"annotator": [a.annotator for a in annotations]}
     columns["vectors"] = [len(a.vectors) for a in annotations]
     columns["patterns_per_vector"] = [sum(map(len, a.patterns)) / max(len(a.vectors), 1) for a in annotations]
@@ -155,7 +155,7 @@ class LabelStore(Protocol):
         ...
 
     def labels(self, layer: int | None = None, index: int | None = None) -> Table:
-        """Return the current labels, of one layer or memory if given."""
+        """Return the current labels: all, or those of one layer or one memory."""
         ...
 
 

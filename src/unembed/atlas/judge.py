@@ -64,7 +64,7 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """The tests of one description of a memory, and of a control: the description of another line.
+    """The tests of one description of a memory, and of a control: the description of another memory.
 
     Attributes:
         description: the description.
@@ -293,7 +293,7 @@ def _vector(lm: Decoder, line: Line) -> Tensor:
 
 
 def _steered(lm: Decoder, lines: Sequence[Line], passages: Sequence[Int[Tensor, " pos"]]) -> list[str]:
-    """Continue the passages while each line's value vector is added to the stream at every position."""
+    """Return, for each line, continuations of the passages with its value vector added to the stream everywhere."""
     ids = torch.stack(list(passages))
     layers = sorted({line.layer for line in lines})
     stream = run(lm, ids, capture="resid_post", logits=False, layers=layers)
@@ -312,7 +312,10 @@ def _steered(lm: Decoder, lines: Sequence[Line], passages: Sequence[Int[Tensor, 
 
 
 def _texts(i: int, lines: Sequence[Line], steered: Sequence[str], rng: np.random.Generator) -> _Texts:
-    """Return the text steered by a line's memory and two by other memories, of the same layer if possible, shuffled."""
+    """Return in random order the text steered by line `i` and two texts steered by other memories.
+
+    The other memories are of the same layer if possible.
+    """
     others = [j for j in rng.permutation(len(lines)).tolist() if lines[j].index != lines[i].index]
     others.sort(key=lambda j: lines[j].layer != lines[i].layer)
     shown: list[int] = rng.permutation([i, *others[: TEXTS - 1]]).tolist()

@@ -329,7 +329,10 @@ def _some(memories: Sequence[_Candidate], rng: np.random.Generator) -> list[_Can
 
 
 def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[int, int]:
-    """Draw another memory for each memory: a dict from index to index in the list, without memories that are alone."""
+    """Draw another memory for each memory, and return its index in the list by the memory's index.
+
+    A memory has no entry if the list contains no other memory.
+    """
     order = rng.permutation(len(memories)).tolist()
     found = {}
     for k, i in enumerate(order):

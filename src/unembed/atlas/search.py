@@ -58,7 +58,7 @@ class RuleSearch:
     """Finds rules on one part of a text: the positions where `inside` is True."""
 
     def __init__(self, text: RuleText, inside: Bool[np.ndarray, " pos"]) -> None:
-        """Count the tokens, classes and word endings at these positions: about a second per 100,000 tokens."""
+        """Count tokens, classes and word endings where `inside` is True. This takes a second per 100,000 tokens."""
         self.text, self._inside, self._n = text, inside, max(1, int(inside.sum()))
         n_vocab = len(text.strings)
         self._share = {

@@ -90,15 +90,15 @@ class RuleText:
         return np.concatenate([order[starts[token] : starts[token + 1]] for token in tokens])
 
     def after(self, tokens: Sequence[int], offset: int) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions at which the token `offset` tokens earlier is one of these."""
+        """Mark the positions at which the token `offset` tokens earlier is one of `tokens`."""
         return self._mark(tokens, offset, offset + 1)
 
     def recent(self, tokens: Sequence[int], window: int = NEAR) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions at which one of these tokens is among the last `window` tokens."""
+        """Mark the positions at which one of `tokens` is among the last `window` tokens."""
         return self._mark(tokens, 0, window)
 
     def _mark(self, tokens: Sequence[int], first: int, end: int) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions at least `first` and fewer than `end` tokens after one of these, in the same passage."""
+        """Mark the positions at least `first` and fewer than `end` tokens after one of `tokens` in the same passage."""
         at = self._positions(tokens)
         found = np.zeros(len(self), dtype=bool)
         for step in range(first, end):
@@ -108,7 +108,7 @@ class RuleText:
 
     @lru_cache(maxsize=256)  # noqa: B019  a build has one text
     def ending_in(self, ending: str) -> Bool[np.ndarray, " vocab"]:
-        """Mark the tokens of the vocabulary that are words with this ending."""
+        """Mark the tokens of the vocabulary that are words ending in `ending`."""
         return np.char.endswith(self._letters, ending)
 
     @cached_property

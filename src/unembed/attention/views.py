@@ -55,7 +55,7 @@ class HeadsView:
 
 @dataclass(frozen=True)
 class Partner:
-    """An earlier head that this one reads from, and how strongly."""
+    """An earlier head whose output a head reads, with the strength of their composition."""
 
     mode: str
     layer: int

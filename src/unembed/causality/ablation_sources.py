@@ -23,7 +23,7 @@ from unembed.sweeps.reducers.reducer import Need
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The values that replace activations, by capture point and layer; None for zero."""
+    """The values that replace activations, by capture point and layer; `numbers` is None if all are zero."""
 
     numbers: dict[Need, Tensor] | None = None
     by_position: bool = False

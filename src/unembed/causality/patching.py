@@ -70,7 +70,7 @@ class Patching(Displayed):
 
     @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
-        """How far each value moved from the patched run's metric to the other run's: 0 no effect, 1 all the way."""
+        """How far each value moved from the patched run's metric (0) to the other run's metric (1)."""
         return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:

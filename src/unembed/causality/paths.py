@@ -70,7 +70,7 @@ class Paths(Displayed):
 
     @property
     def recovered(self) -> Float[Tensor, "sender receiver"]:
-        """How far each value moved from the patched run's metric to the other run's: 0 no effect, 1 all the way."""
+        """How far each value moved from the patched run's metric (0) to the other run's metric (1)."""
         return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:
@@ -228,7 +228,7 @@ class _Paths:
         return [i for i, sender in enumerate(self.senders) if reaches(self.lm, sender, receiver)]
 
     def _written(self, receiver: End, read: list[list[Replacement]]) -> list[list[Replacement]]:
-        """Return the outputs of a component or layer for these inputs; for the logits, the inputs themselves."""
+        """Return the outputs of a component or layer for the inputs `read`; for the logits, the inputs themselves."""
         if receiver.kind == "logits":
             return read
         layer = receiver.layer

@@ -163,7 +163,7 @@ def prompt_pair(
 def recovered(
     values: Float[Tensor, "..."], clean: float, corrupted: float, direction: Direction
 ) -> Float[Tensor, "..."]:
-    """Return how far each value moved from the patched run's metric to the other run's: 0 no effect, 1 all the way."""
+    """Return how far each value moved from the patched run's metric (0) to the other run's metric (1)."""
     start, end = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     return (values - start) / (end - start)
 

@@ -325,7 +325,7 @@ def _tested_kinds(lm: Decoder, test: _Test) -> tuple[CircuitNodes, ...]:
 
 
 def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
-    """Return the cases on which the circuit is found, and the cases on which it is tested."""
+    """Return the cases on which the circuit is found, and those on which it is tested; few cases serve for both."""
     if len(cases) < _ENOUGH:
         return cases, cases
     held_out = cases[HELD_OUT - 1 :: HELD_OUT]

@@ -183,11 +183,11 @@ class Bench:
         return mask
 
     def metric(self, nodes: Sequence[Node] | None, *, without: bool = False) -> Float[np.ndarray, " case"]:
-        """Return each prompt's metric with only these nodes unchanged.
+        """Return each prompt's metric while all nodes of the tested kinds except `nodes` are set to other values.
 
         Args:
             nodes: the nodes of a circuit; None changes no node.
-            without: change these nodes instead, and no others.
+            without: change `nodes` instead, and no others.
         """
         mask = None if nodes is None else self.mask(nodes)
         metrics = [self._of_batch(*one, mask, without=without) for one in self.batches]

@@ -77,7 +77,7 @@ class CircuitWords:
         return f"{_leads(metric)} {other} by {abs(metric):.2f} logits"
 
     def _compared(self, metric: float) -> str:
-        """Continue the phrase of `_stands` for the counterfactual, without words that would be the same."""
+        """Continue the sentence of `_stands` with the counterfactual's metric, without repeating words."""
         if self.graph.cases[0].against is None:
             return f"and one of {metric:.2f}"
         if _leads(metric) == _leads(self.graph.metric):
@@ -98,7 +98,10 @@ class CircuitWords:
         return read_position(self.rows[name]["label"])
 
     def reads(self, name: str) -> str:
-        """Say what a node reads: for a head, a token; and the node from which at least half of its relevance comes."""
+        """Name what a node reads: for a head, the token from which most of its relevance comes.
+
+        The node that gives at least half of the relevance is named too, if there is one.
+        """
         relevance = self.rows[name]["relevance"]
         found = [
             source.split("@")[0]
@@ -174,7 +177,7 @@ class CircuitWords:
         return " ".join(sentences)
 
     def columns(self, chain: Table) -> str:
-        """Explain what the rows of the table of nodes are, and its columns.
+        """Explain the rows and the columns of the table of nodes.
 
         Args:
             chain: the result of `chain`.
@@ -213,7 +216,6 @@ class CircuitWords:
         return f"{short} is {what} layer {layer}, at {at.removesuffix(',')}{'; it ' if does else ''}{''.join(does)}."
 
     def _a_node(self) -> str:
-        """Say what a node can be."""
         has = (self.lm.n_heads, self.lm.n_memories, self.graph.dictionary is not None)
         names = ("an attention head", "a memory (FFN neuron)", "a feature of the dictionary")
         return " or ".join(name for name, there in zip(names, has, strict=True) if there)

@@ -25,7 +25,7 @@ _INPUTS = ("token", "positions")
 
 @dataclass(frozen=True)
 class Influence:
-    """Every node's influence on the metric, and the two scores, which are 0 if the metric has no incoming edges."""
+    """Every node's influence on the metric, and two scores of the graph; both are 0 if no edge leads to the metric."""
 
     of: Mapping[str, float]
     replacement: float

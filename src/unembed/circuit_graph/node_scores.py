@@ -155,7 +155,7 @@ def ranked(
 
 
 def select_nodes(scores: NodeScores, most: int, share: float) -> list[tuple[Node, float]]:
-    """Return the fewest nodes whose |relevance| adds up to this share of the sum over all nodes, at most `most`."""
+    """Return the fewest nodes that have `share` of the sum of all |relevance|; at most `most` nodes."""
     whole = sum(float(part.abs().sum()) for part in scores.parts.values())
     covered, chosen = 0.0, list[tuple[Node, float]]()
     for node, score in ranked(scores.parts, most):

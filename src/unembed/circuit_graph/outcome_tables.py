@@ -1,4 +1,4 @@
-"""Tables of a circuit's test, and of tests of circuits whose nodes are selected by other scores."""
+"""Make tables of a circuit's test, and of tests of circuits whose nodes are selected by other scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unembed.results import Provenance, Table
 
 
 def outcome_table(provenance: Provenance, tested: CircuitTest) -> Table:
-    """Return a test as a table with a row for each size."""
+    """Return the results of a test as a table with a row for each circuit size."""
     columns: dict[str, list[object]] = {"nodes": [row.nodes for row in tested.rows]}
     for name in ("faithfulness", "complement", "random", "random_complement"):
         columns |= _shares(name, [getattr(row, name) for row in tested.rows])

@@ -162,8 +162,9 @@ def changed(
     Args:
         case: one prompt.
         parts: "head" or "memory", layer, position from 0, and index in the layer.
-        factor: what their activations are multiplied by.
-        other: a prompt with the same number of tokens; if given, they are set to their values in this prompt instead.
+        factor: the factor by which their activations are multiplied.
+        other: a prompt with the same number of tokens; if given, the heads and memories are set to their values in this
+            prompt instead.
 
     Raises:
         InvalidInput: the other prompt has another number of tokens.

@@ -75,7 +75,11 @@ class InContext(Displayed):
         return self._around(self.late) - self._around(self.early)
 
     def losses_of(self, repeated: bool) -> Float[Tensor, " window"]:
-        """Return each window's mean loss: of next tokens that occurred earlier in it if `repeated`, else of others."""
+        """Return each window's mean loss over repeated next tokens, or over new ones.
+
+        Args:
+            repeated: True for next tokens that occurred earlier in the window, False for the others.
+        """
         return torch.where(self.repeated == repeated, self.by_window, torch.nan).nanmean(dim=1)
 
     @property

@@ -196,7 +196,7 @@ def score_terms_section(
 ) -> Section:
     """Show the scores with which one position attends to each source, term by term.
 
-    Arguments as for `look_section`.
+    The arguments are those of `look_section`.
 
     Raises:
         OutOfRange: there is no such head or position.

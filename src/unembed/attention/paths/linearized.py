@@ -168,7 +168,10 @@ class FrozenRun:
         return torch.stack([vectors for _, before, vectors in self.constants if before <= layer]).sum(dim=0)
 
     def read(self, x: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_model"]:
-        """Apply the final norm, with its scale of the run, and the logit scale to terms of the last layer's output."""
+        """Apply the final norm and the logit scale to terms of the stream after the last layer.
+
+        The norm divides by the scale that it had in the run.
+        """
         return self._read(x, self.final)
 
     def read_at(self, x: Float[Tensor, "*path batch d_model"], position: int) -> Float[Tensor, "*path batch d_model"]:
@@ -192,11 +195,11 @@ class FrozenRun:
         return torch.stack(parts).sum(dim=0) * structure.logit_scale if parts else None
 
     def logits(self, last: Float[Tensor, "*path batch pos d_model"]) -> Float[Tensor, "*path batch pos d_vocab"]:
-        """Return the logits of a last layer's output, with the final norm's scale of the run, bias and soft cap."""
+        """Return the logits for a stream after the last layer, with biases and soft cap; see `read` for the norm."""
         return self.logits_of_read(self.read(last))
 
     def logits_of_read(self, x: Float[Tensor, "*path d_model"]) -> Float[Tensor, "*path d_vocab"]:
-        """Return logits from the result of `read`, with bias and soft cap."""
+        """Return logits from the result of `read`, with biases and soft cap."""
         logits, cap = x @ self.lm.weights.W_U.to(x.dtype), self.lm.structure.logit_softcap
         logits = logits if (constant := self.constant) is None else logits + constant
         return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -279,7 +279,10 @@ def head_relations(
 
 
 def head_role(circuits: HeadMatrices, layer: int, head: int) -> HeadRelation | None:
-    """Return the relation that a head maps most clearly, if it maps at least half of the pairs, else None; cached."""
+    """Return the relation that a head maps most clearly, among those of which it maps half of the pairs or more.
+
+    None if there is no such relation. The result is cached.
+    """
 
     def compute() -> HeadRelation | None:
         try:

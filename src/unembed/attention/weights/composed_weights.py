@@ -170,7 +170,7 @@ def _plus(parts: dict[str, Tensor], bias: Tensor | None) -> dict[str, Tensor]:
 
 
 def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
-    """Check that W_V W_O is what the heads of a layer do, up to a factor for each position.
+    """Check that the heads of a layer map values by W_V W_O, up to a factor for each position.
 
     The raw basis passes, since it leaves gates and norms out.
 

@@ -170,7 +170,7 @@ class OwnToken(Displayed):
     provenance: Provenance
 
     def to_table(self) -> Table:
-        """One row."""
+        """Return a table of one row."""
         names = ("mean_z", "top_share", "k", "n_tokens")
         return Table("Each token's own logit", {name: [getattr(self, name)] for name in names}, self.provenance)
 
