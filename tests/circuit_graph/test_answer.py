@@ -127,7 +127,7 @@ def test_the_command_prints_the_chain_and_the_test(tmp_path: Path) -> None:
     printed = CliRunner().invoke(app, line, env={"COLUMNS": "100"})
     assert printed.exit_code == 0, printed.output
     words = " ".join(printed.output.split())
-    assert "into the other prompt's run, bring" in words and "With its output there replaced by that in" in words
+    assert "into the other prompt's run brings" in words and "If its output is replaced by its output after" in words
     assert "Raises, lowers and effect are measured in the model" in words
     # A title of two lines, the head and the line of the table, four nodes, what the first does, what columns are, and
     # the test; then the provenance.

@@ -173,7 +173,7 @@ class CircuitWords:
         sentences = [self._is(row, removal)]
         if removal:
             effect = f"an effect of {self.graph.metric - removal.metric:.2f} logits"
-            sentences.append(f"With its output there {self._replaced(to)}, {self._becomes(removal.metric)}: {effect}.")
+            sentences.append(f"If its output is {self._replaced(to)}, {self._becomes(removal.metric)}: {effect}.")
         return " ".join(sentences)
 
     def columns(self, chain: Table) -> str:
@@ -184,15 +184,18 @@ class CircuitWords:
         """
         if not len(chain):
             return ""
-        sentences = [f"A node is {self._a_node()} at one token."]
+        has_only_heads = {row["kind"] for row in self.first_nodes(len(chain))} == {"head"}
+        sentences = [] if has_only_heads else [f"A node is {self._a_node()} at one token."]
         measured = [name for name in _MEASURED if name in chain.column_names]
         if measured:
             *more, last = measured
             what = f"{', '.join(more)} and {last} are" if more else f"{last} is"
-            sentences.append(f"{what.capitalize()} measured in the model, by replacing one node's output.")
+            sentences.append(f"{what.capitalize()} measured in the model, by replacing a node's output in this way.")
         sentences.append(self._estimate())
+        if min(chain["relevance"]) < 0:
+            sentences.append(f"A node with a negative value works against {self._first_answer}.")
         if any("(" in cell.rpartition('"')[2] for cell in chain["reads"]):
-            sentences.append("In brackets: the node that most of a head's relevance comes from.")
+            sentences.append("In brackets: the node that supplies most of the relevance.")
         return " ".join(sentences)
 
     def _is(self, row: dict[str, Any], removal: Removal | None) -> str:
@@ -201,7 +204,7 @@ class CircuitWords:
         short, layer = name.split("@")[0], row["layer"]
         place = self.place(row["position"])
         at = f"the last token, {place}," if is_last and self.is_one else place if self.is_one else f"the {place} token"
-        raises = removal.tokens.raised if removal and removal.tokens and self.has_one_question else ()
+        raises = removal.tokens.raised[:_TOKENS] if removal and removal.tokens and self.has_one_question else ()
         does = [f"raises {_listed([visible(text) for text in raises])}"] if raises else []
         if row["kind"] == "head":
             reads = self.place(self.read_position(name))
@@ -228,8 +231,8 @@ class CircuitWords:
         if graph.is_paired:
             between = " between the two prompts" if self.is_one else " between prompts and counterfactuals"
         return (
-            f"Relevance is an estimate: with {self._frozen()} fixed, {row['relevance']:.2f} of the {whole:.2f} logits"
-            f"{between} pass through {row['name'].split('@')[0]}."
+            f"Relevance is a linear estimate, with {self._frozen()} fixed: {row['relevance']:.2f} of the {whole:.2f} "
+            f"logits{between} pass through {row['name'].split('@')[0]}."
         )
 
     def _replaced(self, to: SetTo) -> str:
@@ -239,7 +242,8 @@ class CircuitWords:
             return "set to 0"
         if to == "corpus" or counterfactual is None:
             return "replaced by its mean over a text"
-        return f"replaced by that in {self._text(counterfactual) if self.is_one else 'the counterfactuals'}"
+        other = f"after {self._text(counterfactual)}" if self.is_one else "in the counterfactuals"
+        return f"replaced by its output {other}"
 
     def _becomes(self, metric: float) -> str:
         """Say which answer has the larger logit, and by how much."""
@@ -301,8 +305,11 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
     as_many = f"{row.nodes} random ones of the same layers and positions"
     if "head" in tested.kinds and tested.baseline == "counterfactual":
         other = "the other prompt's run" if tested.n_prompts == 1 else "the counterfactual's run"
-        alone = f"{some}, copied from this run into {other}, bring {brought}; {as_many} bring {random}"
-        without = f"Copied the other way, they leave {_share(row.complement)}; the random ones leave"
+        alone = f"copying {some} from this run into {other} brings {brought}; copying {as_many} brings {random}"
+        return (
+            f"Test in the model{where}: {alone}. With the {row.nodes} copied from {other} into this one, "
+            f"{_share(row.complement)} of the difference is left ({left} with the random ones).{verdict}"
+        )
     else:
         to = _REPLACED[tested.baseline]
         alone = f"{some}, with all others at {to}, keep {brought}; {as_many} keep {random}"
