@@ -32,7 +32,7 @@ def test_an_induction_is_drawn_with_what_it_reads(view: FlowView) -> None:
     assert view.counterfactual == OTHER and view.explained == pytest.approx(view.metric - (view.other_metric or 0.0))
     assert view.likely[0].token == view.target == " Cook"
     assert view.likely[0].probability == pytest.approx(view.probabilities[0], rel=1e-4)
-    assert len(view.test) == 1 and "bring 103 % of the difference of" in view.test[0]
+    assert len(view.test) == 1 and "brings 103 % of the difference of" in view.test[0]
     assert "(101 % with 10," in view.test[0]
 
 
