@@ -133,7 +133,7 @@ def read_lines(path: Path) -> list[Line]:
     try:
         with pq.ParquetFile(path) as file:
             if (file.schema_arrow.metadata or {}).get(b"schema") != VERSION.encode():
-                raise InvalidInput(f"{path}", why=f"it is not a file of {VERSION}")
+                raise InvalidInput(f"{path} is not a file of atlas lines", why=f"its schema is not {VERSION}")
             rows = file.read().to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error

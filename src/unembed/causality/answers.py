@@ -197,7 +197,11 @@ def ablate_answer(
     memories: Memories = None,
     cluster: Annotated[
         list[MemoryAddress] | None,
-        Option("Ablate all memories in this memory's cluster; repeatable.", metavar="MEMORY", parse=read_memory),
+        Option(
+            "Ablate all memories whose value vectors are in the same cluster as this memory's; repeatable.",
+            metavar="MEMORY",
+            parse=read_memory,
+        ),
     ] = None,
     concept: Annotated[
         list[str] | None, Option("Ablate all memories with this label in the index; repeatable.", metavar="NAME")

@@ -174,7 +174,8 @@ def changed(
         n = lm.n_memories_of(layer) if kind == "memory" and layer in lm.memory_layers else lm.n_heads
         if not (0 <= layer < lm.n_layers and 0 <= index < n and 0 <= position < len(case.prompt)):
             raise OutOfRange(
-                f"{kind} {index} of layer {layer} at position {position}", why="the model or the prompt is smaller"
+                f"{kind} {index} of layer {layer} at position {position}",
+                why="the model has no such head or memory, or the prompt is shorter",
             )
     nodes = tuple(Node(kind, layer, len(case.prompt) - 1 - at, index) for kind, layer, at, index in parts)
     if other is None:

@@ -65,7 +65,7 @@ def test_alibi_falls_by_its_slope_and_models_without_positions_are_refused() -> 
     lm = tiny("bloom")
     slope = float(lm.structure.blocks[0].attention.scores.alibi_slopes[1])
     assert scores_by_offset(unembed.circuits(lm), 0, 1, [0, 3]).tolist() == pytest.approx([0.0, -3 * slope])
-    with pytest.raises(Unsupported, match="no table of positions"):
+    with pytest.raises(Unsupported, match="no table of position embeddings"):
         position_scores(unembed.circuits(lm), 0, 0)
     smol = tiny("smollm3")  # its second layer has no positions
     with pytest.raises(Unsupported, match="do not depend on positions"):

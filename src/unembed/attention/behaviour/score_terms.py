@@ -134,7 +134,7 @@ def _read(lm: Decoder, layer: int, x: Tensor, positions: Tensor | None) -> dict[
     if site.positions_read:
         W_pos = lm.weights.W_pos
         if W_pos is None:
-            raise Unsupported(f"the scores of layer {layer} of {lm.name}", why="its table of positions was not found")
+            raise Unsupported(f"the scores of layer {layer} of {lm.name}", why="its position embeddings were not found")
         parts["position"] = W_pos[: x.shape[0]].double()
     elif positions is not None:
         parts = {"content": (x - positions).double(), "position": positions.double()}

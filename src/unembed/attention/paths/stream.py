@@ -116,8 +116,8 @@ def stream_answer(
     verify: Annotated[
         bool,
         Option(
-            "Also measure on text whether memories (FFN neurons) and heads that erase by their weights shrink "
-            "the component of the stream that they read."
+            "Also measure on text whether memories (FFN neurons) and heads that erase by their weights make the "
+            "stream smaller along the direction that they write."
         ),
     ] = False,
     corpus: Corpus = None,

@@ -431,7 +431,7 @@ def skip_trigrams_answer(
     circuits: HeadMatrices,
     head: Head,
     *,
-    source: Annotated[str | None, Option("List only triples with this source token.")] = None,
+    source: Annotated[str | None, Option("List only skip-trigrams with this source token.")] = None,
     check: Annotated[bool, Option("Count how often each listed skip-trigram occurs in the corpus.")] = False,
     min_count: Annotated[
         int, Option("Use only tokens that occur at least this often in the corpus; 0 uses all.", low=0)

@@ -55,7 +55,7 @@ def position_scores(
         by_offset = site.scores.understood and (site.scores.rotary is not None or site.scores.alibi_slopes is not None)
         raise Unsupported(
             f"scores of positions of layer {layer} of {lm.name}",
-            why="it has no table of positions",
+            why="the model has no table of position embeddings",
             instead="Use scores_by_offset" if by_offset else "Use captured patterns",
         )
     n = table.shape[0] if lm.n_ctx is None else min(table.shape[0], lm.n_ctx)
@@ -121,7 +121,7 @@ def scores_by_offset(
         added = lm.structure.positions == "added"
         raise Unsupported(
             f"scores by offset of layer {layer} of {lm.name}",
-            why="positions are added to its embedding outside any module"
+            why="positions are added to the embedding outside any module"
             if added
             else "its scores do not depend on positions",
             instead="Use captured patterns" if added else "Use qk, which is the same at every offset",

@@ -51,7 +51,7 @@ def check_part(site: AttentionSite, part: str | None) -> None:
     if part not in PARTS:
         raise InvalidInput(f"part {part!r:.60}", why=f"a key of latent attention has the parts {' and '.join(PARTS)}")
     if site.readings is None or len(site.readings.parts.get("k", ())) < len(PARTS):
-        raise InvalidInput(f"part {part!r}", why="the keys of this layer have no parts", instead="Leave it out")
+        raise InvalidInput(f"part {part!r}", why="the keys of this layer have no parts", instead="Leave out `part`")
 
 
 def composed_weights(

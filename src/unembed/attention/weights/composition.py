@@ -363,7 +363,7 @@ def composition_answer(
     *,
     kind: Annotated[
         Literal["q", "k", "v", "all"],
-        Option("Input of the later head that reads the earlier head: queries, keys, values, or all."),
+        Option("Input of the later head that reads the earlier head's output: queries, keys, values, or all three."),
     ] = "all",
     basis: CircuitBasis = None,
     top: Top = 20,
