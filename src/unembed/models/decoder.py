@@ -136,7 +136,7 @@ class Decoder:
         )
 
     def experts_of(self, layer: int) -> tuple[int, int] | None:
-        """Return a layer's number of routed experts and the memories of each; None for a layer without experts."""
+        """Return a layer's number of routed experts, and of memories in each; None for a layer without experts."""
         site = self.structure.blocks[layer].feed_forward
         return None if site is None or site.experts is None else (site.experts.n_experts, site.experts.width)
 

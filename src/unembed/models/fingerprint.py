@@ -66,7 +66,7 @@ def converted_fingerprints(lm: Decoder) -> dict[str, str]:
 
 
 def _sampled(lm: Decoder, dtypes: Sequence[torch.dtype | None]) -> list[str]:
-    """Return the fingerprint with all parameters converted to each dtype; None converts nothing."""
+    """Return one fingerprint for each dtype, to which all parameters are converted; None: no conversion."""
     digests = [hashlib.sha256() for _ in dtypes]
     for name in parameter_names(lm.hf):
         parameter = parameter_at(lm.hf, name)

@@ -20,7 +20,7 @@ class UnopenedModel(Protocol):
 
     @property
     def known(self) -> KnownWeights | None:
-        """The fingerprints of its weights.
+        """The fingerprints of the model's weights.
 
         None if they are not known before the model is opened, or if it is opened in another dtype or otherwise changed.
         """

@@ -35,7 +35,7 @@ def parameter(module: nn.Module, name: str = "weight") -> Tensor | None:
 
 
 def own(module: nn.Module, name: str = "weight") -> Tensor:
-    """Return a module's own tensor of this name, which must exist, detached, and loaded if it is offloaded."""
+    """Return a module's own tensor of this name, detached, and loaded if it is offloaded. The tensor must exist."""
     found = parameter(module, name)
     assert found is not None
     return found.detach()

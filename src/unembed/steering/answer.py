@@ -131,7 +131,7 @@ def steer_answer(
 
 
 def _in_usual(lm: Decoder, chosen: list[Edit]) -> list[Edit]:
-    """Multiply the coefficients that edits set by each memory's typical size on text; other edits are unchanged."""
+    """Multiply each coefficient that an edit sets by the memory's typical coefficient; keep other edits unchanged."""
     index = cached_index(lm)
     return [
         replace(one, value=one.value * usual_size(lm, one.layer, one.index, index)[0]) if one.action == "set" else one

@@ -45,10 +45,10 @@ def rules_of(config: GenerationConfig | None) -> dict[str, Any]:
 
 
 def warn_of_rules(lm: Decoder, settings: Mapping[str, Any]) -> None:
-    """Warn in one line of the rules in the model's own configuration that a generation ignores.
+    """Warn in one line of the settings in the model's own configuration that a generation ignores.
 
     Args:
-        settings: the caller's arguments for `generate`; a rule that they set is not ignored.
+        settings: the caller's arguments for `generate`; a setting that they contain is not ignored.
     """
     left = {name: value for name, value in rules_of(lm.hf.generation_config).items() if name not in settings}
     if left:
@@ -63,7 +63,7 @@ def warn_of_rules(lm: Decoder, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def without_rules(lm: Decoder, *, is_sampled: bool) -> Iterator[None]:
-    """A context in which the model's own generation configuration has no rules.
+    """A context in which the model's own generation configuration has no rules (settings that change greedy text).
 
     `generate` takes settings that the caller does not give from that configuration, so the rules must be removed there.
 
@@ -83,7 +83,7 @@ def without_rules(lm: Decoder, *, is_sampled: bool) -> Iterator[None]:
 
 
 def merged(config: GenerationConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments for `generate`: a copy of a configuration with settings put into it, and all other settings.
+    """Return the arguments for `generate`: a copy of `config` with those `settings` that belong in it, and the others.
 
     transformers would do the same, but warns if both are given.
     """

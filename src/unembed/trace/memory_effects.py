@@ -154,7 +154,7 @@ class ScoredMemories:
         )
 
     def largest(self, top: int, order: MemoryOrder = "effect") -> MemoryEffects:
-        """Return the `top` memories of all layers that come first in the order, and every memory that is always on."""
+        """Return the first `top` memories of all layers in the given order, and every memory that is always on."""
         scored = list(self._layers.values())
         listed = _largest(scored, order, False, positive_int("top", top))
         always_on = _largest(scored, order, True, None)
@@ -172,7 +172,7 @@ class ScoredMemories:
         )
 
     def largest_by_layer(self, top: int, order: MemoryOrder = "effect") -> list[list[SubUpdate]]:
-        """Return, for each layer, its `top` first memories in the order, then up to `top` that are always on."""
+        """Return, for each layer, its first `top` memories in the given order, then up to `top` that are always on."""
         top = positive_int("top", top)
         chosen = [
             [key for always_on in (False, True) for key in _largest([one], order, always_on, top)]
@@ -215,7 +215,7 @@ class ScoredMemories:
 
 
 def _largest(scored: Sequence[_Scored], order: MemoryOrder, always_on: bool, top: int | None) -> list[tuple[int, int]]:
-    """Return (layer, index) of the `top` memories that come first in the order, or of all when `top` is None.
+    """Return (layer, index) of the first `top` memories in the given order, or of all when `top` is None.
 
     With `always_on`, these are chosen among the memories that are always on, otherwise among the others.
     """

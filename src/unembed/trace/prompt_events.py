@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def prompt_events(readings: PromptReadings, column: int | None = None) -> list[Event]:
-    """Return saturation and elimination events at every position; with `column`, read and return only that one."""
+    """Return saturation and elimination events at every position; with `column`, only those at that position."""
     points: tuple[StreamPoint, ...] = ("resid_pre", readings.before_ffn, "resid_post")
     read_at = {point: readings.read(point, position=column) for point in points}
     ranks = {point: reading.tracked_ranks[..., 0].cpu() for point, reading in read_at.items()}

@@ -213,7 +213,8 @@ class PromptMemories(PromptReadings):
         """Return the memories (FFN neurons) with a description that promote a token most, largest effect first.
 
         The effect is the memory's contribution to the token's logit minus that to the average token's. Descriptions are
-        those saved with `index` (see `Index.memories`), or those of an embedded model; without either, none is listed.
+        those saved with `index` (see `Index.memories`), or those that ship with the model; without either, no memory is
+        listed.
 
         Args:
             token: the promoted token; the predicted token when None.

@@ -69,7 +69,7 @@ class Removal:
 
 
 def affordable(parts: Sequence[Part], n_layers: int, n_tokens: int) -> list[Part]:
-    """Return the first components whose removal is cheap compared with a forward pass of the prompt.
+    """Return the first components: as many as can be removed cheaply, compared with a forward pass of the prompt.
 
     A rerun starts at the component's layer, so components of late layers are cheaper.
     """

@@ -106,7 +106,7 @@ def compared_tokens(
 
 
 def alignment_of(clean: Trace, corrupted: Trace) -> Literal["auto"] | None:
-    """Return how tokens are aligned: None, one by one, for prompts of equal length; else "auto"."""
+    """Return how tokens are aligned: None (one by one) for prompts of equal length, "auto" for others."""
     return None if len(clean) == len(corrupted) else "auto"
 
 

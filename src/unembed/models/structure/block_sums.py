@@ -114,7 +114,7 @@ def _error(numbers: Sequence[float], rows: Tensor, goal: Tensor) -> float:
 
 
 def _scalars(probe: Probe, path: str) -> list[float]:
-    """Return the weights with one element of the block that contains `path` (such as Gemma 4's layer scalar)."""
+    """Return the single-element weights of the block that contains `path` (such as Gemma 4's layer scalar)."""
     parts = path.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     block = probe.hf.get_submodule(".".join(parts[: at + 1]))
@@ -127,7 +127,8 @@ def _snapped(
 ) -> list[float]:
     """Replace fitted factors by nearby exact ones: 1, a multiplier in the config, or a scalar weight of the block.
 
-    A factor is replaced only if the sum fits as well with the exact one, because half precision makes many values near.
+    A factor is replaced only if the sum fits as well with the exact one. In half precision, a fitted factor can be near
+    an exact one by chance.
     """
     names = ("residual_multiplier", "attention_out_multiplier", "ssm_out_multiplier")
     configured = [getattr(probe.config, name, None) for name in names]

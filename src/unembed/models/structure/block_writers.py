@@ -15,7 +15,7 @@ from unembed.models.structure.structure import Writer
 
 @dataclass(frozen=True, eq=False)
 class BlockWriter:
-    """A vector that a block added to the stream in the recorded pass: the module that returned it, and its source."""
+    """A vector that a block adds to the stream: the module that returns it, and the module that computes it."""
 
     probe: Probe
     output: str
@@ -91,7 +91,7 @@ def _computing(probe: Probe, norm: str, given: Tensor | None) -> str:
 
 
 def _norm_at_its_end(probe: Probe, output: str) -> str | None:
-    """Return the path of the norm inside a module that computes the module's output (AXK1); None if there is none."""
+    """Return the path of the norm whose output is the output of the module around it (AXK1); None if there is none."""
     returned = probe.recording.returned(output)
     inside = (p for p, m in probe.norms.items() if p.startswith(f"{output}.") and not is_linear(m))
     return next((p for p in inside if _same_numbers(probe.recording.returned(p), returned)), None)

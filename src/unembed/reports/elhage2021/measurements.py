@@ -310,7 +310,7 @@ class ByLens(Measurements):
 
 
 def by_lens(m: Measurements, _: Work) -> Measurements | None:
-    """Return the measurements with the lens set on the model; None without one or if `token_reading` is None."""
+    """Return the measurements with the lens set on the model; None if it has no lens or `token_reading` is None."""
     lens = lens_of(m.lm)
     if lens is None or m.token_reading is None:
         return None

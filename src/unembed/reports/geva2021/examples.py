@@ -181,7 +181,7 @@ class Examples(Reducer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Map each layer's residual, update and output to the end of the model by the fitted lens.
 
-        The residual of a parallel block is a stream after the block that lacks the update, so it is mapped as one.
+        In a parallel block the residual is the block's output without the update, so it is mapped like the output.
         """
         lm, lens = self._lm, fitted_lens(self._lm)
         blocks = lm.structure.blocks

@@ -45,9 +45,9 @@ def changes(
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, "key trigger kind"]:
-    """Return the relative change (m' - m) / m of each key's coefficient if a trigger loses a token, or NaN.
+    """Return the relative change (m' - m) / m of each key's coefficient m if a trigger loses a token.
 
-    The last axis is the kind of token that is removed, in the order of `KINDS`.
+    The last axis is the kind of token that is removed, in the order of `KINDS`. Changes that are not measured are NaN.
 
     Args:
         keys: layer and key number of each sampled key.

@@ -154,7 +154,7 @@ class KeyTriggers:
         return index, "negative" if self.sign[self.row(layer, key)] < 0 else "positive"
 
     def key(self, layer: int, index: int, pole: Pole = "positive") -> int:
-        """Return the key number, in its layer, of a memory with this sign of the coefficient; ignored if ungated."""
+        """Return the key number, in its layer, of a memory with this sign; the sign is ignored in ungated layers."""
         if not self.signed[layer]:
             return index
         first = self.memory(layer, index)[1] == pole
@@ -164,7 +164,7 @@ class KeyTriggers:
         """Draw `per_layer` random keys of every layer (or all, if there are fewer) among those with `least` triggers.
 
         Args:
-            name: what the keys are for; other names draw other keys.
+            name: a name for the purpose of the sample; samples with different names have different keys.
 
         Returns:
             Layer and key number of each.

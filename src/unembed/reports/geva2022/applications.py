@@ -157,7 +157,7 @@ def arms_of(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> list[A
 
 
 def by_top_tokens(lm: Decoder, work: Work, options: Options, scorer: Scorer) -> Arm:
-    """Return the arm that turns on value vectors whose top tokens score low.
+    """Return the arm (row of Table 5) that turns on value vectors whose top tokens have low toxicity scores.
 
     The model's fitted lens gives the top tokens if the model has one.
     """

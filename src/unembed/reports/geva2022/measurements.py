@@ -351,12 +351,12 @@ def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None, signs:
 
 
 def default_clusters(n_values: int) -> int:
-    """Return the default number of clusters: the paper's, or for fewer than `FEWEST_VALUES` values a tenth of them."""
+    """Return the paper's number of clusters; for fewer than `FEWEST_VALUES` value vectors, a tenth of their number."""
     return PAPER_CLUSTERS if n_values >= FEWEST_VALUES else max(1, n_values // 10)
 
 
 def _clusters(lm: Decoder, work: Work, n_clusters: int | None, signs: Signs) -> ValueClusters:
-    """Cluster all value vectors, and store the tree; see `Options.clusters` for the number of clusters."""
+    """Cluster all value vectors, and store the tree of the clustering; see `Options.clusters` for `n_clusters`."""
     n_clusters = default_clusters(lm.n_memories) if n_clusters is None else n_clusters
 
     def compute() -> Arrays:

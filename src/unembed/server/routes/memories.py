@@ -61,7 +61,7 @@ def get_search(
     density_below: Annotated[float | None, Query(ge=0, le=1)] = None,
     labelled: bool | None = None,
 ) -> Search:
-    """Search memories by descriptions, by words that they promote or suppress, by texts, or by label; one page."""
+    """One page of the memories that a search finds, by description, promoted or suppressed words, texts or label."""
     filters = Filters(layer, why, density_above, density_below, labelled)
     return search(state.lm, state.index, q, top, offset, filters, state.descriptions)
 

@@ -97,7 +97,10 @@ async def stream_trace(state: r.State, query: r.TraceRequest, client: r.Client =
 
 @routes.answer("GET /traces/{trace_id}/spread", "measuring entropies")
 def get_spread(state: r.State, trace_id: r.TraceId) -> dict[str, Any]:
-    """The entropy of the prediction at every layer and position, and its KL divergence to the last layer's, in nats."""
+    """The entropy of what the lens reads at every layer and position, and its KL divergence from the final prediction.
+
+    Both are in nats.
+    """
     return spread(state.registered_trace(trace_id))
 
 

@@ -273,7 +273,7 @@ def _reads(call: _Call, x: Tensor) -> bool:
 
 
 def _captured(reading: Reading, outputs: Mapping[nn.Module, Tensor], n_heads: int) -> Float[Tensor, "pos head width"]:
-    """Return a reading's channels of each head in the recorded forward pass."""
+    """Return the channels of a `Reading`, for each head, in the recorded forward pass."""
     if reading.module is not None:
         heads = reading.split(outputs[reading.module])
     else:

@@ -91,7 +91,7 @@ def _called(module: nn.Module, *args: Tensor) -> Any:
 
 
 class HyperConnections(Streams):
-    """Streams mixed by one module for each branch (DeepSeek-V4, HY-V4, Qwen 4): post_k out + sum_j comb_jk x_j."""
+    """Streams mixed by one module per branch (DeepSeek-V4, HY-V4, Qwen 4): x_k' = post_k out + sum_j comb_jk x_j."""
 
     def __init__(self, count: int, mixers: list[tuple[nn.Module, nn.Module]], head: Any, flat: bool) -> None:
         """Store the modules.

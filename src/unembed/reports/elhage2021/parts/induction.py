@@ -179,9 +179,9 @@ def judge_in_context(n: Numbers) -> Judgement:
 
 
 def judge_ablation(n: Numbers) -> Judgement | None:
-    """Judge whether late tokens lose more of their lead over early ones without induction heads than without others.
+    """Judge whether removing induction heads shrinks the lead of late tokens more than removing control heads.
 
-    The lead is the difference of the losses. The other heads are control heads of the same layers.
+    The lead is how much lower the loss of late tokens is than that of early tokens.
     """
     if n.without is None:
         return None

@@ -107,7 +107,7 @@ def predictive(m: Measurements) -> Numbers:
 
 
 def explain_agreement(m: Measurements) -> str | None:
-    """State the agreement by chance in the lower layers; None if it is less than a third of the rate."""
+    """State the agreement by chance in the lower layers; None if it is less than a third of the measured agreement."""
     chance = float(np.nanmean([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
     rate = agreement(m).low.value
     if not chance >= rate / 3:
@@ -356,7 +356,7 @@ def _of_both_signs(m: Measurements) -> tuple[str, ...]:
 def predictive_exhibit(
     name: str, what: str, m: Measurements, a: Agreement, triggers: KeyTriggers, note: str
 ) -> Exhibit:
-    """Show the value vectors with the largest top probability, and how often it follows their triggers (Table 2)."""
+    """Show the value vectors with the largest top probability, and how often that token follows a trigger (Table 2)."""
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     layers = np.searchsorted(a.bounds, order, side="right") - 1
     followed = a.followed[order].tolist()

@@ -214,7 +214,7 @@ def early_exit_section(m: Measurements) -> Section | None:
 
 
 def _own(table: Table) -> Table:
-    """Return the table of the rules without the published columns, which are of the paper's reading."""
+    """Return the table of the rules without the published columns, because the paper did not use a fitted lens."""
     columns = {name: table.columns[name] for name in table.column_names if not name.startswith("published_")}
     return Table(f"{table.title}, predictions read by the fitted lens", columns, table.provenance)
 

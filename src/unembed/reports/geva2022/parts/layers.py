@@ -300,7 +300,7 @@ def cases_of(m: Measurements) -> dict[str, np.ndarray]:
 
 
 def judge_inputs(n: Numbers) -> Judgement:
-    """Judge whether extreme sub-updates occur mostly in easy cases, and in each kind more often than other examples."""
+    """Judge whether extreme sub-updates occur mostly in easy cases, and each kind of case is more common among them."""
     names = {
         "short_prefix": f"a prefix of at most {SHORT} tokens",
         "easy_target": f"a prediction of probability {EASY} or more",
@@ -403,7 +403,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 
 def section(m: Measurements) -> Section:
-    """Show Fig. 3, the clusters of extreme sub-updates, and those that promote rare or common tokens."""
+    """Show Fig. 3, the clusters of extreme sub-updates, and which of these promote rare or common tokens."""
     extreme, no_figure = m.extreme, published.NOT_IN_PAPER
     scores, title = "Scores of the top candidate by the dominant sub-updates", "Extreme sub-updates by layer"
     return Section(
