@@ -2,6 +2,7 @@
 
     python benchmarks/readings.py           # smollm2 (`unembed models get smollm2`), read by its fitted lens
     python benchmarks/readings.py --tables  # also both tables of docs/explanation.md, of smollm2 and wren
+    python benchmarks/readings.py --shared  # only docs/decisions/0008: lists without what all values share
 
 A claim is the number asked for, divided by the measured one; the control is divided by its bound.
 """
@@ -10,18 +11,27 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 import unembed
+from unembed.corpus import open_corpus
 from unembed.jacobian import reading_by
+from unembed.jacobian.basis import in_basis
+from unembed.lens import logits_of, top_k
 from unembed.memories import ReadingTruth, reading_truth
+from unembed.memories.truth_of_values import LISTED, unread_windows, value_effects
+from unembed.names import Basis
+from unembed.results import Table
 
 try:
-    from benchmarks.measure import Claim, record
+    from benchmarks.measure import Claim, into_results, record
 except ImportError:  # run as a script
-    from measure import Claim, record
+    from measure import Claim, into_results, record
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation.md"
 PER_LAYER, PLACES = 24, 24
@@ -97,13 +107,111 @@ def write_table(name: str, text: str) -> None:
     PAGE.write_text(marked.sub(lambda found: f"{found[1]}{text}\n", page), encoding="utf-8")
 
 
+Scores = Float[Tensor, "memory d_vocab"]
+LIST, COMMON, GLUE = 30, 200, 5
+"""A list of 30 tokens is glue if five of them are among the 200 tokens that stand in most lists."""
+IN_LISTS = 40
+"""Random memories of each layer whose lists are compared."""
+
+
+def shared(lm: unembed.LanguageModel) -> Table:
+    """How many lists are glue, and how true readings are, with and without what the values of a layer share."""
+    frequency = log_frequency(lm)
+    windows = unread_windows(lm, None, PLACES)
+    lists: dict[str, list[Tensor]] = {}
+    agreement: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    measured_lists: list[Tensor] = []
+    for layer in lm.memory_layers:
+        values = lm.weights.W_out[layer].float()
+        drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(layer))[:IN_LISTS]
+        effects = None
+        if layer in SHOWN["smollm2"]:
+            effects = value_effects(lm, values[drawn[:PER_LAYER]], layer, windows)
+            measured_lists.append(listed(lm, effects))
+        for name, scores in readings(lm, values, drawn, layer, frequency):
+            lists.setdefault(name, []).append(listed(lm, scores))
+            if effects is not None:
+                agreement.setdefault(name, []).append(agreements(scores[:PER_LAYER], effects))
+    columns: dict[str, list[object]] = {
+        "reading": [*lists, "(what adding the value raises)"],
+        "glue": [*(glue(torch.cat(one)) for one in lists.values()), glue(torch.cat(measured_lists))],
+    }
+    for at, layer in enumerate(SHOWN["smollm2"]):
+        columns[f"r, layer {layer}"] = [*(float(one[at][0].median()) for one in agreement.values()), None]
+        columns[f"overlap, layer {layer}"] = [*(float(one[at][1].mean()) for one in agreement.values()), None]
+    return Table("Lists without what all values share", columns, lm.provenance(seed=0))
+
+
+def log_frequency(lm: unembed.LanguageModel) -> Float[Tensor, " d_vocab"]:
+    """The log of how often each token occurs in the shipped text, and once more; minus its mean, of length 1."""
+    counts = torch.ones(lm.d_vocab)
+    for document in open_corpus(None).documents():
+        counts += torch.bincount(lm.encode(document.text)[0], minlength=lm.d_vocab)
+    log = counts.log()
+    return torch.nn.functional.normalize(log - log.mean(), dim=0)
+
+
+@torch.no_grad()
+def readings(
+    lm: unembed.LanguageModel,
+    values: Float[Tensor, "d_mlp d_model"],
+    drawn: Int[Tensor, " memory"],
+    layer: int,
+    frequency: Float[Tensor, " d_vocab"],
+) -> Iterator[tuple[str, Scores]]:
+    """The scores of some values of a layer in every reading that is compared."""
+    yield "logit lens", scored(lm, values[drawn], layer, "raw")
+    every = scored(lm, values, layer, "jacobian")
+    fitted = every[drawn]
+    yield "fitted lens", fitted
+    mean = torch.nn.functional.normalize(values.mean(dim=0), dim=0)
+    without = scored(lm, without_direction(values[drawn], mean), layer, "jacobian")
+    yield "fitted lens, without the mean value", without
+    yield "fitted lens, without the log-frequency", without_direction(fitted, frequency)
+    yield "fitted lens, without both", without_direction(without, frequency)
+    yield "fitted lens, in standard deviations", (fitted - every.mean(dim=0)) / every.std(dim=0).clamp_min(1e-12)
+
+
+def scored(lm: unembed.LanguageModel, vectors: Float[Tensor, "row d_model"], layer: int, basis: Basis) -> Scores:
+    """The scores of vectors, minus their mean over the vocabulary."""
+    scores = logits_of(lm, *in_basis(lm, vectors, layer, basis)).float()
+    return scores - scores.mean(dim=1, keepdim=True)
+
+
+def without_direction(rows: Float[Tensor, "row n"], direction: Float[Tensor, " n"]) -> Float[Tensor, "row n"]:
+    """The rows without their components along a direction of length 1."""
+    return rows - (rows @ direction)[:, None] * direction
+
+
+def listed(lm: unembed.LanguageModel, scores: Scores) -> Int[Tensor, "memory list"]:
+    """The tokens that lists show."""
+    return top_k(scores.masked_fill(lm.unlisted, -torch.inf), LIST)[1]
+
+
+def glue(lists: Int[Tensor, "memory list"]) -> float:
+    """The share of lists that are glue."""
+    common = lists.flatten().bincount().topk(COMMON).indices
+    return float((torch.isin(lists, common).sum(dim=1) >= GLUE).float().mean())
+
+
+def agreements(scores: Scores, effects: Scores) -> tuple[Float[Tensor, " memory"], Float[Tensor, " memory"]]:
+    """By memory, r over the vocabulary and the overlap of the first tokens, with what adding the value does."""
+    r = torch.cosine_similarity(scores - scores.mean(1, keepdim=True), effects - effects.mean(1, keepdim=True), dim=1)
+    first, risen = (part.topk(LISTED, dim=1).indices for part in (scores, effects))
+    return r, (first[:, :, None] == risen[:, None, :]).any(dim=2).float().mean(dim=1)
+
+
 def main() -> None:
     """Measure the claims, and write the tables where that is wanted."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tables", action="store_true")
+    options.add_argument("--shared", action="store_true")
     given = options.parse_args()
     torch.set_num_threads(1)
     lm = opened("smollm2")
+    if given.shared:
+        into_results("Lists without what all values share", [shared(lm)])
+        return
     how = f"SmolLM2-135M-Instruct; {PER_LAYER} random memories a layer, {PLACES} passages that the lens was not fitted on."
     record("Readings of a real model", [*of_values(lm), *of_streams(lm)], how=how)
     if given.tables:

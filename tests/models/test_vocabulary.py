@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -122,6 +124,23 @@ def word_level(words: dict[str, int], template: str | None = None, **special: st
         marks = [(mark, words[mark]) for mark in template.split() if mark != "$A"]
         made.post_processor = TemplateProcessing(single=template, special_tokens=marks)
     return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", **special)
+
+
+@pytest.mark.parametrize("cleans", [False, True])
+def test_the_text_of_each_token_is_what_the_tokenizer_decodes_it_to(cleans: bool) -> None:
+    words = word_level({"<unk>": 0, "a": 1, " .": 2})
+    words.clean_up_tokenization_spaces = cleans
+    assert Vocabulary(words, 3).strings([1, 2]) == ["a", "." if cleans else " ."]
+    assert Vocabulary(words, 3).strings([1, 2]) == [words.decode([i]) for i in (1, 2)]
+
+
+def test_a_tokenizer_with_its_own_way_to_decode_is_called_for_each_token() -> None:
+    class Shouting(PreTrainedTokenizerFast):
+        def _decode(self, *args: Any, **kwargs: Any) -> str:
+            return super()._decode(*args, **kwargs).upper()
+
+    words = Shouting(tokenizer_object=Tokenizer(WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>")), unk_token="<unk>")
+    assert Vocabulary(words, 2).strings([1]) == ["A"]
 
 
 def test_ids_behind_a_gap_keep_their_text_and_the_gap_has_none() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from unembed.errors import InvalidInput, NotOneToken, UnembedWarning
 from unembed.models.chat import Chat, Message, chat_of
@@ -24,6 +24,7 @@ RARE = 100
 _OUTLYING = 5.0
 
 
+@cache
 def _byte_alphabet() -> dict[str, int]:
     """Return the byte that each character represents in the vocabulary of byte-level BPE.
 
@@ -175,7 +176,17 @@ class Vocabulary:
     @cached_property
     def _strings(self) -> list[str]:
         special = set(self._tokenizer.all_special_tokens)
-        return [piece if piece in special else self._text(i, piece) for i, piece in enumerate(self._pieces)]
+        decoded = self._decoded_alone()
+        return [piece if piece in special else self._text(i, piece, decoded) for i, piece in enumerate(self._pieces)]
+
+    def _decoded_alone(self) -> list[str] | None:
+        """The text of every id, decoded alone in one call; None if the tokenizer can only decode them one by one."""
+        tokenizer = self._tokenizer
+        own = type(tokenizer)
+        is_plain = own.decode is PreTrainedTokenizerBase.decode and own._decode is PreTrainedTokenizerFast._decode  # pyright: ignore[reportPrivateUsage]
+        if not is_plain or not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.clean_up_tokenization_spaces:
+            return None
+        return tokenizer.backend_tokenizer.decode_batch([[i] for i in range(self._d_vocab)], skip_special_tokens=False)
 
     @cached_property
     def _pieces(self) -> list[str | None]:
@@ -191,7 +202,7 @@ class Vocabulary:
         """Mark the ids for which the tokenizer has a token."""
         return torch.tensor([piece is not None for piece in self._pieces])
 
-    def _text(self, i: int, piece: str | None) -> str:
+    def _text(self, i: int, piece: str | None, decoded: Sequence[str] | None) -> str:
         if piece is None:
             return f"<unused {i}>"
         if _BYTE_PIECE.fullmatch(piece):
@@ -199,7 +210,7 @@ class Vocabulary:
             return chr(byte) if byte < 0x80 else f"\\x{byte:02x}"
         if _WORD_MARK in piece:  # decode() of a single piece drops its leading space in some tokenizers
             return piece.replace(_WORD_MARK, " ")
-        text = str(self._tokenizer.decode([i]))
+        text = str(self._tokenizer.decode([i])) if decoded is None else decoded[i]
         if "\ufffd" not in text:
             return text
         alphabet = _byte_alphabet()
@@ -237,7 +248,7 @@ class Vocabulary:
             NotOneToken: the text is several tokens or none, or the vocabulary lacks it.
         """
         check_unicode(text, "{} is not one token", NotOneToken)
-        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        ids = self._checked(self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else [])
         found = self._only(text, ids)
         if found is None:
             raise self._not_one(text, ids)
@@ -249,12 +260,13 @@ class Vocabulary:
         if not readable:
             return [None] * len(texts)
         encoded = self._tokenizer(readable, add_special_tokens=False)["input_ids"]
+        self._checked([ids[0] for ids in encoded if len(ids) == 1])
         found = {text: self._only(text, ids) for text, ids in zip(readable, encoded, strict=True)}
         return [found.get(text) for text in texts]
 
     def _only(self, text: str, ids: Sequence[int]) -> int | None:
         """Return the id of the token with this text, or None; `ids` are those to which the tokenizer converts it."""
-        if len(ids) == 1 and self.strings(ids) == [text]:
+        if len(ids) == 1 and self._strings[ids[0]] == text:
             return ids[0]
         if text in self._by_string:
             return self._by_string[text]

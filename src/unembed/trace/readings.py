@@ -286,12 +286,13 @@ class PromptReadings:
         if self.before_ffn == "resid_mid":
             points.append("resid_mid")
         streams: dict[StreamPoint, Tensor] = {point: self.stream(point)[:, at] for point in points}
-        # A layer's input usually equals the previous layer's output bit for bit; then only the first input is read.
-        follows = basis == "final" and torch.equal(streams["resid_pre"][1:], streams["resid_post"][:-1])
-        if basis == "jacobian":
-            streams = {point: carried_streams(self.lm, x, point) for point, x in streams.items()}
+        # A layer's input usually equals the previous layer's output bit for bit; then only the first input is read. A
+        # fitted lens has the same map for both.
+        follows = torch.equal(streams["resid_pre"][1:], streams["resid_post"][:-1])
         if follows:
             streams["resid_pre"] = streams["resid_pre"][:1]
+        if basis == "jacobian":
+            streams = {point: carried_streams(self.lm, x, point) for point, x in streams.items()}
         whole = self._with_prediction(torch.cat(list(streams.values())), at)
         start = 0
         for point, x in streams.items():

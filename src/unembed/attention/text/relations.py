@@ -29,6 +29,7 @@ from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput, Unsupported
+from unembed.lens import top_k
 from unembed.models.decoder import Decoder
 from unembed.names import HeadAddress, HeadBasis
 from unembed.options import CircuitBasis, Option, Seed, Top
@@ -138,7 +139,7 @@ def relations_of_heads(
     lm, basis = circuits.lm, circuits.known_basis(basis)
     require_heads(lm, "relations")
     k, seed = positive_int("k", k), valid_seed(seed)
-    pairs = [token_pairs(lm, relation) for relation in wanted]
+    pairs = [_pairs(lm, relation) for relation in wanted]
     sources = sorted({source for one in pairs for source in one.sources})
     tops = _top_tokens(circuits, sources, k, basis, only)
     provenance = lm.provenance(basis=basis, seed=seed)
@@ -180,7 +181,7 @@ def _top_tokens(
             writes = through_unembedding(lm, torch.cat([ov.right for ov in some]), basis, centre=False)
             sides = zip(reads.split(heads[0].rank, dim=1), writes.split(heads[0].rank), strict=True)
             for head, (read, written) in zip(numbers[start:], sides, strict=False):
-                rows = [(part @ written).topk(min(k, lm.d_vocab)).indices.cpu() for part in read.split(_ROWS)]
+                rows = [top_k(part @ written, k)[1].cpu() for part in read.split(_ROWS)]
                 found[HeadAddress(layer, head)] = torch.cat(rows)
     if refused is not None and not found:
         raise refused
@@ -204,8 +205,11 @@ def _of_relation(
     mapped = torch.zeros(*shape, n, dtype=torch.bool)
     place = torch.searchsorted(torch.tensor(sources), torch.tensor(pairs.sources))
     known_targets = torch.tensor(sorted(frozenset().union(*pairs.targets)))
-    belongs = torch.tensor([[int(t) in targets for targets in pairs.targets] for t in known_targets]).float()
-    apart = torch.tensor([[a.isdisjoint(b) for b in pairs.targets] for a in pairs.targets])
+    of_pair = [(target, pair) for pair, targets in enumerate(pairs.targets) for target in targets]
+    targets, columns = torch.tensor(of_pair).T.contiguous()
+    belongs = torch.zeros(len(known_targets), n)
+    belongs[torch.searchsorted(known_targets, targets), columns] = 1.0
+    apart = belongs.T @ belongs == 0
     orders = torch.rand(SHUFFLES, n, generator=torch.Generator().manual_seed(seed)).argsort(dim=1)
     largest = torch.full((SHUFFLES,), -torch.inf, dtype=torch.float64)
     for head, top in tops.items():
@@ -300,9 +304,13 @@ def known_relations(lm: Decoder) -> list[Relation]:
     for name in shipped_relations():
         one = open_relation(name)
         with suppress(InvalidInput):
-            token_pairs(lm, one)
+            _pairs(lm, one)
             found.append(one)
     return found
+
+
+def _pairs(lm: Decoder, relation: Relation) -> TokenPairs:
+    return lm.once((__name__, "pairs", relation), lambda: token_pairs(lm, relation))
 
 
 def relations_answer(

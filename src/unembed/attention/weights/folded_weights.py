@@ -305,16 +305,23 @@ def through_unembedding(
     Memory: the result and one block of W_U.
     """
     matrix = at_least_float32(matrix)
-    if lm.dtype == matrix.dtype and basis == "raw" and ids is None:
+    if (
+        basis == "folded"
+    ):  # the few rows of the matrix are folded instead of the columns of W_U: the product is the same
+        if (norm := lm.structure.final_norm) is not None:
+            matrix = norm.frozen(matrix, torch.ones(1, device=matrix.device)).to(matrix.dtype)
+        if lm.structure.logit_scale != 1.0:
+            matrix = matrix * lm.structure.logit_scale
+    if lm.dtype == matrix.dtype and ids is None:
         found = matrix @ lm.weights.W_U
     else:
         blocks = vocabulary_blocks(lm) if ids is None else [ids]
-        found = torch.cat([matrix @ unembedding(lm, basis, block).to(matrix.dtype) for block in blocks], dim=1)
+        found = torch.cat([matrix @ unembedding(lm, "raw", block).to(matrix.dtype) for block in blocks], dim=1)
     if not centre or not ignores_logit_mean(lm):
         return found
     if ids is None:
         return found - found.mean(dim=1, keepdim=True)
-    return found - (matrix @ mean_unembedding(lm, basis).to(matrix.dtype))[:, None]
+    return found - (matrix @ mean_unembedding(lm, "raw").to(matrix.dtype))[:, None]
 
 
 def vocabulary_blocks(lm: Decoder) -> tuple[Int[Tensor, " token"], ...]:
