@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from unembed.results import Provenance
 
 DATA = Path(__file__).parents[1] / "docs/replication.json"
 PAGE = DATA.with_suffix(".md")
-_SHARED = ("claim", "source", "quantity", "published", "test")
-_OWN = ("here", "verdict", "control", "informative", "explanation")
+_SHARED = ("claim", "source", "quantity", "test")
+_OWN = ("published", "here", "verdict", "control", "informative", "explanation")
 ABSENT = "Not available"
 """How a measurement begins that the architecture or the installation refuses."""
 OUTCOMES = {
@@ -39,9 +39,16 @@ The findings of three papers, tested on other models by `unembed report`. Each f
 that was fixed beforehand, and for each model the measured number with its 95 % interval where it has one. The same test
 is made on the same architecture with random weights: what passes there too says nothing about training.
 
+Some findings are about models of one or two layers. For deeper models, questions in their place are listed apart, as
+extensions: no paper states them.
+
 | outcome | meaning |
 |---|---|
 """
+_EXTENDED = (
+    "The paper states these findings of models of one or two layers. Here each is put as a question to a deeper model, "
+    "with a test of its own."
+)
 _END = """
 This page is made by `python -m tools.replication page` from [replication.json](replication.json), which holds the
 findings of the reports; `python -m tools.replication add FOLDER` takes those of a finished report. Samples are stated
@@ -70,7 +77,7 @@ def added(stored: Mapping[str, Any], reports: Sequence[Report], sample: str = ""
         study["models"] = dict(sorted(study["models"].items(), key=lambda item: -item[1]["facts"].get("layers", 0)))
         study["claims"] = [row for row in known.values() if row["claim"] in current]
     ordered = {name: studies[name] for name in STUDIES if name in studies}
-    return {"schema": "unembed.replication/1", "studies": ordered}
+    return {"schema": "unembed.replication/2", "studies": ordered}
 
 
 def outcome(finding: Finding | None) -> str:
@@ -91,20 +98,43 @@ def page(stored: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def findings_of(study: Mapping[str, Any], model: str) -> dict[str, Finding]:
-    """Return a model's findings by claim."""
+def findings_of(study: Mapping[str, Any], model: str, *, extension: bool | None = None) -> dict[str, Finding]:
+    """Return a model's findings by claim.
+
+    Args:
+        extension: True for those that extend the paper's claims to deeper models, False for the published ones.
+    """
     own = study["models"][model]["findings"]
-    return {row["claim"]: Finding(**row, **own[row["claim"]]) for row in study["claims"] if row["claim"] in own}
+    found = {row["claim"]: Finding(**row, **own[row["claim"]]) for row in study["claims"] if row["claim"] in own}
+    return {claim: f for claim, f in found.items() if extension is None or f.extension is extension}
+
+
+def rows_of(study: Mapping[str, Any], *, extension: bool) -> list[dict[str, Any]]:
+    """Return the claims that some model's findings state as published, or as an extension."""
+    stated = {claim for model in study["models"] for claim in findings_of(study, model, extension=extension)}
+    return [row for row in study["claims"] if row["claim"] in stated]
 
 
 def _overview(studies: Mapping[str, Any]) -> str:
-    lines = [f"| paper | model | {' | '.join(OUTCOMES)} |", "|---|---|" + "---:|" * len(OUTCOMES)]
+    published, extended = (_counts(studies, extension=extension) for extension in (False, True))
+    lines = ["## Overview", "", *published, ""]
+    if extended:
+        lines += ["Extensions, which no paper states:", "", *extended, ""]
+    return "\n".join(lines)
+
+
+def _counts(studies: Mapping[str, Any], *, extension: bool) -> list[str]:
+    lines: list[str] = []
     for name, study in studies.items():
-        for model in study["models"]:
-            found = findings_of(study, model)
-            counts = Counter(outcome(found.get(row["claim"])) for row in study["claims"])
+        rows = rows_of(study, extension=extension)
+        for model in study["models"] if rows else ():
+            found = findings_of(study, model, extension=extension)
+            if extension and not found:
+                continue
+            counts = Counter(outcome(found.get(row["claim"])) for row in rows)
             lines.append(f"| {name} | {model} | {' | '.join(str(counts[kind]) for kind in OUTCOMES)} |")
-    return "\n".join(["## Overview", "", *lines, ""])
+    head = [f"| paper | model | {' | '.join(OUTCOMES)} |", "|---|---|" + "---:|" * len(OUTCOMES)]
+    return [*head, *lines] if lines else []
 
 
 def _study(study: Mapping[str, Any]) -> str:
@@ -112,19 +142,30 @@ def _study(study: Mapping[str, Any]) -> str:
     for model, made in study["models"].items():
         facts = ", ".join(f"{name} {format_number(value)}" for name, value in made["facts"].items() if value != "")
         lines.append(f"* **{model}**: {facts}. {Provenance.from_dict(made['provenance']).line()}.")
-    found = {model: findings_of(study, model) for model in study["models"]}
-    for number, row in enumerate(study["claims"], 1):
-        lines += ["", f"### {number}. {_text(row['claim'])}", "", *_stated(row), ""]
+    for number, row in enumerate(rows_of(study, extension=False), 1):
+        found = {model: findings_of(study, model, extension=False) for model in study["models"]}
+        lines += ["", f"### {number}. {_text(row['claim'])}", "", *_stated(row, found.values()), ""]
         lines += [line for model, own in found.items() for line in _outcome_of(model, own.get(row["claim"]))]
+    if extended := rows_of(study, extension=True):
+        lines += ["", "### Extensions to deeper models", "", _EXTENDED]
+    for number, row in enumerate(extended, 1):
+        found = {model: findings_of(study, model, extension=True) for model in study["models"]}
+        lines += ["", f"#### Extension {number}. {_text(row['claim'])}", "", *_stated(row, found.values()), ""]
+        lines += [
+            line
+            for model, own in found.items()
+            if row["claim"] in own
+            for line in _outcome_of(model, own[row["claim"]])
+        ]
     return "\n".join([*lines, ""])
 
 
-def _stated(row: Mapping[str, Any]) -> Iterator[str]:
+def _stated(row: Mapping[str, Any], found: Iterable[Mapping[str, Finding]]) -> Iterator[str]:
     """Yield what the paper states and how it is tested, a paragraph."""
     quantity = row["quantity"].rstrip(".")
-    published = (
-        "" if row["published"] in ("", "in words", row["claim"]) else f" Published: {row['published'].rstrip('.')}."
-    )
+    stated = next(own[row["claim"]] for own in found if row["claim"] in own)
+    unstated = stated.extension or stated.published in ("", "in words", row["claim"])
+    published = "" if unstated else f" Published: {stated.published.rstrip('.')}."
     yield _text(f"{row['source']}. Measured: {quantity}.{published} Test: {row['test']}")
 
 

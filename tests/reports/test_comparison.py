@@ -9,7 +9,7 @@ import pytest
 from tests.reports.sample import PROVENANCE
 from unembed.document.html import page
 from unembed.document.intervals import Measured
-from unembed.document.model import Finding, Report, Section, Verdict
+from unembed.document.model import EXTENSION, Finding, Report, Section, Verdict
 from unembed.errors import InvalidInput
 from unembed.reports.comparison import VERDICTS, claims, compared
 from unembed.reports.quantities import Row, comparison
@@ -50,3 +50,19 @@ def test_reports_of_different_studies_are_refused() -> None:
     for reports in ({"a": one}, {"a": one, "b": replace(one, name="geva2022")}):
         with pytest.raises(InvalidInput, match="at least two reports of one study"):
             compared(reports)
+
+
+def test_extensions_come_last_and_are_counted_apart() -> None:
+    """On the page of one model they have their own list; in a comparison they follow the published claims."""
+    (own,) = made("a", "differs", 0.9).findings
+    deep = replace(own, claim="deep", verdict="agrees", published=EXTENSION)
+    section = Section("Keys", findings=(deep, replace(own, claim="own")))
+    reports = {name: replace(made(name, "differs", 0.9), sections=(section,)) for name in "ab"}
+    both = compared(reports)
+    rows = list(both[VERDICTS].rows())
+    assert [row["claim_text"] for row in rows] == ["own", "deep"] and rows[1]["a"] == "agrees (extension)"
+    assert both.facts["a"].startswith("0 of 1 findings agree, 1 of 1 extensions")
+    alone = page(reports["a"])
+    summary, _, after = alone.partition("Extensions to models of this depth")
+    assert ">own<" in summary and ">deep<" not in summary and ">deep<" in after
+    assert EXTENSION not in alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.reports.sample import PROVENANCE
-from tools.replication import DATA, OUTCOMES, PAGE, added, findings_of, outcome, page
+from tools.replication import DATA, OUTCOMES, PAGE, added, findings_of, outcome, page, rows_of
 
 from tools import replication
 from unembed.document.files import write
-from unembed.document.model import Finding, Report, Section, Verdict
+from unembed.document.model import EXTENSION, Finding, Report, Section, Verdict
 
 STORED = json.loads(DATA.read_text(encoding="utf-8"))
 
@@ -35,10 +36,13 @@ def test_the_page_is_made_from_the_stored_findings() -> None:
 def test_the_overview_counts_the_findings_on_the_page(study: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
     of = STORED["studies"][study]
-    for model in of["models"]:
-        found = findings_of(of, model)
-        counts = Counter(outcome(found.get(row["claim"])) for row in of["claims"])
-        assert sum(counts.values()) == len(of["claims"])
+    for model, extension in itertools.product(of["models"], (False, True)):
+        found = findings_of(of, model, extension=extension)
+        if extension and not found:
+            continue
+        rows = rows_of(of, extension=extension)
+        counts = Counter(outcome(found.get(row["claim"])) for row in rows)
+        assert sum(counts.values()) == len(rows)
         assert f"| {study} | {model} | {' | '.join(str(counts[kind]) for kind in OUTCOMES)} |" in text
 
 
@@ -59,6 +63,29 @@ def test_a_model_is_replaced_and_claims_that_no_model_has_any_more_are_dropped()
     assert set(findings_of(study, "b")) == {"both"} and first["studies"]["geva2021"]["claims"][0]["claim"] == "old"
     text = page(again)
     assert "**b** cannot be tested" in text and "sample examples=60" in text
+
+
+def test_extensions_are_listed_and_counted_apart_from_published_findings() -> None:
+    """A claim that is published for one model and an extension for another stands in both lists, each with its own."""
+    deep = [
+        finding("own"),
+        replace(finding("both", "differs"), published=EXTENSION),
+        replace(finding("deep"), published=EXTENSION),
+    ]
+    stored = added({}, [report("a", *deep), report("b", finding("own"), finding("both"))])
+    study = stored["studies"]["geva2021"]
+    assert [row["claim"] for row in rows_of(study, extension=False)] == ["own", "both"]
+    assert [row["claim"] for row in rows_of(study, extension=True)] == ["both", "deep"]
+    published, _, extensions = page(stored).partition("### Extensions to deeper models")
+    assert "### 2. both" in published and "deep" not in published.partition("## source")[2]
+    assert "* **b**, holds" in published.partition("### 2. both")[2] and "**a** cannot be tested" in published
+    assert "#### Extension 1. both" in extensions and "* **a**, does not hold" in extensions
+    assert "**b**" not in extensions and EXTENSION not in page(stored)
+    tables = page(stored).partition("Extensions, which no paper states:")
+    assert "| geva2021 | a | 1 | 0 | 0 | 0 | 0 | 1 |" in tables[0] and "| geva2021 | b | 2 | 0" in tables[0]
+    assert (
+        "| geva2021 | a | 1 | 0 | 0 | 1 | 0 | 0 |" in tables[2] and "geva2021 | b" not in tables[2].partition("##")[0]
+    )
 
 
 def test_text_of_a_report_is_no_markup() -> None:

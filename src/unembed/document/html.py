@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from unembed.document.charts import draw
@@ -89,6 +90,11 @@ _VERDICTS = {
 _INTERVALS, _COLUMNS = 2, 8
 """A table with more than `_INTERVALS` columns with intervals, or more than `_COLUMNS` columns, is set narrower:
 intervals stand below their numbers."""
+EXTENSIONS = "Extensions to models of this depth"
+_EXTENDED = (
+    "The paper states these findings of models with fewer layers. Here each is put as a question to this model, with a "
+    "test of its own; they are not published findings."
+)
 _LONG = 18
 """A fact with more characters than this has its own line."""
 
@@ -147,32 +153,38 @@ def _tally(findings: list[Finding]) -> str:
     """Return the summary: findings by verdict, with a note at those that a model with random weights passes too."""
     if not findings:
         return ""
-    counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS}
+    published, extended = ([f for f in findings if f.extension is extension] for extension in (False, True))
+    counts = {verdict: sum(f.verdict == verdict for f in published) for verdict in _VERDICTS}
     bar = "".join(f'<i class="{_VERDICTS[v][0]}" style="flex:{n}"></i>' for v, n in counts.items() if n)
+    apart = f"<h2>{EXTENSIONS}</h2>{_paragraph(_EXTENDED, 'soft')}{_by_verdict(extended)}" if extended else ""
+    return (
+        f'<section class="summary"><h2>Summary</h2><div class="tally" aria-hidden="true">{bar}</div>'
+        f'<p class="soft">{html.escape(summary_line(findings))}</p>{_by_verdict(published)}{apart}</section>'
+    )
+
+
+def _by_verdict(findings: Sequence[Finding]) -> str:
     groups = []
     for verdict, (kind, label) in _VERDICTS.items():
         claims = [f for f in findings if f.verdict == verdict]
         items = "".join(
-            f"<li>{_words(f.claim)}{' <small>extension</small>' if f.extension else ''}"
-            f"{'' if f.informative else ' <small>random weights pass this too</small>'}</li>"
+            f"<li>{_words(f.claim)}{'' if f.informative else ' <small>random weights pass this too</small>'}</li>"
             for f in claims
         )
         if claims:
             groups.append(f'<div class="{kind}"><h3 class="verdict">{label} ({len(claims)})</h3><ul>{items}</ul></div>')
-    return (
-        f'<section class="summary"><h2>Summary</h2><div class="tally" aria-hidden="true">{bar}</div>'
-        f'<p class="soft">{html.escape(summary_line(findings))}</p>'
-        f'<div class="verdicts">{"".join(groups)}</div></section>'
-    )
+    return f'<div class="verdicts">{"".join(groups)}</div>'
 
 
 def _section(number: int, section: Section, report: Report) -> str:
     figures = "".join(_figure(figure, report) for figure in section.figures)
-    findings = "".join(_finding(finding) for finding in section.findings)
+    findings = "".join(_finding(finding) for finding in section.findings if not finding.extension)
+    extended = "".join(_finding(finding) for finding in section.findings if finding.extension)
     return (
         f'<section id="s{number}"><h2>{html.escape(section.title)}</h2>'
         + "".join(_paragraph(text) for text in section.text)
         + (f'<div class="findings">{findings}</div>' if findings else "")
+        + (f'<h3>{EXTENSIONS}</h3><div class="findings">{extended}</div>' if extended else "")
         + (f'<div class="figures">{figures}</div>' if figures else "")
         + "".join(_exhibit(exhibit) for exhibit in section.exhibits)
         + "</section>"
@@ -203,7 +215,7 @@ def _finding(finding: Finding) -> str:
     kind, words = _VERDICTS[finding.verdict]
     cells = [f"<div><small>Here</small>{_paragraph(finding.here)}</div>"]
     in_words = finding.published in ("", "in words", finding.claim)
-    if not in_words:
+    if not in_words and not finding.extension:
         cells.append(f"<div><small>Published</small>{_paragraph(finding.published)}</div>")
     if finding.control:
         cells.append(f"<div><small>Random weights</small>{_paragraph(finding.control)}</div>")

@@ -25,13 +25,14 @@ def summary(report: Report) -> Any:
         grid = RichTable.grid(padding=(0, 1))
         grid.add_column(width=1)
         grid.add_column(ratio=1)
-        for finding in section.findings:
+        for finding in sorted(section.findings, key=lambda finding: finding.extension):
             sign, style = _SIGNS[finding.verdict]
             lines: list[Any] = [visible_rich(as_written(finding.here), prose=True)]
-            lines.append((f"\nclaim: {finding.claim}" + (f" ({finding.source})" if finding.source else ""), "dim"))
+            kind = "extension" if finding.extension else "claim"
+            lines.append((f"\n{kind}: {finding.claim}" + (f" ({finding.source})" if finding.source else ""), "dim"))
             if finding.explanation:
                 lines.append((f"\nwhy: {as_written(finding.explanation)}", "dim"))
-            if finding.published not in ("", "in words", finding.claim):
+            if not finding.extension and finding.published not in ("", "in words", finding.claim):
                 lines.append((f"\npublished: {as_written(finding.published)}", "dim"))
             if finding.control:
                 lines.append((f"\nrandom weights: {as_written(finding.control)}", "dim"))

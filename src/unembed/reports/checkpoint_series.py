@@ -13,6 +13,7 @@ from unembed.reports.comparison import (
     PARTS,
     claims,
     counted,
+    is_extension,
     measured_tables,
     shared_provenance,
     studied,
@@ -103,7 +104,7 @@ def _dates(by_count: Mapping[int, Report], unit: str, provenance: Provenance) ->
         informative = all(finding.informative for finding in of_claim.values())
         onsets.append(onset({count: _holds(of_claim.get(count), informative) for count in by_count}))
     columns: dict[str, list[Any]] = {
-        "claim_text": list(found),
+        "claim_text": [f"{claim} (extension)" if is_extension(by) else claim for claim, by in found.items()],
         f"{unit}_after": [one.after if one.by is not None else None for one in onsets],
         f"{unit}_at_most": [one.by for one in onsets],
     }

@@ -65,19 +65,28 @@ def studied(reports: Mapping[str, Report]) -> Report:
 
 
 def claims(reports: Mapping[Key, Report]) -> dict[str, dict[Key, Finding]]:
-    """Return, for each claim, its finding in each of the reports; claims are in the order of the reports."""
+    """Return, for each claim, its finding in each of the reports; claims are in the order of the reports.
+
+    Claims that are extensions in every report come last.
+    """
     found: dict[str, dict[Key, Finding]] = {}
     for name, report in reports.items():
         for finding in report.findings:
             found.setdefault(finding.claim, {})[name] = finding
-    return found
+    return dict(sorted(found.items(), key=lambda item: is_extension(item[1])))
+
+
+def is_extension(by_report: Mapping[Key, Finding]) -> bool:
+    """Return whether a claim is an extension to deeper models in every report that has it."""
+    return all(finding.extension for finding in by_report.values())
 
 
 def verdict_in_words(finding: Finding | None) -> str:
-    """Return the verdict, with a note where a model with random weights passes too; "not available" for None."""
+    """Return the verdict, with notes on extensions and on what random weights pass too; "not available" for None."""
     if finding is None:
         return "not available"
-    return finding.verdict if finding.informative else f"{finding.verdict}, as do random weights"
+    verdict = f"{finding.verdict} (extension)" if finding.extension else finding.verdict
+    return verdict if finding.informative else f"{verdict}, as do random weights"
 
 
 def measured_tables(sections: Mapping[Key, Section | None]) -> dict[str, dict[Key, Exhibit]]:
@@ -105,9 +114,11 @@ def _verdicts(reports: Mapping[str, Report], provenance: Provenance) -> Section 
 
 
 def counted(findings: Sequence[Finding]) -> str:
-    """Return how many of the findings agree with the paper, in words."""
-    agree = sum(f.verdict == "agrees" for f in findings)
-    return f"{agree} of {len(findings)} findings agree"
+    """Return how many of the published findings, and how many of the extensions, agree, in words."""
+    published, extended = ([f for f in findings if f.extension is extension] for extension in (False, True))
+    agree, more = (sum(f.verdict == "agrees" for f in some) for some in (published, extended))
+    line = f"{agree} of {len(published)} findings agree"
+    return f"{line}, {more} of {len(extended)} extensions" if extended else line
 
 
 def shared_provenance(reports: Mapping[str, Report]) -> Provenance:
@@ -137,6 +148,7 @@ def _findings(own: Mapping[str, Section | None], name: str, provenance: Provenan
             by_claim.setdefault(finding.claim, {})[model] = finding
     if not by_claim:
         return []
+    by_claim = dict(sorted(by_claim.items(), key=lambda item: is_extension(item[1])))
     columns: dict[str, list[Any]] = {
         "claim_text": list(by_claim),
         "published_text": [next(iter(found.values())).published for found in by_claim.values()],

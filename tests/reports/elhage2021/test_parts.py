@@ -13,6 +13,7 @@ from unembed.attention.paths.erasure import ErasingHead, ErasingMemory, ErasureO
 from unembed.document.intervals import Measured
 from unembed.reports.elhage2021 import QUANTITIES
 from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.elhage2021.parts.heads import LayerOfHeads
 from unembed.reports.quantities import Numbers, Quantity
 from unembed.results import Provenance
 
@@ -66,6 +67,12 @@ COPIES: dict[str, Any] = {"heads": 40, "best": (1, 2, 3.5), "most": 0.3, "layers
 WITHOUT: dict[str, Any] = {
     "heads": ((1, 2),), "others": ((1, 3),), "repeated": around(0.8, 0.1), "new": around(0.3, 0.1),
 }  # fmt: skip
+LAYERS: dict[str, Any] = {"limit": 1e-4, "n_tokens": 47}
+PAIRS: dict[str, Any] = {"pairs": [None] * 10, "n_pairs": 64, "limit": 1e-4, "most": 1.0, "norms": True}
+NATURAL: dict[str, Any] = {
+    "token": " month", "head": "L1H3", "induction": 0.9, "n_windows": 4, "attention": around(0.6, 0.1),
+    "others": around(0.1, 0.05), "effect": around(1, 0.1),
+}  # fmt: skip
 READ: dict[str, Any] = {"n_previous": 2, "n_induction": 5, "first": 4, "pairs": 9}
 CASES: dict[str, tuple[dict[str, Any], ...]] = {
     # Bigrams no better than token frequencies leave nothing to reach.
@@ -113,6 +120,20 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         {"whole": losses(4.0, 4.1, 3.9), "without": losses(4.9, 5.0, 4.8), "others": losses(4.1, 4.1, 4.0)},
         {"whole": losses(4.0, 4.1, 3.9), "without": losses(4.1, 4.2, 4.0), "others": losses(4.1, 4.1, 4.0)},
         {"whole": losses(5.0, 5.1, 4.9), "without": losses(5.0, 5.1, 4.9), "others": None},
+    ),
+    "independence of heads": tuple(
+        {**LAYERS, "layers": [LayerOfHeads(0, 4, total, 1, removal, 1e-7, 0.0, "", False)]}
+        for total, removal in ((1e-7, 1e-6), (1e-7, 0.3))
+    ),
+    "same effect at all destinations": tuple(
+        {**LAYERS, "layers": [LayerOfHeads(0, 4, 1e-7, 1, 1e-6, 1e-7, error, "", False)]} for error in (1e-7, 0.2)
+    ),
+    "products of heads": tuple(
+        {**PAIRS, "error": error, "future": future} for error, future in ((1e-7, 0.0), (0.1, 0.0))
+    ),
+    "natural text": tuple(
+        {**NATURAL, "lead": around(*lead), "found": [None] * count}
+        for lead, count in (((0.5, 0.1), 9), ((-0.1, 0.05), 9), ((0.5, 0.1), 2))
     ),
     "memory management": (stream(ERASES, None), stream(ADDS, ADDS), stream(None, COIN)),
     "copying in deeper models": tuple(
@@ -173,7 +194,7 @@ def test_every_claim_of_one_or_two_layers_has_a_question_for_deeper_models(depth
     m = part_of(Measurements, lm=SimpleNamespace(n_layers=depth))
     extensions = {q.name.removesuffix(DEEPER) for q in QUANTITIES if q.name.endswith(DEEPER)}
     own = {q.name for q in QUANTITIES if q.extends(m)}
-    assert own == ({"induction heads", "induction by weights", "one position"} if depth == 3 else set())
+    assert own == ({"induction heads", "induction by weights", "one position", "natural text"} if depth == 3 else set())
     of_two = {"virtual heads", "second layer", "K-composition", "Q-composition", "V-composition"}
     of_one = {"copying", "skip-trigrams", "bugs", "primitive in-context learning"}
     assert extensions == {*of_one, *of_two, "path expansion"}

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.analyses import Cost
-from unembed.attention.paths.linearized import frozen_run
+from unembed.attention.paths.linearized import FrozenRun, frozen_run
 from unembed.attention.weights.copying import Carried
 from unembed.attention.weights.paper import NO_NUMBERS, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
@@ -80,8 +80,21 @@ def source_effects(
     (layer, head), target = lm.layer_and_head(layer, head), lm.single_token(token)
     other = None if against is None else lm.single_token(against)
     frozen = frozen_run(lm, tokens)
+    return effects_in_run(frozen, (layer, head), position_of(frozen.run, position), target, other, carried)
+
+
+@torch.no_grad()
+def effects_in_run(
+    frozen: FrozenRun,
+    place: tuple[int, int],
+    position: int,
+    token: int,
+    against: int | None = None,
+    carried: Carried | None = None,
+) -> SourceEffects:
+    """Return the same as `source_effects` from a run of one prompt; `place` is (layer, head)."""
+    lm, (layer, head) = frozen.lm, place
     one = frozen.layers[layer]
-    position = position_of(frozen.run, position)
     weights = one.pattern[0, head, position]
     entered = frozen.run.at("resid_pre", layer)
     entered = entered if one.entry_to_end is None else entered * one.entry_to_end.to(entered.dtype)
@@ -90,11 +103,11 @@ def source_effects(
     norm = lm.structure.final_norm
     read = written if norm is None else norm.frozen(written, frozen.final[0, position][None]).to(written.dtype)
     W_U = lm.weights.W_U.to(written.dtype)
-    base = W_U.mean(dim=1) if other is None else W_U[:, other]
-    effect = read @ (W_U[:, target] - base) * lm.structure.logit_scale
-    notes = {"layer": layer, "head": head, "position": position, "token": target}
-    provenance = lm.provenance(notes=notes if other is None else {**notes, "against": other})
-    return SourceEffects(weights[: position + 1], effect[: position + 1], target, provenance, other)
+    base = W_U.mean(dim=1) if against is None else W_U[:, against]
+    effect = read @ (W_U[:, token] - base) * lm.structure.logit_scale
+    notes = {"layer": layer, "head": head, "position": position, "token": token}
+    provenance = lm.provenance(notes=notes if against is None else {**notes, "against": against})
+    return SourceEffects(weights[: position + 1], effect[: position + 1], token, provenance, against)
 
 
 def look_section(

@@ -18,6 +18,8 @@ class Options:
         sequences: the number of sequences of repeated random tokens.
         tokens: the number of text tokens on which the loss is split by the number of heads on a path.
         windows: the number of windows of text on which the loss at each position is measured.
+        token: the token whose recurrences in the text show what the strongest induction head does; when None, the word
+            that is followed most often by the same token as before.
         include_unlearned: also include tokens that the model never learned.
         control: also run the study on the same architecture with random weights.
     """
@@ -26,6 +28,7 @@ class Options:
     sequences: int = 50
     tokens: int = 10_000
     windows: int = 192
+    token: str | None = None
     include_unlearned: bool = False
     control: bool = True
 

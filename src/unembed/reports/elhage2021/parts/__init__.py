@@ -12,15 +12,27 @@ from dataclasses import replace
 from unembed.attention.behaviour.head_scores import heads_section
 from unembed.attention.weights.by_offset import positions_section
 from unembed.reports.elhage2021.measurements import Measurements
-from unembed.reports.elhage2021.parts import induction, one_layer, paths, stream, zero_layers
+from unembed.reports.elhage2021.parts import (
+    heads,
+    induction,
+    natural_text,
+    one_layer,
+    paths,
+    stream,
+    virtual,
+    zero_layers,
+)
 from unembed.reports.elhage2021.parts.deeper import with_extensions
 from unembed.reports.quantities import Part
 
 _WITH_LAYERS: tuple[Part[Measurements], ...] = (
     Part(lambda m: heads_section(m.circuits, m.scores, m.basis, m.provenance), name="heads"),
     Part(lambda m: positions_section(m.circuits, m.basis, m.provenance), name="positions"),
+    *heads.PARTS,
     *(with_extensions(part) for part in (*one_layer.PARTS, *paths.PARTS)),
+    *virtual.PARTS,
     *induction.PARTS,
+    *natural_text.PARTS,
     *stream.PARTS,
 )
 PARTS: tuple[Part[Measurements], ...] = (
