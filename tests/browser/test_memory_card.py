@@ -111,6 +111,23 @@ def test_a_label_that_could_not_be_stored_stays_in_the_form(opened):
     opened.complaints[:] = [c for c in opened.complaints if "ERR_FAILED" not in c]
 
 
+def test_two_tabs_see_each_others_labels_and_what_is_typed_stays(opened, lm):
+    one = opened("#/memory?memory=L2M11")
+    other = one.context.new_page()
+    other.goto(one.url)
+    first, second = (page.get_by_role("region", name="Labels") for page in (one, other))
+    second.get_by_role("textbox", name="Note").fill("half a thought")
+    first.get_by_role("textbox", name="Name", exact=True).fill("harbours")
+    first.get_by_role("textbox", name="Annotator name").fill("ines")
+    first.get_by_role("button", name="Save").click()
+    expect(first.locator("b", has_text="harbours")).to_be_visible()
+    expect(second.locator("b", has_text="harbours")).to_be_visible()
+    expect(second.get_by_role("textbox", name="Note")).to_have_value("half a thought")
+    expect(other.get_by_role("button", name="harbours")).to_be_visible()
+    second.get_by_role("button", name="withdraw").click()
+    expect(first.locator("b", has_text="harbours")).to_have_count(0)
+
+
 def test_skeletons_have_the_shape_of_what_is_loading(opened, firing):
     layer, index = firing
     page = opened()
@@ -119,6 +136,31 @@ def test_skeletons_have_the_shape_of_what_is_loading(opened, firing):
     lines = page.get_by_role("status", name="Sampling the corpus")
     expect(lines.locator("i")).to_have_count(5)
     expect(page.locator(".trigger").first).to_be_visible()
+
+
+def test_the_corpus_is_sampled_on_a_click_if_that_takes_seconds(opened, lm, index, firing):
+    layer, i = firing
+    page = opened()
+
+    def wide(route):
+        answer = route.fetch()
+        body = answer.json()
+        body["models"][0]["d_model"] = 4096  # by which the page estimates how long the sample takes
+        route.fulfill(response=answer, json=body)
+
+    page.route("**/api/v1/models", wide)
+    page.goto(page.url.split("#")[0] + f"#/memory?memory=L{layer}M{i}")
+    page.reload()
+    view = coefficients_view(lm, index, layer, i)
+    density = page.locator("dl.figures").get_by_text(re.compile("%$"))
+    assert number(density.inner_text().split()[0]) == pytest.approx(100 * view.statistics["active_fraction"], rel=0.01)
+    region = page.get_by_role("region", name="Activation distribution")
+    chart = region.get_by_role("img", name=re.compile(f"^Coefficients of {view.sampled} sampled tokens"))
+    expect(region.get_by_text(f"Over all {view.tokens:,} tokens of the index")).to_be_visible()
+    expect(chart).to_have_count(0)
+    region.get_by_role("button", name="Sample the corpus").click()
+    expect(chart).to_be_visible()
+    expect(page.get_by_text(f"Examples by quantile, among {view.sampled} sampled tokens")).to_be_visible()
 
 
 def test_the_scores_of_all_tokens_are_drawn(opened, lm, months):

@@ -269,7 +269,9 @@ def test_unequal_prompts_need_an_alignment() -> None:
     found = patch(lm, CLEAN, three, "resid_pre", metric, alignment="auto")
     assert found.positions == (0, 1, 4, 5, 6, 7) and float(found.recovered[0, 2].abs()) > 1e-3
     pairs, words = align(lm, CLEAN, longer, [(0, 0), (5, 7)])
-    assert pairs == [(0, 0), (5, 7)] and "given" in words
+    assert pairs == [(0, 0), (5, 7)] and words == "given: 2 pairs of tokens"
+    pairs, words = align(lm, CLEAN, CLEAN[:1] + 1, "auto")
+    assert pairs == [(5, 0)] and words == "found: 1 pair of tokens, 0 of them equal, 5 tokens left out"
     with pytest.raises(InvalidInput, match="8 tokens"):
         align(lm, CLEAN, longer, [(0, 9)])
 

@@ -62,6 +62,7 @@ READ = [
     "index/estimate",
     "memories/1/5/contexts?top=3",
     "memories/1/5/coefficients",
+    "memories/1/5/statistics",
     "memories/1/5/truth",
     "memories/1/5/usual",
     "memories/1/5/cluster",

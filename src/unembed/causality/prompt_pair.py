@@ -71,15 +71,19 @@ def align(
             raise InvalidInput("the two prompts", why="no token of one prompt corresponds to a token of the other")
         equal = sum(int(clean[a]) == int(corrupted[c]) for a, c in pairs)
         left = max(len(clean), len(corrupted)) - len(pairs)
-        tokens = "token" if left == 1 else "tokens"
-        return pairs, f"found: {len(pairs)} pairs of tokens, {equal} of them equal, {left} {tokens} left out"
+        pairs_found, left_out = _counted(len(pairs), "pair"), _counted(left, "token")
+        return pairs, f"found: {pairs_found} of tokens, {equal} of them equal, {left_out} left out"
     pairs = [(int(a), int(c)) for a, c in alignment]  # type: ignore[union-attr]
     for a, c in pairs:
         if not (0 <= a < len(clean) and 0 <= c < len(corrupted)):
             raise InvalidInput(f"alignment {(a, c)}", why=f"the prompts have {len(clean)} and {len(corrupted)} tokens")
     if not pairs:
         raise InvalidInput("an empty alignment", why="nothing would be patched")
-    return pairs, f"given: {len(pairs)} pairs of tokens"
+    return pairs, f"given: {_counted(len(pairs), 'pair')} of tokens"
+
+
+def _counted(n: int, name: str) -> str:
+    return f"{n} {name}" if n == 1 else f"{n} {name}s"
 
 
 @dataclass(frozen=True, eq=False)

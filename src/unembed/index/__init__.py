@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from unembed.index.clusters import made_clusters as made_clusters
     from unembed.index.clusters import stored_clusters as stored_clusters
     from unembed.index.coefficients import CoefficientsView as CoefficientsView
+    from unembed.index.coefficients import StatisticsView as StatisticsView
     from unembed.index.coefficients import coefficients_view as coefficients_view
+    from unembed.index.coefficients import statistics_view as statistics_view
     from unembed.index.contexts import ContextsView as ContextsView
     from unembed.index.contexts import contexts_view as contexts_view
     from unembed.index.default_index import build_ready_index as build_ready_index
@@ -47,7 +49,7 @@ else:
         {
             "atlas": "AtlasMatches AtlasView atlas_matches atlas_view",
             "clusters": "ClusterView cluster_view made_clusters stored_clusters",
-            "coefficients": "CoefficientsView coefficients_view",
+            "coefficients": "CoefficientsView StatisticsView coefficients_view statistics_view",
             "memory_truth": "TruthView measured_truth_view truth_view",
             "contexts": "ContextsView contexts_view",
             "default_index": "build_ready_index cached_index cached_index_of_weights cached_path",

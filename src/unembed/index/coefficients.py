@@ -13,6 +13,7 @@ from unembed.index.passages import Sample
 from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.coefficients/1"
+STATISTICS_SCHEMA = "unembed.coefficient_statistics/1"
 _STATISTICS = ("mean", "variance", "least", "largest", "active_fraction")
 _MOST, _LEAST, _WORK = 4096, 256, 1e11
 """The most and the fewest tokens of a sample, and the multiplications in the blocks that it may cost."""
@@ -36,8 +37,8 @@ class Band:
 
 
 @dataclass(frozen=True)
-class CoefficientsView:
-    """The distribution of one memory's (FFN neuron's) coefficient over the index's corpus."""
+class StatisticsView:
+    """The size of one memory's (FFN neuron's) coefficient over the index's corpus, as the index stores it."""
 
     schema: str
     layer: int
@@ -46,6 +47,14 @@ class CoefficientsView:
     """Over the whole corpus: mean, variance, least, largest, active_fraction."""
     layer_largest: float
     """The largest coefficient that any memory of the layer has on the corpus."""
+    tokens: int
+    """Tokens of the corpus."""
+
+
+@dataclass(frozen=True)
+class CoefficientsView(StatisticsView):
+    """The distribution of one memory's (FFN neuron's) coefficient over the index's corpus."""
+
     edges: list[float]
     """Bounds of the bins of the histogram, one more than counts."""
     counts: list[int]
@@ -55,8 +64,21 @@ class CoefficientsView:
     bands: list[Band]
     """Of the sampled tokens, strongest first; bands without a token are left out."""
     sampled: int
-    tokens: int
-    """Tokens of the corpus."""
+
+
+def statistics_view(lm: Decoder, files: IndexFiles, layer: int, index: int) -> StatisticsView:
+    """Return statistics of a memory's coefficient over the whole corpus; the model is not run.
+
+    Raises:
+        OutOfRange: there is no such memory.
+        IndexFault: the index's triggers are not built yet.
+    """
+    layer, index = lm.memory(layer, index)
+    columns, row = files.statistics, files.row(layer, index)
+    statistics = {name: float(columns[name][row]) for name in _STATISTICS}
+    of_layer = columns["largest"][files.bounds[layer] : files.bounds[layer + 1]]
+    tokens = len(files.passages.token)
+    return StatisticsView(STATISTICS_SCHEMA, layer, index, statistics, float(np.max(of_layer)), tokens)
 
 
 def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bins: int = 48) -> CoefficientsView:
@@ -68,26 +90,23 @@ def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bi
         OutOfRange: there is no such memory.
         IndexFault: the index's triggers are not built yet.
     """
-    layer, index = lm.memory(layer, index)
-    columns, row = files.statistics, files.row(layer, index)
-    statistics = {name: float(columns[name][row]) for name in _STATISTICS}
-    of_layer = columns["largest"][files.bounds[layer] : files.bounds[layer + 1]]
-    sample = _sampled(lm, files, layer)
-    m = sample.coefficients[:, index]
+    stored = statistics_view(lm, files, layer, index)
+    sample = _sampled(lm, files, stored.layer)
+    m = sample.coefficients[:, stored.index]
     found = m[sample.is_own]
     counts, edges = np.histogram(found, bins=bins)
     return CoefficientsView(
         SCHEMA,
-        layer,
-        index,
-        statistics,
-        float(np.max(of_layer)),
+        stored.layer,
+        stored.index,
+        stored.statistics,
+        stored.layer_largest,
+        stored.tokens,
         edges.tolist(),
         counts.tolist(),
         float(np.quantile(found, 0.99)),
-        _bands(files, sample, m, statistics),
+        _bands(files, sample, m, stored.statistics),
         len(found),
-        len(files.passages.token),
     )
 
 

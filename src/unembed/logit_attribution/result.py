@@ -52,9 +52,13 @@ class EffectRow:
         if self.total is None:
             return "not ablated"
         later = "what follows in this layer and the final norm" if self.is_last else "later layers"
-        if abs(self.direct) < 1e-6 or self.direct * self.total < 0:
-            return f"opposite sign: {later} reverse it" if abs(self.total) > 1e-6 else ""
+        if abs(self.total) < 1e-6:
+            return f"{later} compensate" if abs(self.direct) > 1e-6 else ""
+        if abs(self.direct) < 1e-6:
+            return f"acts through {later}"
         ratio = self.total / self.direct
+        if ratio < 0:
+            return f"opposite sign: {later} reverse it"
         return f"{later} compensate" if ratio < 0.5 else f"acts through {later}" if ratio > 2 else ""
 
 

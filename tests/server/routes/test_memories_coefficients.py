@@ -22,5 +22,14 @@ def test_coefficients_of_the_whole_small_corpus(indexed, index, wren):
     assert found["statistics"]["largest"] == pytest.approx(max(m), rel=1e-4)
 
 
-def test_coefficients_need_an_index(client):
-    assert client.get("/api/v1/memories/2/9/coefficients").status_code == 409
+def test_statistics_are_those_of_the_sampled_view_without_a_run_of_the_model(indexed, monkeypatch):
+    sampled = indexed.get("/api/v1/memories/2/9/coefficients").json()
+    monkeypatch.setattr("unembed.index.coefficients.read", lambda *_: pytest.fail("the model ran"))
+    stored = indexed.get("/api/v1/memories/2/9/statistics").json()
+    assert stored.pop("schema") == "unembed.coefficient_statistics/1"
+    assert stored == {name: sampled[name] for name in stored} and "counts" not in stored
+
+
+@pytest.mark.parametrize("what", ["coefficients", "statistics"])
+def test_coefficients_need_an_index(client, what):
+    assert client.get(f"/api/v1/memories/2/9/{what}").status_code == 409

@@ -17,12 +17,14 @@ from unembed.index import (
     ContextsView,
     Filters,
     Search,
+    StatisticsView,
     TruthView,
     cluster_view,
     coefficients_view,
     contexts_view,
     measured_truth_view,
     search,
+    statistics_view,
     truth_view,
 )
 from unembed.memories import MemoryView, memory_view, usual_size
@@ -91,6 +93,12 @@ def get_contexts(
 ) -> ContextsView:
     """The texts on which the memory fires most, with the memory's coefficient at every token."""
     return contexts_view(state.lm, state.require_index(), layer, index, top, pole)
+
+
+@routes.answer("GET /memories/{layer}/{index}/statistics", "reading statistics", on="files")
+def get_statistics(state: r.State, layer: r.LayerNumber, index: r.Index) -> StatisticsView:
+    """Mean, variance and extremes of the memory's coefficient over the index's corpus; the model is not run."""
+    return statistics_view(state.lm, state.require_index(), layer, index)
 
 
 @routes.answer("GET /memories/{layer}/{index}/coefficients", "sampling coefficients", on="long")

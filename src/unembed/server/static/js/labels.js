@@ -53,20 +53,27 @@ export function labels(box, named, one, written) {
   const { layer, index, of = "memory" } = one;
   const all = (name) =>
     of === "head" ? { screen: "search", query: `name:"${name}"` } : { screen: "search", path: ["concept", name] };
+  const list = h("div.stack");
   const again = async () => {
-    api.forget("/memories/search");
-    await names.load().catch(api.fail);
+    await names.reload().catch(api.fail);
     written?.();
     labels(box, named, one, written);
   };
-  return pane(box, async () => {
+  const form = labelForm({ layer, index, kind: of }, again);
+  const withdraw = (row) => names.withdraw([row.id], form.author() || "someone").then(again);
+  const draw = async () => {
     const found = (await api.get("/labels", { layer, index, of }, { channel: "labels", fresh: true })).rows;
     const rows = found.filter((row) => row.kind !== "random value");
     const unique = [...new Set(rows.map((row) => row.label))];
     fill(named, [unique.map((name) => button(name, () => go(all(name)), "tag", { title: "All of this name" }))]);
-    const form = labelForm({ layer, index, kind: of }, again);
-    const withdraw = (row) => names.withdraw([row.id], form.author() || "someone").then(again);
-    fill(box, [rows.map((row) => line(row, withdraw)), form.el]);
+    fill(list, [rows.map((row) => line(row, withdraw))]);
+  };
+  // Labels of another tab: what is typed in the form stays.
+  const elsewhere = () => (list.isConnected ? draw().catch(api.fail) : removeEventListener("labels", elsewhere));
+  addEventListener("labels", elsewhere);
+  return pane(box, async () => {
+    await draw();
+    fill(box, [list, form.el]);
   });
 }
 

@@ -3,6 +3,7 @@ import { announce, boxes, button, fill, grouped, h, num, numberBox, rangeBox, se
 import { link, prompt } from "../parts.js";
 import { memoryPath, setEdits } from "../state.js";
 import * as tray from "../tray.js";
+import { usualOf } from "./memory-here.js";
 
 const SCOPES = {
   all: "everywhere",
@@ -106,7 +107,8 @@ async function places(api, kind, first, generated) {
 const STRENGTHS = [1, 2, 4, -1];
 
 /** Values to compare with: the coefficient here, its usual size, and in an index; a warning where the edit is far beyond. */
-async function landmarks({ api, model }, e, { change, value, spots, far }) {
+async function landmarks(page, e, { change, value, spots, far }) {
+  const { api, model } = page;
   const at = memoryPath(e);
   const known = [];
   const know = (text, x, title) => {
@@ -126,8 +128,9 @@ async function landmarks({ api, model }, e, { change, value, spots, far }) {
       know(`${n} × usual`.replace("-", "−"), n * size, `${n} times its usual size, by ${source}`);
   draw();
   if (!model.can.index) return;
-  const usual = await api.get(`${at}/coefficients`, {}, { channel: `usual ${at}` });
-  know("99th percentile", usual.high, `what 99 % of ${grouped(usual.sampled)} sampled tokens stay below`);
+  const usual = await usualOf(page, e, `usual ${at}`);
+  if (usual.counts)
+    know("99th percentile", usual.high, `what 99 % of ${grouped(usual.sampled)} sampled tokens stay below`);
   know("Largest in the corpus", usual.statistics.largest, "its largest coefficient on the index's corpus");
   know("Largest of the layer", usual.layer_largest, "the largest that any memory of the layer had");
   draw();

@@ -1,7 +1,7 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
 import { announce, button, consume, entering, fill, h, many, num, numberBox, segmented, worded } from "../dom.js";
 import { exportLabels, noIndex } from "../labels.js";
-import { authorBox, withdraw } from "../names.js";
+import { authorBox, reload, withdraw } from "../names.js";
 import { answered, card, empty, noMemories, pane, table } from "../parts.js";
 import * as draft from "./label-draft.js";
 import { drawItem } from "./label-item.js";
@@ -107,7 +107,7 @@ async function store(t) {
     t.past.push({ number, ids, draft: t.draft });
     draft.drop(t);
     announce("saved");
-    await load(t);
+    await Promise.all([load(t), reload()]);
   } catch (error) {
     t.api.fail(error);
   } finally {
@@ -170,7 +170,7 @@ function fileBox(t) {
     async onchange() {
       try {
         const { added, known } = await t.api.send("/annotations/import", { jsonl: await file.files[0].text() });
-        await load(t, t.item?.number);
+        await Promise.all([load(t, t.item?.number), reload()]);
         t.progress.textContent = `${many(added, "label")} added, ${known} ${known === 1 ? "was" : "were"} here already.`;
       } catch (error) {
         t.api.fail(error);

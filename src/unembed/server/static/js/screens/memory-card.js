@@ -5,10 +5,9 @@ import * as histogram from "../islands/histogram.js";
 import { token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
 import { card, loading, pane } from "../parts.js";
-import { memoryPath } from "../state.js";
 import { categories, cluster, neighbours } from "./memory-alike.js";
 import { distribution, quantiles, topExamples } from "./memory-corpus.js";
-import { effectOf, onPrompt, percentile, percentileText } from "./memory-here.js";
+import { effectOf, onPrompt, percentile, percentileText, usualOf } from "./memory-here.js";
 import { steering } from "./memory-steering.js";
 import { textTest } from "./memory-text.js";
 import { figures, vocabularyCard } from "./memory-value.js";
@@ -88,29 +87,33 @@ function drawHere(t) {
 }
 
 /** The histogram, with the coefficient at the chosen position and the largest one on the tested text. */
-function drawUsual({ usual, here, tried, boxes }) {
+function drawUsual(t) {
+  const { usual, here, tried, boxes } = t;
   if (!usual) return;
   const where = here && `${visible(here.tokens[here.position])} (${here.position})`;
   const marks = [
     here && { value: here.here.coefficient, name: `at ${where}`, what: `At ${where}` },
     tried !== null && { value: tried, name: "tested", what: "Largest on the tested text" },
   ];
-  distribution(boxes.usual, usual, marks.filter(Boolean));
+  distribution(boxes.usual, usual, marks.filter(Boolean), () => loadUsual(t, true));
 }
 
-function loadUsual(t) {
-  const { view, boxes, api, model } = t;
+/** `sampled`: with a sample of the corpus; by default only if that is quick. */
+function loadUsual(t, sampled) {
+  const { view, boxes, page, model } = t;
   if (!model.can.index)
     return fill(boxes.usual, h("p.faint", "The usual size of a coefficient is stored in an index, and none is open."));
   fill(boxes.usual, loading("Sampling the corpus", 5));
   return pane(boxes.usual, async () => {
-    const found = await api.get(`${memoryPath(view)}/coefficients`, {}, { channel: "sample" });
+    const found = await usualOf(page, view, "sample", sampled);
     if (!isShown(t, view)) return;
     t.usual = found;
     drawUsual(t);
-    quantiles(boxes.bands, found);
     const spark = h("span.spark");
-    histogram.sparkline(spark, found.counts);
+    if (found.counts) {
+      quantiles(boxes.bands, found);
+      histogram.sparkline(spark, found.counts);
+    }
     fill(boxes.density, `${num(100 * found.statistics.active_fraction)} %`, spark);
     drawHere(t);
   });

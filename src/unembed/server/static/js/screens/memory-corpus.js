@@ -65,19 +65,26 @@ export function quantiles(box, usual) {
   fill(box, h("h3.apart", title), usual.bands.map(band));
 }
 
-/** The histogram of the sample, with some coefficients marked, and for each the number of smaller ones. */
-export function distribution(el, usual, marks) {
+/**
+ * The histogram of the sample, with some coefficients marked, and for each the number of smaller ones; without a sample
+ * what the index stores, and a button for one.
+ */
+export function distribution(el, usual, marks, sample) {
   const { counts, edges, sampled, tokens } = usual;
   const { mean, variance, least, largest, active_fraction: active } = usual.statistics;
+  const stored =
+    `Over all ${grouped(tokens)} tokens of the index: mean ${num(mean)}, standard deviation ` +
+    `${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`;
+  if (!counts) {
+    const title = "The model reads a part of the corpus: some seconds";
+    return fill(el, [h("p.faint", stored), button("Sample the corpus", sample, "btn small", { title })]);
+  }
   const below = ({ value }) => sumOf(counts, (n, i) => (edges[i + 1] <= value ? n : 0));
   const label = `Coefficients of ${grouped(sampled)} sampled tokens, heights logarithmic`;
-  fill(el, [
+  return fill(el, [
     drawn(histogram.mount, { ...usual, marks, label }),
     marks.map((one) => h("p", `${one.what} `, h("b", num(one.value)), `, above ${grouped(below(one))} of them.`)),
-    h("p.faint", [
-      `${label}. Over all ${grouped(tokens)} tokens of the index: mean ${num(mean)}, standard deviation ` +
-        `${num(Math.sqrt(variance))}, from ${num(least)} to ${num(largest)}; active at ${num(100 * active)} %.`,
-    ]),
+    h("p.faint", `${label}. ${stored}`),
     asTable(["from", "to", "tokens"], () => counts.map((n, i) => [edges[i], edges[i + 1], n])),
   ]);
 }

@@ -1,4 +1,5 @@
 /** A memory on the prompt: its coefficient and effect, and where that lies among those of a corpus. */
+import { isQuick, runOn } from "../contexts.js";
 import { fixed, h, places } from "../dom.js";
 import { asText, inWords, questionBody } from "../question.js";
 import { memoryPath, state } from "../state.js";
@@ -14,9 +15,16 @@ export async function onPrompt(api, memory) {
   }
 }
 
+/** Tokens that the server samples of an index's corpus, at most, for a model that is not small. */
+const SAMPLED = 1000;
+
+/** The usual coefficients of a memory: what the index stores, and, `sampled`, a histogram for which the model runs. */
+export const usualOf = ({ api, model }, memory, channel, sampled = isQuick(model, runOn(model, SAMPLED))) =>
+  api.get(`${memoryPath(memory)}/${sampled ? "coefficients" : "statistics"}`, {}, { channel });
+
 /** The share of sampled tokens with a smaller coefficient, from a histogram; null without one. */
 export function percentile(usual, value) {
-  if (!usual) return null;
+  if (!usual?.counts) return null;
   const { edges, counts, sampled } = usual;
   let below = 0;
   counts.forEach((n, i) => {

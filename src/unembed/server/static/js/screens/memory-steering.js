@@ -45,7 +45,7 @@ export function steering(api, memory) {
     const to = (name, value) => button(name, () => set(value), "btn small");
     fill(marks, [
       [to("off", 0), to(`here ${num(m)}`, m), to("3", 3)],
-      usual && to(`99th percentile ${num(usual.high)}`, usual.high),
+      usual?.counts && to(`99th percentile ${num(usual.high)}`, usual.high),
       usual && to(`largest in the corpus ${num(usual.statistics.largest)}`, usual.statistics.largest),
     ]);
     if (!drawn) set(0);

@@ -59,8 +59,7 @@ function joinForm(t, joined) {
 
   /** Reload what shows labels, after some were written or withdrawn. */
   async function relabelled() {
-    await names.load();
-    api.forget("/memories/search");
+    await names.reload();
     if (t.named()) await t.show();
     else t.draw();
   }
