@@ -67,7 +67,8 @@ def test_a_narrow_terminal_leaves_the_ingredients_out_and_says_so(
     assert "coherence" not in narrow.stdout and "--csv has them" in narrow.stdout
     for row in saved.varied().first(10):
         (line,) = [line for line in narrow.stdout.splitlines() if line.split()[:1] == [row.name]]
-        assert row.description[:45] in line
+        assert row.truth is not None and row.description[:40] in line
+        assert line.split()[2] == f"{row.truth.correlation:.2f}", "with the correlation of its reading and its effect"
     monkeypatch.setenv("COLUMNS", str(WITH_INGREDIENTS))
     wide = unembed("memories", "--top", "10")
     assert "coherence" in wide.stdout and "--csv has them" not in wide.stdout

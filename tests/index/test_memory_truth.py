@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import unembed
 from tests.index.conftest import corpus_of
-from unembed.gallery import FILE, Gallery
+from unembed.cli.commands import app
+from unembed.gallery import FILE, Gallery, memory_descriptions
 from unembed.index import Index, IndexSettings, measured_truth_view, truth_view
 from unembed.language_model import LanguageModel, load
 from unembed.memories import reading_truth
@@ -81,3 +83,18 @@ def test_a_value_whose_effect_does_not_bear_it_out_is_said_not_to_raise_its_toke
     wren.use_lens()
     view = truth_view(wren, index, row.layer, row.index)
     assert view.borne_out is False and "does not raise" in view.words
+    shown = CliRunner().invoke(app, ["value", row.name, "--index", str(index.path)], env={"COLUMNS": "200"})
+    assert "does not raise what it is read to promote" in shown.stdout and row.description not in shown.stdout
+    assert len(memory_descriptions(wren, index.path)) == 0, "so search, the explorer and the atlas have none either"
+    listed = CliRunner().invoke(app, ["memories", "--index", str(index.path)], env={"COLUMNS": "200"})
+    assert row.description not in listed.stdout and "no more than adding other values does" in listed.stdout
+
+
+def test_the_card_of_a_memory_in_the_gallery_has_its_truth() -> None:
+    row = Gallery.load(shipped_folder("wren") / FILE)[0]
+    assert row.truth is not None
+    shown = CliRunner().invoke(app, ["value", row.name], env={"COLUMNS": "200"}).stdout
+    assert f"Adding it raises what it is read to promote: r {row.truth.correlation:.2f} over the vocabulary" in shown
+    assert row.description in shown
+    other = CliRunner().invoke(app, ["value", row.name, "--lens", "none"], env={"COLUMNS": "200"}).stdout
+    assert "over the vocabulary" not in other, "the gallery's number is of the lens"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import unembed
 from tests.cli.conftest import save_model
@@ -79,6 +80,16 @@ def test_a_reading_of_something_else_is_not_borne_out() -> None:
     other = type(found)(**{**vars(found), **kept})
     assert abs(float(swapped)) < found.bound(3) and other.borne_out == [False]
     assert other.in_words().startswith("its reading is not borne out")
+
+
+def test_a_reading_with_no_listed_token_among_those_that_rise_most_names_others(text: list[str], tmp_path: Path) -> None:
+    found = reading_truth(unembed.load(save_model(tmp_path / "tiny", "gpt2")), ["L1M3"], corpus=text, contexts=3)
+    given = {"correlation": torch.tensor([0.9]), "control": {1: torch.tensor([0.1, 0.2])}}
+    none, some = (
+        type(found)(**{**vars(found), **given, "overlap": torch.tensor([share])}).in_words() for share in (0.0, 0.4)
+    )
+    assert none.startswith("adding it raises other tokens more than those listed: r 0.90 over the vocabulary, none of")
+    assert some.startswith("adding it raises what it is said to promote: r 0.90 over the vocabulary, 8 of the 20 ")
 
 
 def test_what_cannot_be_measured_is_refused(text: list[str]) -> None:

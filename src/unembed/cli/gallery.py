@@ -12,19 +12,29 @@ WITH_INGREDIENTS = 110
 """Minimum width of the terminal, in characters, to show the terms of the score (`INGREDIENTS`) as columns."""
 _LEFT_OUT = f"the ingredients of the score are left out: they need {WITH_INGREDIENTS} columns; --csv has them"
 
+_TRUTH = (
+    "truth: correlation, over the vocabulary, of a value vector's token scores with what adding the value vector does "
+    "to the predictions; a memory whose truth is below its control (--csv) is not described"
+)
+
 
 def draw_gallery(gallery: Gallery, width: int, *, plain: bool = False) -> RenderableType:
-    """Draw name, score and description of each memory; in a wide terminal also the terms of its score.
+    """Draw name, score, truth and description of each memory; in a wide terminal also the terms of its score.
 
     A `?` after a term means that it is not significant (p > 0.01).
     """
     table = gallery.to_table()
     columns = {name: table.columns[name] for name in ("memory", "score", "description")}
     columns["score"] = [f"{score:.2f}" for score in columns["score"]]
+    measured = "truth" in table.columns
+    if measured:
+        columns["truth"] = ["" if r is None else f"{r:.2f}" for r in table.columns["truth"]]
+        columns["description"] = columns.pop("description")  # the widest column is the last
     for name in INGREDIENTS if width >= WITH_INGREDIENTS else ():
         sizes, p = table.columns[name], table.columns[f"{name}_p"]
         columns[name] = [
             "" if size is None else f"{size:.2f}{'' if q <= 0.01 else '?'}" for size, q in zip(sizes, p, strict=True)
         ]
     shown = Table(table.title, columns, table.provenance)
-    return shown if width >= WITH_INGREDIENTS else Group(shown, Text(_LEFT_OUT, style="dim"))
+    below = [*([_TRUTH] if measured else []), *([] if width >= WITH_INGREDIENTS else [_LEFT_OUT])]
+    return Group(shown, *(Text(line, style="dim") for line in below)) if below else shown

@@ -42,6 +42,10 @@ class Gallery(Displayed):
         """The memory at a position of the list, from 0."""
         return self.rows[rank]
 
+    def row_of(self, layer: int, index: int, pole: str) -> MemoryEvidence | None:
+        """Return the row of a memory (FFN neuron) at a sign of its coefficient; None if it is not in the gallery."""
+        return next((row for row in self.rows if (row.layer, row.index, row.pole) == (layer, index, pole)), None)
+
     def to_table(self) -> Table:
         """Return a table with one row for each memory: rank, score, description, top tokens, and each measure."""
         columns: dict[str, list[Any]] = {

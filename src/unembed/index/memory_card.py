@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.document.model import Answer, Screen
-from unembed.gallery import MemoryDescriptions, memory_descriptions, saved_descriptions
+from unembed.gallery import (
+    MemoryDescriptions,
+    memory_descriptions,
+    memory_gallery,
+    saved_descriptions,
+    saved_gallery,
+)
 from unembed.names import Basis, Pole, SignedMemory
 from unembed.options import Index as GivenIndex
 from unembed.options import Memory, Option, Seed, ShowUnlearned, Tokens, ValueBasis
@@ -102,6 +108,7 @@ def value(
         place = opened.memory(*memory.address)
         name = opened.memory_name(*place, memory.pole)
         described = saved_descriptions(opened.provenance, lambda: known.sampled, opened.path)
+        gallery = saved_gallery(opened.provenance, lambda: known.sampled, opened.path)
     else:
         from unembed.jacobian import basis_or_default
 
@@ -113,6 +120,7 @@ def value(
         signed = SignedMemory(*place, memory.pole)
         table = _tokens(lm, signed, tokens, chosen, show_unlearned, distinctive=distinctive)
         described = memory_descriptions(lm, None if opened is None else opened.path)
+        gallery = memory_gallery(lm, None if opened is None else opened.path)
         if truth:
             from unembed.memories.truth_of_values import reading_truth
 
@@ -124,10 +132,20 @@ def value(
     layer_truth = None if opened is None else opened.truth
     if layer_truth is not None and layer_truth.provenance.basis != table.provenance.basis:
         layer_truth = None  # it was measured for another reading
-    if measured is None and layer_truth is not None and layer_truth.is_above_control(place[0]) is False:
-        poles = [replace(one, description=None) for one in poles]
-    of_layer = None if layer_truth is None else layer_truth.in_words(place[0])
-    words = of_layer if measured is None else measured.in_words()
+    own = None
+    if gallery is not None and gallery.provenance.basis == table.provenance.basis:
+        own = gallery.row_of(*place, memory.pole) or gallery.row_of(*place, poles[0].pole)
+    of_memory = None if own is None else own.truth_in_words
+    if own is not None and own.pole != memory.pole and of_memory is not None:
+        of_memory = f"at {own.pole} coefficients, {of_memory}"
+    if measured is not None:
+        words = measured.in_words()
+    elif of_memory is not None:
+        words = of_memory
+    else:
+        words = None if layer_truth is None else layer_truth.in_words(place[0])
+        if layer_truth is not None and layer_truth.is_above_control(place[0]) is False:
+            poles = [replace(one, description=None) for one in poles]
     to_build = f"unembed index build --model {shlex.quote(model.name)}" if opened is None else ""
     return Answer.of_table(
         table,

@@ -76,16 +76,11 @@ def _of_gallery(lm: Decoder, index: Index | None, memory: SignedMemory) -> Truth
     gallery = memory_gallery(lm, None if index is None else index.path)
     if gallery is None or gallery.provenance.basis != basis_or_default(lm, None, "raw"):
         return None
-    place = (memory.layer, memory.index, memory.pole)
-    row = next((row for row in gallery if (row.layer, row.index, row.pole) == place), None)
-    if row is None or (truth := row.truth) is None:
+    row = gallery.row_of(*lm.memory(*memory.address), memory.pole)
+    if row is None or row.truth is None or (words := row.truth_in_words) is None:
         return None
-    does = "raises what it is read to promote" if row.is_borne_out else "does not raise what it is read to promote"
-    words = (
-        f"Adding it {does}: r {truth.correlation:.2f} over the vocabulary (99 % of other values' effects stay below "
-        f"r {truth.control:.2f})."
-    )
-    return TruthView(SCHEMA, "memory", truth.correlation, truth.control, row.is_borne_out, words)
+    numbers = row.truth.correlation, row.truth.control
+    return TruthView(SCHEMA, "memory", *numbers, row.is_borne_out, _sentence(words))
 
 
 def _of_layer(lm: Decoder, index: Index | None, layer: int) -> TruthView | None:

@@ -98,10 +98,16 @@ class ReadingTruth(Displayed):
         """Return one memory's correlation and overlap, with what they mean, as a sentence."""
         r, layer = float(self.correlation[row]), self.memories[row].layer
         share, bound = round(LISTED * float(self.overlap[row])), self.bound(layer)
-        meaning = "adding it raises what it is said to promote" if r >= bound else "its reading is not borne out"
+        if r < bound:
+            meaning = "its reading is not borne out"
+        elif share:
+            meaning = "adding it raises what it is said to promote"
+        else:
+            meaning = "adding it raises other tokens more than those listed"
         return (
-            f"{meaning}: r {r:.2f} over the vocabulary, {share} of the first {LISTED} tokens "
-            f"(99 % of other values' effects stay below r {bound:.2f}; {self.contexts} contexts)"
+            f"{meaning}: r {r:.2f} over the vocabulary, {share or 'none'} of the {LISTED} highest-scored tokens among "
+            f"the {LISTED} that rise most (99 % of other values' effects stay below r {bound:.2f}; {self.contexts} "
+            "contexts)"
         )
 
     def by_layer(self) -> Table:

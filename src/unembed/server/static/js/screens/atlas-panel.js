@@ -141,9 +141,16 @@ function drawDescribed(best, at, show) {
   ]);
 }
 
-/** How far adding the value does what the description says, with its control, where that was measured. */
+/** The correlation of the value's token scores with what adding it does, and its control, where that was measured. */
 const truthOf = ({ truth, truth_control: control }) =>
-  truth === null ? "" : `, truth r ${fixed(truth, 2)} (control ${fixed(control, 2)})`;
+  truth === null
+    ? ""
+    : `, scores and effect correlate: r ${fixed(truth, 2)} (other values: below ${fixed(control, 2)})`;
+
+/** That correlation in a list; no more is said for each line. */
+const shortTruth = ({ truth }) => truth !== null && h("span.faint", ` r ${fixed(truth, 2)}`);
+const TRUTH =
+  " r: correlation, over all tokens, of the value's scores with what adding the value does to the prediction.";
 
 /** The gallery; a click shows a memory on the map. */
 export function drawBest({ atlas, points, best, map, at }) {
@@ -153,12 +160,15 @@ export function drawBest({ atlas, points, best, map, at }) {
   };
   if (!atlas.best.length) return drawDescribed(best, at, show);
   const line = (b) =>
-    button([h("b", points.id(b.point)), " ", b.description], () => show(b), "quiet", {
+    button([h("b", points.id(b.point)), " ", b.description, shortTruth(b)], () => show(b), "quiet", {
       title: `score ${num(b.score)}${truthOf(b)}`,
     });
   const different = atlas.best.filter(({ listed }) => listed);
   return fill(best, [
-    h("p.faint", "From the gallery, different ones first, as `unembed memories` lists them."),
+    h("p.faint", [
+      "From the gallery, different ones first, as `unembed memories` lists them.",
+      different.some(({ truth }) => truth !== null) && TRUTH,
+    ]),
     h("ol.best", [different.slice(0, 30).map((b) => h("li", line(b)))]),
   ]);
 }
