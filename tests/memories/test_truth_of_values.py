@@ -82,7 +82,9 @@ def test_a_reading_of_something_else_is_not_borne_out() -> None:
     assert other.in_words().startswith("its reading is not borne out")
 
 
-def test_a_reading_with_no_listed_token_among_those_that_rise_most_names_others(text: list[str], tmp_path: Path) -> None:
+def test_a_reading_with_no_listed_token_among_those_that_rise_most_names_others(
+    text: list[str], tmp_path: Path
+) -> None:
     found = reading_truth(unembed.load(save_model(tmp_path / "tiny", "gpt2")), ["L1M3"], corpus=text, contexts=3)
     given = {"correlation": torch.tensor([0.9]), "control": {1: torch.tensor([0.1, 0.2])}}
     none, some = (
