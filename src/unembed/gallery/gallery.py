@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from unembed.errors import InvalidInput
 from unembed.gallery.evidence import INGREDIENTS, SIGNIFICANT, MemoryEvidence
+from unembed.names import Pole
 from unembed.results import Displayed, Provenance, Table, write_whole
 
 SCHEMA = "unembed.memories/1"
@@ -42,7 +43,7 @@ class Gallery(Displayed):
         """The memory at a position of the list, from 0."""
         return self.rows[rank]
 
-    def row_of(self, layer: int, index: int, pole: str) -> MemoryEvidence | None:
+    def row_of(self, layer: int, index: int, pole: Pole) -> MemoryEvidence | None:
         """Return the row of a memory (FFN neuron) at a sign of its coefficient; None if it is not in the gallery."""
         return next((row for row in self.rows if (row.layer, row.index, row.pole) == (layer, index, pole)), None)
 
