@@ -84,7 +84,7 @@ class Presets:
                 others = connection.execute("SELECT COUNT(*) FROM presets WHERE name != ?", (name,)).fetchone()[0]
                 if others >= MAX_PRESETS:
                     why = f"{MAX_PRESETS} presets are saved already"
-                    raise InvalidInput(f"preset {name!r}", why=why, instead="Delete a preset first")
+                    raise InvalidInput(f"preset {name!r}", why=why, instead="Delete one of the presets")
                 cursor = connection.execute(
                     "INSERT OR REPLACE INTO presets (name, edits, model, made) VALUES (?, ?, ?, ?)",
                     (name, json.dumps(edits), model, _now()),
