@@ -52,6 +52,7 @@ class Measurements:
         judged: the patterns that a judge finds in the same prefixes; empty without a judge.
         people: agreement of the rules with people's labels in the index; empty without an index.
         index_settings: the settings of the index from which the triggers come; None without an index.
+        shortened_left_out: the number of shortened triggers left out of `changes` because of massive activations.
     """
 
     lm: Decoder
@@ -72,6 +73,7 @@ class Measurements:
     people: Arrays
     seed: int
     index_settings: Mapping[str, Any] | None = None
+    shortened_left_out: int = 0
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
@@ -96,6 +98,8 @@ class Measurements:
         notes: dict[str, Any] = {name: getattr(o, name) for name in names}
         notes["unlearned tokens left out"] = 0 if self.hidden is None else int(self.hidden.sum())
         notes[LEFT_OUT] = self.left_out
+        if self.shortened_left_out:
+            notes["shortened triggers left out for massive activations"] = self.shortened_left_out
         corpus = f"{self.corpus_name} {self.corpus_fingerprint}"
         return self.lm.provenance(corpus=corpus, basis=o.basis, seed=self.seed, notes=notes)
 
@@ -186,7 +190,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         found = _examples_of(lm, example_text, _examples(lm, example_text, positions, work, options), work, options)
     massive = massive_positions(found["stream_length"])
     agreed = _agreement(lm, text, triggers, work, options)
-    keys, changed = _perturbed(lm, text, triggers, work, options)
+    keys, changed, shortened = _perturbed(lm, text, triggers, work, options)
     return Measurements(
         lm,
         options,
@@ -206,6 +210,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         {} if index is None else _people(index, lm, text, triggers, work, options),
         work.seed,
         None if index is None else index.manifest.settings,
+        shortened,
     )
 
 
@@ -332,7 +337,7 @@ def _agreement(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work
 
 def _perturbed(
     lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, int]:
     keys = triggers.sampled(options.perturbed_keys, 1, work.seed, "perturbation")
 
     def compute() -> Arrays:
@@ -346,9 +351,10 @@ def _perturbed(
             tokens_per_batch=options.tokens_per_batch,
             progress=lambda done, total: work.progress("shortening triggers (passes)", done, total),
         )
-        return {"changes": found}
+        return {"changes": found.relative, "left out": np.array(found.left_out)}
 
-    return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage("perturbation", compute)["changes"]
+    stored = work.stage("perturbation", compute)
+    return np.array(keys, dtype=np.int64).reshape(-1, 2), stored["changes"], int(stored["left out"])
 
 
 def _people(

@@ -2,7 +2,9 @@
 
 The coefficient is measured after the activation function, at the end of the shortened prefix. Its change is relative to
 the coefficient at the end of the whole prefix: -1 means that it becomes 0 (the lowest value with ReLU). Leading special
-tokens are never removed. A trigger is left out if it would have no tokens left.
+tokens are never removed. A trigger is left out if it would have no tokens left. So is one that ends at a position with
+massive activations, and a shortened one that does, such as a single token at the start of a text: the stream there is
+many times longer than at other positions.
 
 Source: Geva et al. 2021, section 3.2; the paper does not state how changes are averaged. Here they are
 averaged over the triggers of each key, then over keys.
@@ -15,14 +17,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from unembed.corpus.token_stream import TokenStream
+from unembed.memories.massive_activations import massive_positions
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021.triggers import KeyTriggers
 from unembed.stream.run import run
 
 KINDS = ("first", "last", "random")
+STREAMS = ("resid_pre", "resid_post")
+"""The stream before and after the key's layer, whose lengths show massive activations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +37,16 @@ class Shortened:
     tokens: Int[np.ndarray, " pos"]
     comparisons: list[tuple[int, int, int]]
     """For each comparison, its index in the result of `changes`: (key, trigger, kind)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """The relative change (m' - m) / m of each key's coefficient if a trigger loses a token, or NaN."""
+
+    relative: Float[np.ndarray, "key trigger kind"]
+    """The last axis is the kind of token that is removed, in the order of `KINDS`."""
+    left_out: int
+    """The number of shortened triggers left out because of massive activations."""
 
 
 def changes(
@@ -44,18 +59,17 @@ def changes(
     most: int | None = None,
     tokens_per_batch: int = 2048,
     progress: Callable[[int, int], None] | None = None,
-) -> Float[np.ndarray, "key trigger kind"]:
-    """Return the relative change (m' - m) / m of each key's coefficient m if a trigger loses a token.
-
-    The last axis is the kind of token that is removed, in the order of `KINDS`. Changes that are not measured are NaN.
+) -> Changes:
+    """Return the relative change of each key's coefficient if a trigger loses a token.
 
     Args:
         keys: layer and key number of each sampled key.
         most: the number of random triggers of each key that lose a token; all when None.
         progress: called with the number of finished forward passes and their total number.
 
-    Memory: the coefficients of one layer for one batch.
+    Memory: the coefficients and two streams of one layer for one batch.
     """
+    lengths_of = np.full((2, len(keys), triggers.top, len(KINDS)), np.nan, dtype=np.float32)
     found = np.full((len(keys), triggers.top, len(KINDS)), np.nan, dtype=np.float32)
     batches = []
     for layer in dict.fromkeys(layer for layer, _ in keys):
@@ -67,16 +81,35 @@ def changes(
             ids[row, : len(job.tokens)] = job.tokens
         lengths = torch.tensor([len(job.tokens) for job in batch])
         mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-        passed = run(lm, torch.from_numpy(ids), "coefficients", attention_mask=mask, logits=False, layers=[layer])
-        last = passed["coefficients"][0][torch.arange(len(batch)), lengths - 1].float().cpu().numpy()
+        points = ("coefficients", *STREAMS)
+        passed = run(lm, torch.from_numpy(ids), points, attention_mask=mask, logits=False, layers=[layer])
+        ends = {p: passed[p][0][torch.arange(len(batch)), lengths - 1].float().cpu().numpy() for p in points}
+        sizes = np.stack([np.linalg.norm(ends[p], axis=-1) for p in STREAMS])
         for row, job in enumerate(batch):
             for k, t, kind in job.comparisons:
-                found[k, t, kind] = last[row, triggers.memory(*keys[k])[0]]
+                found[k, t, kind] = ends["coefficients"][row, triggers.memory(*keys[k])[0]]
+                lengths_of[:, k, t, kind] = sizes[:, row]
         if progress is not None:
             progress(done + 1, len(batches))
     whole = np.stack([triggers.coefficients[triggers.row(*key)] for key in keys])[..., None] if keys else found[..., :1]
+    massive = _massive(lengths_of, np.array([layer for layer, _ in keys]))
     with np.errstate(invalid="ignore"):
-        return np.where(np.isfinite(whole), (found - whole) / whole, np.nan).astype(np.float32)
+        relative = np.where(np.isfinite(whole) & ~massive, (found - whole) / whole, np.nan)
+    return Changes(relative.astype(np.float32), int(massive.sum()))
+
+
+def _massive(
+    lengths: Float[np.ndarray, "stream key trigger kind"], layer_of_key: Int[np.ndarray, " key"]
+) -> Bool[np.ndarray, "key trigger kind"]:
+    """Mark the shortened triggers that end at a position with massive activations before or after their layer.
+
+    A trigger without its first token ends at the same token. If that position is massive, the whole trigger is marked.
+    """
+    known, marked = ~np.isnan(lengths[0]), np.zeros(lengths.shape[1:], dtype=bool)
+    for layer in np.unique(layer_of_key):
+        of_layer = known & (layer_of_key == layer)[:, None, None]
+        marked[of_layer] = massive_positions(lengths[:, of_layer])
+    return known & (marked | marked[..., :1])
 
 
 def _jobs(

@@ -17,6 +17,7 @@ from unembed.document.intervals import (
 )
 from unembed.document.model import Exhibit, Reference, Section
 from unembed.document.numbers import format_interval, percent, points
+from unembed.memories.massive_activations import MASSIVE
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.patterns import CHANCE, FEWEST
@@ -310,10 +311,20 @@ def perturbation_section(m: Measurements) -> Section:
             f"Of each layer {m.options.perturbed_keys} random keys ({n_keys} in all; the paper took 100 of each "
             f"layer), and of each key up to {n_triggers} triggers, without their first, last, or one random token. "
             "Shown is the relative change of the coefficient, averaged over the triggers of a key and then over keys; "
-            "the paper does not say how it averaged. Triggers of one token are left out.",
+            "the paper does not say how it averaged. Triggers of one token are left out." + _massive(m),
         ),
         (perturbation_exhibit("perturbation", "Relative change of the coefficient by layer", m, m.changes),),
         (by_layer("fig3_perturbation", title, "perturbation", series, "change"),),
+    )
+
+
+def _massive(m: Measurements) -> str:
+    """Return a sentence on the shortened triggers left out because of massive activations; "" if there are none."""
+    if not m.shortened_left_out:
+        return ""
+    return (
+        f" So are {m.shortened_left_out:,} shortened triggers that end at a position with massive activations, where "
+        f"the stream is over {MASSIVE} times as long as the layer's median."
     )
 
 
