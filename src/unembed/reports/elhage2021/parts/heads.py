@@ -152,8 +152,8 @@ def judge_independence(n: Numbers) -> Judgement:
     return judged(
         f"On {n.n_tokens} tokens the outputs of the {heads} heads, with biases, give what each of {len(n.layers)} "
         f"layers adds with a relative error of at most {total:.0e}. Setting the largest head of a layer to 0 takes "
-        f"away its output and nothing else, with an error of at most {removal:.0e}; no other head of the layer changes "
-        f"by more than {others:.0e} of the largest output.",
+        f"away its output and nothing else, with an error of at most {removal:.0e}; no other head of the layer changes"
+        + (f" by more than {others:.0e} of the largest output." if others else "."),
         total < n.limit,
         removal < n.limit,
         others < n.limit,
@@ -177,8 +177,8 @@ def judge_one_effect(n: Numbers) -> Judgement:
     """Judge whether what heads write of a source depends on the destination through the attention weight alone."""
     error = max(one.source_error for one in n.layers)
     return judged(
-        f"Each head's output at all {n.n_tokens} destinations is its attention weights times one vector per source, "
-        f"with a relative error of at most {error:.0e} in {len(n.layers)} layers.",
+        f"In {len(n.layers)} layers each head's output at all {n.n_tokens} destinations is its attention weights times "
+        f"one vector per source, {f'with a relative error of at most {error:.0e}' if error else 'without any error'}.",
         error < n.limit,
     )
 
@@ -208,7 +208,7 @@ def effect_table(m: Measurements) -> tuple[str, str, dict[str, list]]:
     """
     frozen = frozen_run(m.lm, m.example)
     place, source, destinations = _shown_source(m, frozen)
-    names = [visible(name) for name in m.lm.token_strings(m.example[0])]
+    names = m.lm.token_strings(m.example[0])
     x, layer = frozen.run.at("resid_pre", place[0]), frozen.layers[place[0]]
     x = x if layer.entry_to_end is None else x * layer.entry_to_end.to(x.dtype)
     columns: dict[str, list] = {
@@ -230,7 +230,7 @@ def effect_table(m: Measurements) -> tuple[str, str, dict[str, list]]:
         columns["norm_scale"].append(scale)
         columns["at_full_attention"].append(effect * scale / weight)
         columns["raised_tokens"].append(m.lm.token_strings(top))
-    return head_name(*place), names[source], columns
+    return head_name(*place), visible(names[source]), columns
 
 
 def section(m: Measurements) -> Section:
@@ -239,7 +239,6 @@ def section(m: Measurements) -> Section:
     rows = found.layers
     cells = {
         "layer": [one.layer for one in rows],
-        "heads": [one.n_heads for one in rows],
         "sum_error": [one.sum_error for one in rows],
         "removed": [head_name(one.layer, one.removed) for one in rows],
         "removal_error": [one.removal_error for one in rows],
@@ -257,9 +256,7 @@ def section(m: Measurements) -> Section:
             "A norm follows the heads of this model. Their outputs add up with the norm's scale of the run, but "
             "removing one head changes that scale and so what the others add."
         )
-    errors = exhibit(
-        "heads_add_up", "Heads as independent terms", cells, m.provenance, folded=len(rows) > 4, apart=(("heads",),)
-    )
+    errors = exhibit("heads_add_up", "Heads as independent terms", cells, m.provenance, folded=len(rows) > 4)
     head, source, columns = effect_table(m)
     text.append(
         f"One source at several destinations: head {head} attends to `{source}` from the positions in the table. "

@@ -130,8 +130,8 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
     return judged(
         f"For the {len(n.pairs)} pairs of {n.n_pairs:,} that add most to one logit, the product of the two patterns"
         f"{scales} and the product of the two OV circuits give what the two heads add in turn with a relative error of "
-        f"at most {n.error:.0e}. The weights of a product pattern add up to at most {n.most:.2f} at a position, "
-        f"with {n.future:.0e} on later ones.",
+        f"at most {n.error:.0e}. The weights of a product pattern add up to at most {n.most:.2f} at a position; "
+        f"{'none is' if n.future == 0 else f'up to {n.future:.0e} are'} on later positions.",
         n.error < n.limit,
         n.most < 1 + n.limit,
         n.future < n.limit,
@@ -154,8 +154,6 @@ def section(m: Measurements) -> Section | None:
         "later_head_score": [number_or_none(scores[one.path[1]]) for one in n.pairs],
         "attention": [float(one.pattern[last, at]) for one, at in zip(n.pairs, most, strict=True)],
         "source_token": [names[at] for at in most],
-        "source_position": most,
-        "error": [one.error for one in n.pairs],
     }
     predicted, first = visible(m.lm.token_strings([m.predicted])[0]), n.pairs[0]
     pattern = {
@@ -167,13 +165,13 @@ def section(m: Measurements) -> Section | None:
         "Two heads in a row act as one, a virtual head: its pattern is the product of their patterns, its OV circuit "
         f"that of their OV circuits. Shown are the pairs that add most to the logit of `{predicted}`, the predicted "
         "token at the last position of the prompt, with the copying score of the pair and of each head alone, and the "
-        "source that the pair attends to most. Error: pattern and OV circuit of the pair, against what the two heads "
-        "add in turn. Whether virtual heads matter for the loss is measured with the orders of paths.",
+        "source that the pair attends to most. Whether virtual heads matter for the loss is measured with the orders "
+        "of paths.",
     )
     exhibits = (
         exhibit(
             "virtual_heads", f"The virtual heads that add most to one logit, of {n.n_pairs:,}", cells, m.provenance,
-            percent=("attention",), apart=(_SCORES, ("source_position",), ("error",)),
+            percent=("attention",), apart=(_SCORES,),
         ),
         exhibit(
             "virtual_head_pattern", f"Pattern of {first.label} at the last position", pattern, m.provenance,
