@@ -304,16 +304,15 @@ def in_context_answer(
     late: Annotated[
         int | None, Option("Late token position of the comparison; default: near the end of the window.", low=0)
     ] = None,
-    window: Annotated[
-        int | None, Option("Number of tokens in a window; default: the model's context, at most 512.", low=32)
-    ] = None,
+    window: Annotated[int | None, Option("Number of tokens in a window.", low=32)] = None,
     max_windows: Annotated[
         int, Option("Largest number of windows of text to read.", low=1, aliases=("--windows",))
     ] = 64,
 ) -> Answer:
     """Measure how much the loss falls with position, for the whole model and without some heads (Olsson et al. 2022).
 
-    The score is the loss at a late position minus the loss at an early one.
+    The score is the loss at a late position minus the loss at an early one. Without `--window`, a window is as long as
+    the model's context, but at most 512 tokens.
 
     Caution: A later token can be easier for other reasons than its context; compare with --without a head.
     """
