@@ -166,7 +166,9 @@ export function drawBest({ atlas, points, best, map, at }) {
   const different = atlas.best.filter(({ listed }) => listed);
   return fill(best, [
     h("p.faint", [
-      "From the gallery, different ones first, as `unembed memories` lists them.",
+      "From the gallery, different ones first, as ",
+      h("code", "unembed memories"),
+      " lists them.",
       different.some(({ truth }) => truth !== null) && TRUTH,
     ]),
     h("ol.best", [different.slice(0, 30).map((b) => h("li", line(b)))]),
