@@ -48,7 +48,7 @@ def prompt(lm: unembed.LanguageModel, tokens: int) -> tuple[str, Tensor]:
 
 def trace(lm: unembed.LanguageModel) -> None:
     """What `unembed trace` shows of short prompts."""
-    traces(lm, "Short prompts of a real model", (5, 60, 300))
+    traces(lm, "Short prompts of a real model", (5, 60))
 
 
 def long(lm: unembed.LanguageModel) -> None:
@@ -79,7 +79,7 @@ def traces(lm: unembed.LanguageModel, title: str, lengths: tuple[int, ...]) -> N
 
 def view(lm: unembed.LanguageModel, text: str) -> object:
     """One position as `unembed trace` shows it."""
-    settings = TraceSettings(text, -1, 5, "final", False, (), None, None, False)
+    settings = TraceSettings(text, -1, 5, None, False, (), None, None, False)
     return trace_view(lm, settings, layer=None, memories=None, token=None, point=None, tracing=lm.trace)
 
 
@@ -189,6 +189,7 @@ def main() -> None:
     chosen = options.parse_args()
     torch.set_num_threads(1)
     lm = unembed.load(chosen.model)
+    lm.use_lens()  # as commands do
     parts = chosen.parts or [*PARTS, "ranking"]
     for name, part in PARTS.items():
         if name in parts:
