@@ -97,7 +97,7 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     chosen = blocks.amax(dim=-1).topk(k, dim=-1).indices
     inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
     values, at = torch.cat([inside, tail], dim=1).topk(k, dim=-1)
-    # The columns after the last whole block follow the k chosen blocks in `inside`, as block number k.
+    # The columns after the last whole block (`tail`) come after the k chosen blocks, as if they were block k.
     block = torch.nn.functional.pad(chosen, (0, 1), value=n_blocks).gather(1, (at // _BLOCK).clamp_(max=k))
     return values, block * _BLOCK + torch.where(at < k * _BLOCK, at % _BLOCK, at - k * _BLOCK)
 

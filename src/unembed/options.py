@@ -122,7 +122,11 @@ TokensOrFew = Annotated[
 ]
 TopTokens = Annotated[
     int,
-    Option("Number of top promoted tokens to use for each memory.", low=4, aliases=("--top", "-k")),
+    Option(
+        "Number of tokens to use for each memory (FFN neuron): those that it promotes most.",
+        low=4,
+        aliases=("--top", "-k"),
+    ),
 ]
 Position = Annotated[int, Option("Token position, counted from 0; negative positions count from the end.", "p")]
 Layer = Annotated[int | None, Option("Only this layer, counted from 0.", "l")]
@@ -249,7 +253,7 @@ MemoryValues = Annotated[
 ]
 Progress = Annotated[
     Callable[[str, int, int | None], None] | None,
-    Option("Function to call with the progress while the analysis runs.", given="progress"),
+    Option("Function to call with progress reports while the analysis runs.", given="progress"),
 ]
 Index = Annotated[
     IndexOnNeed,
@@ -281,7 +285,9 @@ def parameter_of(given: inspect.Parameter, function: Callable[..., Any]) -> Para
         (kind,) = get_args(kind)
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     if option.parse is None and not choices and kind not in _KINDS:
-        raise TypeError(f"parameter {given.name!r} is {kind}: give Option a function that reads it from text, parse=")
+        raise TypeError(
+            f"parameter {given.name!r} has type {kind}, which needs Option(parse=...) to convert text to it"
+        )
     word = "text" if option.parse is not None else _KINDS.get(kind, "str")
     argument = option.argument or (required and given.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return Parameter(given.name, word, option, required, default, choices, repeated, argument)

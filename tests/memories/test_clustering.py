@@ -170,7 +170,7 @@ def test_values_of_a_model_in_clusters(family):
     assert all(sum(card["by_layer"]) == card["size"] for card in cards)
     with pytest.raises(OutOfRange, match="counted 0 to 11"):
         found.members(12)
-    with pytest.raises(OutOfRange, match="values in these layers"):
+    with pytest.raises(OutOfRange, match="value vectors in these layers"):
         cluster_values(lm, 10_000)
 
 

@@ -37,4 +37,4 @@ def drawing_of(view: Any) -> Drawing:
 
             return Drawing(partial(draw_gallery, view), None)
         case other:
-            raise TypeError(f"no drawing of a {other}")
+            raise TypeError(f"no function draws objects of the class {other}")

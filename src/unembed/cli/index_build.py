@@ -42,7 +42,9 @@ def build(
             name="triggers-per-key",
         ),
     ] = 25,
-    top_tokens: Annotated[int, Option("Number of top promoted tokens to use for each memory.", low=1)] = 30,
+    top_tokens: Annotated[
+        int, Option("Number of tokens to use for each memory (FFN neuron): those that it promotes most.", low=1)
+    ] = 30,
     poles: Annotated[
         Literal["auto", "positive", "both"],
         Option("Store triggers with positive coefficients only, or with both signs; auto: both in gated layers."),

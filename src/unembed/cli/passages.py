@@ -73,7 +73,7 @@ def draw_passages(found: Table, width: int, *, plain: bool, signature: bool = Tr
 
 def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
     """Return the end of a prefix, followed by the marked token; both together fit `room` cells."""
-    # The brackets mark the token where bold is not shown.
+    # The brackets mark the token in terminals that do not show bold text.
     marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
     marked.append("]", style="dim")
     left = room - cell_len(marked.plain)

@@ -149,7 +149,7 @@ def _reports(
     several = len(models) > 1
     if index is not None and several:
         raise InvalidInput(
-            f"--index {index}", why="an index is of one model", instead="Give one --model, or a --corpus"
+            f"--index {index}", why="an index belongs to one model", instead="Give one --model, or a --corpus"
         )
     if index is not None:
         chosen = {"index": str(index), **chosen}

@@ -159,7 +159,7 @@ def _carried(
     if basis != "jacobian":
         return vectors, basis
     if layers is None:
-        raise InvalidInput("basis 'jacobian'", why="a lens carries a vector from its layer", instead="Give layers")
+        raise InvalidInput("basis 'jacobian'", why="the lens needs the layer of each vector", instead="Give layers=")
     at, found = torch.tensor(layers), torch.empty_like(vectors)
     for layer in at.unique().tolist():
         rows = (at == layer).nonzero()[:, 0].to(vectors.device)

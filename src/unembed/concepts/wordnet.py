@@ -43,7 +43,7 @@ _RULES = {
 
 @dataclass(frozen=True, eq=False)
 class WordNet:
-    """WordNet's synsets (sets of synonyms), which are numbered, and the synsets of each word."""
+    """WordNet's synsets (sets of synonyms) by number, and the synsets of each word."""
 
     names: list[str]
     """`city.n.1`: first word, part of speech (n, v, a, r), number of the sense."""

@@ -117,7 +117,7 @@ class TokenStream:
         return positions + 1 - np.asarray(self.first)[self.segment(positions)]
 
     def prefix_positions(self) -> Int[np.ndarray, " prefix"]:
-        """Return every position of a text token, at which a prefix of its segment ends; special tokens have none."""
+        """Return the position of every text token: at each of them, a prefix of its segment ends."""
         begin = np.maximum(self.start[:-1], self.first)
         return np.concatenate([np.arange(a, b) for a, b in zip(begin, self.start[1:], strict=True)])
 

@@ -76,7 +76,7 @@ def attach(
         at = lm.layer(own)
         if at + len(part.W_dec) > lm.n_layers:
             raise InvalidInput(
-                f"dictionary {part.name} at layer {at}", why=f"it writes to {len(part.W_dec)} layers from there"
+                f"dictionary {part.name} at layer {at}", why=f"it writes to {len(part.W_dec)} layers, more than follow"
             )
         require_point(lm, part.reads, at)
         require_point(lm, part.writes, at)

@@ -57,7 +57,9 @@ def feature_attribution(
     u = logit_direction(lm, whole.token, whole.against) / final_scale(lm, last)
     pulled = directions(lm, u, seen, column)
     if pulled.constants or not pulled.end:
-        raise Unsupported(f"features of {lm.name}", why="its stream is normalised or mixed on the way")
+        raise Unsupported(
+            f"features of {lm.name}", why="between layers, the model normalises or mixes the residual stream"
+        )
     written = sorted({n + offset for n, part in parts for offset in range(len(part.W_dec))})
     writes = parts[0][1].writes
     others = _other_rows(whole, writes, written)
@@ -89,7 +91,7 @@ def _direction(lm: Decoder, pulled: Directions, point: str, layer: int) -> Tenso
         return pulled.steps[layer][point]
     raise Unsupported(
         f"features at {point} of {lm.name}",
-        why="attributions split resid_pre, resid_post, attn_out or mlp_out",
+        why="only resid_pre, resid_post, attn_out and mlp_out can be split by feature",
     )
 
 

@@ -68,7 +68,7 @@ class Dictionary:
         if not self.W_dec or wrong or self.b_enc.shape != (n,):
             raise InvalidInput(
                 f"dictionary {self.name}",
-                why=f"its encoder is {d_in} to {n}, its decoders are {wrong or 'missing'}, b_dec {self.b_dec.shape[0]}",
+                why=f"shapes differ: W_enc ({d_in}, {n}), W_dec {wrong or 'missing'}, b_dec ({self.b_dec.shape[0]},)",
             )
         for what, n_wanted in (("threshold", n), ("r_mag", n), ("b_mag", n), ("b_in", d_in)):
             if (vector := getattr(self, what)) is not None and vector.shape != (n_wanted,):
@@ -119,7 +119,8 @@ class Dictionary:
         """
         if not bool((gain != 0).all()):
             raise InvalidInput(
-                f"dictionary {self.name}", why="it reads a norm before its gain, which is zero somewhere"
+                f"dictionary {self.name}",
+                why="it reads a norm's output before the gain, and the gain of a channel is zero",
             )
         scale = gain.to(self.W_enc)
         shift = torch.zeros_like(scale) if bias is None else bias.to(self.W_enc)

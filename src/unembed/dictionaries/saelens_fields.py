@@ -66,11 +66,11 @@ def checked_fields(config: Mapping[str, Any], weights: Mapping[str, Tensor], nam
     activation, k = _activation(config, name)
     for key in _CHANGING:
         if both.get(key) not in _NOTHING and not (key == "hook_head_index" and both[key] in ("", -1)):
-            raise Unsupported(f"dictionary {name}", why=f"its {key} = {both[key]!r} is not known here")
+            raise Unsupported(f"dictionary {name}", why=f"its {key} = {both[key]!r} is not supported")
     if "scaling_factor" in weights and bool((weights["scaling_factor"] != 1).any()):
-        raise Unsupported(f"dictionary {name}", why="its finetuning_scaling_factor is not known here")
+        raise Unsupported(f"dictionary {name}", why="its finetuning_scaling_factor is not supported")
     if "W_skip" in weights:
-        raise Unsupported(f"dictionary {name}", why="its W_skip (of a skip transcoder) is not known here")
+        raise Unsupported(f"dictionary {name}", why="its W_skip (of a skip transcoder) is not supported")
     for key, axis in (("d_in", 0), ("d_sae", 1)):
         if key in config and "W_enc" in weights and config[key] != weights["W_enc"].shape[axis]:
             why = f"its {key} is {config[key]!r}, but W_enc has {weights['W_enc'].shape[axis]}"
@@ -79,10 +79,10 @@ def checked_fields(config: Mapping[str, Any], weights: Mapping[str, Tensor], nam
     if not isinstance(opened, Mapping):
         raise InvalidInput(f"dictionary {name}", why="its model_from_pretrained_kwargs are not a dict")
     if not opened.get("fold_ln", True) and reads.endswith(WITHOUT_GAIN):
-        raise Unsupported(f"dictionary {name}", why=f"its fold_ln = {opened['fold_ln']!r} at {reads} is not known here")
+        raise Unsupported(f"dictionary {name}", why=f"its fold_ln = {opened['fold_ln']!r} at {reads} is not supported")
     layer = both.get("hook_layer", both.get("hook_point_layer"))
     if layer is not None and (type(layer) is not int or layer < 0):
-        raise InvalidInput(f"dictionary {name}", why=f"its hook_layer is {layer!r}, no layer")
+        raise InvalidInput(f"dictionary {name}", why=f"its hook_layer is {layer!r}, not the number of a layer")
     return Fields(
         activation,
         k,
@@ -106,7 +106,7 @@ def _activation(config: Mapping[str, Any], name: str) -> tuple[str, int | None]:
     architecture = config.get("architecture", "standard")
     activation = _ACTIVATIONS.get(architecture) if isinstance(architecture, str) else None
     if activation is None:
-        raise Unsupported(f"dictionary {name}", why=f"its architecture {architecture!r} is not known here")
+        raise Unsupported(f"dictionary {name}", why=f"its architecture {architecture!r} is not supported")
     key = "activation_fn_str" if "activation_fn_str" in config else "activation_fn"
     function = config.get(key) or "relu"
     more = config.get("activation_fn_kwargs") or {}
@@ -115,9 +115,9 @@ def _activation(config: Mapping[str, Any], name: str) -> tuple[str, int | None]:
     if activation == "relu" and function == "topk":  # SAELens before version 6
         activation = "topk"
     elif function not in ("relu", activation):
-        raise Unsupported(f"dictionary {name}", why=f"its {key} {function!r} is not known here")
+        raise Unsupported(f"dictionary {name}", why=f"its {key} {function!r} is not supported")
     if odd := sorted(set(more) - {"k"}):
-        raise Unsupported(f"dictionary {name}", why=f"its activation_fn_kwargs {odd[0]!r} is not known here")
+        raise Unsupported(f"dictionary {name}", why=f"its activation_fn_kwargs {odd[0]!r} is not supported")
     k = config.get("k") or more.get("k")
     if activation != "topk":
         return activation, None

@@ -53,9 +53,9 @@ class TopFeatures(Reducer):
         return self._lists.result()
 
     def state(self) -> dict[str, Any]:
-        """Return the lists."""
+        """Return the lists, to save them in a checkpoint."""
         return dict(self._lists.state())
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the lists."""
+        """Restore the lists from a checkpoint."""
         self._lists.load_state(state)

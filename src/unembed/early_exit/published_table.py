@@ -106,7 +106,7 @@ def _exits(
     threshold: Threshold,
     sweep: dict[str, Any],
 ) -> np.ndarray:
-    """Return the layer after which each test example, those of the last part, exits."""
+    """Return the layer after which each example of the last part (the test examples) exits."""
     train, calibration_set, test = parts
     n = lm.n_layers - 1
     if method == "oracle":

@@ -51,7 +51,7 @@ class TriggerPattern:
 
     @property
     def parts(self) -> tuple[Slot, ...]:
-        """The common properties: the slots, or the word."""
+        """The common properties: `slots`, or else `word`."""
         return self.slots if self.word is None else (self.word,)
 
     @property

@@ -65,7 +65,7 @@ def cached_index_of_weights(weights: str) -> Index | None:
 
 
 def _ready(is_wanted: Callable[[Manifest], bool]) -> Iterator[Path]:
-    """Yield the folders of complete default indexes whose manifest is wanted, newest first."""
+    """Yield the folders of complete default indexes whose manifest `is_wanted` accepts, newest first."""
     found: list[tuple[float, Path]] = []
     for path in cache_folder().glob("*/manifest.json"):
         try:

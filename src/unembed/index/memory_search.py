@@ -388,9 +388,10 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
 
 
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
-    """Yield the memories whose value vectors give some tokens the largest (or lowest) scores, from the weights.
+    """Yield the memories whose value vectors give the tokens `ids` the largest scores, computed from the weights.
 
-    A score is divided by the standard deviation of all tokens' scores under the same value vector.
+    For "suppresses", these are the lowest scores. A score is divided by the standard deviation of all tokens' scores
+    under the same value vector.
     """
     sign = -1.0 if kind == "suppresses" else 1.0
     texts = lm.token_strings(list(ids))

@@ -104,7 +104,7 @@ def check_place(folder: Path) -> None:
     try:
         is_file = folder.exists() and not folder.is_dir()
         if b"\0" in os.fsencode(folder):
-            raise ValueError("a NUL")
+            raise ValueError("the path contains a NUL character")
     except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate
         why = getattr(error, "strerror", None) or "no folder can have this name"
         raise InvalidInput(f"cannot build in {str(folder)[:60]!r}", why=why, instead="Give another name") from error

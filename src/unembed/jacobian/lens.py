@@ -225,7 +225,7 @@ class JacobianLens(Displayed):
         if self.lm is None:
             raise InvalidInput(
                 "a lens without a model",
-                why="a lens reads through the unembedding of a model",
+                why="logits are computed with the unembedding of a model",
                 instead="Use lm.use_lens(lens)",
             )
         return self.lm

@@ -132,7 +132,7 @@ def _later_layers_in_copies(
 
     def split(stream: Tensor) -> Tensor:
         if stream.shape[:-1] != (1, 1):
-            raise RuntimeError("the stream is not of one token")
+            raise RuntimeError("the residual stream has several rows or token positions")
         return change(stream[:, -1].expand(copies, -1))[:, None].to(stream.dtype)
 
     given, arguments = _given(window, 1, cache)
@@ -143,7 +143,7 @@ def _later_layers_in_copies(
         change_tensor(stack, lm, layer, "resid_post", split)
         logits = lm.hf(given, **arguments, **current.arguments).logits[:, -1]
     if len(logits) != copies:
-        raise RuntimeError("the copies were lost on the way")
+        raise RuntimeError(f"the model returned logits of {len(logits)} rows, not of {copies}")
     return logits
 
 

@@ -102,7 +102,7 @@ def linear_pass(
     if is_offloaded(lm.hf):
         raise Unsupported(
             "the linear model of a run",
-            why="weights are offloaded, and the graph of a pass needs them all",
+            why="weights are offloaded, but its autograd graph needs all weights in memory",
             instead="Open the model on one device",
         )
     patterns = attention_patterns(lm, tokens, qk) if patterns is None else patterns

@@ -123,7 +123,11 @@ class Attribution(Displayed):
             Unsupported: the attribution does not come from a trace, or splits heads by source token.
         """
         if self.measure_effects is None:
-            raise Unsupported("total effects of this attribution", why="it has no run", instead="Use trace.attribution")
+            raise Unsupported(
+                "total effects of this attribution",
+                why="its forward pass is not stored",
+                instead="Use trace.attribution",
+            )
         rows = self.top(top)
         totals = self.measure_effects(self, rows)
         last = int(self.layer.max())

@@ -341,11 +341,11 @@ class EventRecorder(Reducer):
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the rows recorded so far."""
+        """Return the rows recorded so far, to save them in a checkpoint."""
         return {"rows": list(self._rows)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from saved rows."""
+        """Continue from the rows in a checkpoint."""
         self._rows = list(state["rows"])
 
 

@@ -153,7 +153,7 @@ def _confirmed(
 
 
 def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tensor, "memory token"]:
-    """Return the score v . e_w that every value vector of the model gives to some tokens, sorted by layer and index.
+    """Return the score v . e_w that every value vector v gives to each token in `ids`, sorted by layer and index.
 
     If the model has a fitted lens, v is mapped to the final stream by the lens, and the mean of its scores over the
     vocabulary is subtracted.
@@ -176,7 +176,8 @@ def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Ten
 def score_spreads(lm: Decoder) -> Float[Tensor, " memory"]:
     """Return the standard deviation over the vocabulary of every value vector's scores, sorted by layer and index.
 
-    Scores are those of `token_scores_of_values`. A token's score divided by this number compares values of any length.
+    Scores are those of `token_scores_of_values`. Scores divided by this number can be compared between value vectors of
+    different lengths.
 
     Raises:
         Unsupported: the model has no memories.

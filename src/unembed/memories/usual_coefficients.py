@@ -150,7 +150,7 @@ def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None 
     if size <= 0:
         raise Unsupported(
             f"the usual size of {lm.memory_name(layer, number)}",
-            why="a sample of the shipped text does not show it",
+            why="it cannot be measured on a sample of the shipped text",
             instead="Build an index of the model (unembed index build), or give the coefficient itself",
         )
     return size, "a sample of the shipped text"

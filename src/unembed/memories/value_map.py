@@ -33,7 +33,7 @@ _CHUNK = 4096
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ValueMap(Displayed):
-    """The position on the map of every value vector shown, and its cluster."""
+    """A map of value vectors: for each vector on it, its position and its cluster."""
 
     memory: Int[np.ndarray, "point 2"]
     """Layer and index of each value vector on the map."""

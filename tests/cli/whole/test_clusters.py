@@ -47,7 +47,7 @@ def test_a_tenth_of_the_values_of_dense_and_expert_layers_is_the_number_of_clust
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--clusters", 10_000), 1, "values in these layers"),
+        (("--clusters", 10_000), 1, "value vectors in these layers"),
         (("--memory", "5"), 2, "not a memory"),
         (("--memory", "99.0"), 1, "layer 99"),
         (("--layer", 9), 1, "layer 9"),

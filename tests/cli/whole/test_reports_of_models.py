@@ -41,7 +41,7 @@ def test_several_models_are_compared_and_a_finished_one_is_not_run_again(
     again = unembed(*words)
     assert again.exit_code == 0 and json.loads(again.stdout) == json.loads(done.stdout)
     refused = unembed(*words, "--index", tmp_path)
-    assert refused.exit_code == 1 and "an index is of one model" in refused.stderr
+    assert refused.exit_code == 1 and "an index belongs to one model" in refused.stderr
 
 
 def test_the_checkpoints_of_a_training_are_dated(

@@ -260,7 +260,7 @@ def cluster_values(
     if not 1 <= n_clusters <= len(memory):
         raise OutOfRange(
             f"{n_clusters} clusters",
-            why=f"{lm.name} has {len(memory)} values in these layers",
+            why=f"{lm.name} has {len(memory)} value vectors in these layers",
             instead=f"Ask for 1 to {len(memory)}, for example {max(1, len(memory) // 10)}",
         )
     every = None if signs is None else torch.cat([signs[layer].to(values[0]) for layer in chosen])
