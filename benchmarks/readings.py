@@ -22,6 +22,7 @@ import unembed
 from unembed.corpus import open_corpus
 from unembed.jacobian import reading_by
 from unembed.jacobian.basis import in_basis
+from unembed.jacobian.passes import cache_of
 from unembed.lens import logits_of, top_k
 from unembed.memories import ReadingTruth, reading_truth
 from unembed.memories.truth_of_values import LISTED, unread_windows, value_effects
@@ -110,33 +111,35 @@ def write_table(name: str, text: str) -> None:
 Scores = Float[Tensor, "memory d_vocab"]
 LIST, COMMON, GLUE = 30, 200, 5
 """A list of 30 tokens is glue if five of them are among the 200 tokens that stand in most lists."""
-IN_LISTS = 40
-"""Random memories of each layer whose lists are compared."""
+SHARED, IN_LISTS = (13, 22, 29), 170
+"""Layers, and random memories of each, whose lists are compared."""
 
 
 def shared(lm: unembed.LanguageModel) -> Table:
     """How many lists are glue, and how true readings are, with and without what the values of a layer share."""
     frequency = log_frequency(lm)
     windows = unread_windows(lm, None, PLACES)
+    caches = [cache_of(lm, window[:-1]) for window in windows]
     lists: dict[str, list[Tensor]] = {}
     agreement: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    measured_lists: list[Tensor] = []
-    for layer in lm.memory_layers:
+    raised: list[Tensor] = []
+    for layer in SHARED:
         values = lm.weights.W_out[layer].float()
         drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(layer))[:IN_LISTS]
-        effects = None
-        if layer in SHOWN["smollm2"]:
-            effects = value_effects(lm, values[drawn[:PER_LAYER]], layer, windows)
-            measured_lists.append(listed(lm, effects))
+        effects = value_effects(lm, values[drawn[:PER_LAYER]], layer, windows, caches)
+        raised.append(listed(lm, effects))
         for name, scores in readings(lm, values, drawn, layer, frequency):
             lists.setdefault(name, []).append(listed(lm, scores))
-            if effects is not None:
-                agreement.setdefault(name, []).append(agreements(scores[:PER_LAYER], effects))
+            agreement.setdefault(name, []).append(agreements(scores[:PER_LAYER], effects))
     columns: dict[str, list[object]] = {
         "reading": [*lists, "(what adding the value raises)"],
-        "glue": [*(glue(torch.cat(one)) for one in lists.values()), glue(torch.cat(measured_lists))],
+        "glue": [*(glue(torch.cat(one)) for one in lists.values()), None],
+        "glue, measured values": [
+            *(glue(torch.cat([part[:PER_LAYER] for part in one])) for one in lists.values()),
+            glue(torch.cat(raised)),
+        ],
     }
-    for at, layer in enumerate(SHOWN["smollm2"]):
+    for at, layer in enumerate(SHARED):
         columns[f"r, layer {layer}"] = [*(float(one[at][0].median()) for one in agreement.values()), None]
         columns[f"overlap, layer {layer}"] = [*(float(one[at][1].mean()) for one in agreement.values()), None]
     return Table("Lists without what all values share", columns, lm.provenance(seed=0))

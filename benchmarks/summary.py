@@ -39,7 +39,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Memory and size": ("Peak memory", "Cost by size", "A sweep whose"),
     "Sweeps and indexes": ("Sweep", "Fast sweep", "Index", "Ranking"),
     "Circuits": ("Composition", "Copying", "Exact top", "Head scores", "Circuit of"),
-    "The Jacobian lens": ("Fitting a Jacobian lens", "Readings of"),
+    "The Jacobian lens": ("Fitting a Jacobian lens", "Readings of", "Lists without"),
     "Clusters, concepts, reports": ("Clustering", "Automatic", "Report", "Figs."),
     "Control": ("The decision", "Generation", "Suppressing", "Early exit", "Leaving early", "The promise"),
     "The explorer": ("The explorer",),
