@@ -221,7 +221,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path) -> None:
         (lm, texts(2), {"examples": "many"}, InvalidInput, "must be of type int"),
         (lm, texts(2), {"examples": 0}, InvalidInput, "at least 1"),
         (lm, texts(2), {"draw": "dice"}, InvalidInput, "one of 'prefixes', 'sentences'"),
-        (lm, texts(2), {"fraction": 2.0}, InvalidInput, "out of range"),
+        (lm, texts(2), {"fraction": 2.0}, InvalidInput, "must be between 0 and 1"),
         (unembed.load(tiny_model("mamba")), texts(2), {}, Unsupported, "memories of layer 0"),
         (lettered("attention-only"), texts(2), {}, Unsupported, "no layer of the model has an FFN"),
         (tiny("gpt2"), texts(2), {}, InvalidInput, "without a tokenizer"),
@@ -346,7 +346,7 @@ def test_the_settings_are_those_of_the_index_and_too_few_triggers_are_reported_o
     here = {row["option"]: row["here"] for row in report["settings"].rows()}
     assert here["top"] == "6, as the index holds 6" and here["triggers"] == "as the index (see below)"
     assert any("the index holds 6" in text for section in report.sections for text in section.text)
-    with pytest.raises(InvalidInput, match="it holds 6"):
+    with pytest.raises(InvalidInput, match="the index has 6"):
         unembed.report("geva2021", lm, None, tmp_path / "x", **{**given, "shown": 7})
 
 

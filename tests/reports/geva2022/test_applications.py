@@ -6,21 +6,31 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import unembed
 from tests.cli.conftest import save_model
+from tests.memories.test_massive_activations import with_massive_token
 from tests.reports.sample import part_of, tables_of_two_units
 from tests.reports.test_geva2022 import OPTIONS, TEXTS
+from tests.sweeps.recorder import lettered
 from unembed.corpus import open_corpus
 from unembed.early_exit.example_prefixes import examples
 from unembed.early_exit.published_table import table_6
 from unembed.errors import Unsupported
 from unembed.language_model import LanguageModel
 from unembed.reports import Report
-from unembed.reports.geva2022.applications import Applications, activated, arms_of, edits_of, measure_applications
+from unembed.reports.geva2022.applications import (
+    Applications,
+    activated,
+    arms_of,
+    edits_of,
+    measure_applications,
+    without_massive,
+)
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.parts.applications import rule, toxicity_section
@@ -38,6 +48,20 @@ def test_early_exit_has_its_tables(tmp_path: Path) -> None:
     assert found.saturation is not None and len(found.saturation) == 2
     assert found.early_exit is not None
     assert {r["method"] for r in found.early_exit.rows()} >= {"sub_updates", "both", "margin", "oracle"}
+
+
+def test_examples_at_massive_positions_are_left_out_of_early_exit(tmp_path: Path) -> None:
+    lm, texts = with_massive_token("llama", "e"), TEXTS * 3
+    own = examples(lm, open_corpus(texts), 36, basis="final")
+    streams = [own.before, own.before + own.update]
+    long = [s.norm(dim=-1) > 10 * torch.from_numpy(np.median(s.norm(dim=-1).numpy(), axis=0)) for s in streams]
+    wanted = ~(long[0] | long[1]).any(dim=1)
+    assert 3 <= int((~wanted).sum()) < 20
+    kept, left_out = without_massive(own)
+    assert left_out == int((~wanted).sum()) and torch.equal(kept.before, own.before[wanted])
+    assert without_massive(examples(lettered("llama"), open_corpus(texts), 36, basis="final"))[1] == 0, "the control"
+    made = measure_applications(lm, open_corpus(texts), Work(tmp_path, {}), Options(exit_examples=36))
+    assert any(note.startswith(f"{left_out} of 36 examples of early exit end at") for note in made.notes)
 
 
 def test_without_scikit_learn_the_report_ends_in_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

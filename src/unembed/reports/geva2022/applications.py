@@ -19,6 +19,7 @@ from unembed.early_exit.baselines import FEATURES, QUICK_SWEEP
 from unembed.early_exit.example_prefixes import Examples, examples, saturation_table
 from unembed.early_exit.published_table import METHODS, table_6
 from unembed.errors import ExtraMissing, InvalidInput, UnembedError, Unsupported, reading_fault
+from unembed.memories.massive_activations import MASSIVE, massive_positions
 from unembed.models.decoder import Decoder
 from unembed.names import Basis, read_signed_memory
 from unembed.reports.geva2022.options import Options
@@ -95,6 +96,13 @@ def measure_applications(
             found = examples(
                 lm, corpus, options.exit_examples, seed=work.seed, basis=basis, progress=_named(work, "examples")
             )
+            found, left_out = without_massive(found)
+            if left_out:
+                notes.append(
+                    f"{left_out} of {left_out + len(found)} examples of early exit end at a position with massive "
+                    f"activations, where the stream is over {MASSIVE} times as long as the layer's median. They are "
+                    "left out."
+                )
             saturation = saturation_table(lm, found)
             early_exit, missing = _table_6(lm, found, work, QUICK if options.exit_protocol == "quick" else {})
             notes += missing
@@ -116,6 +124,16 @@ def measure_applications(
     text = options.perplexity_text
     about = PERPLEXITY_TEXT if text is None else f"Perplexities here are of {text}, whole, in windows of a context."
     return Applications(saturation, early_exit, toxicity, by_beams, about, published, tuple(notes))
+
+
+def without_massive(found: Examples) -> tuple[Examples, int]:
+    """Return the examples without those at positions with massive activations, and the number of the latter.
+
+    The stream is measured before and after each FFN's update.
+    """
+    streams = torch.cat([found.before, found.before + found.update], dim=1)
+    massive = massive_positions(streams.norm(dim=-1).T.numpy())
+    return found[torch.from_numpy(~massive)], int(massive.sum())
 
 
 def _named(work: Work, name: str) -> Callable[[int, int], None]:
