@@ -8,6 +8,21 @@ import { answered, pane } from "./parts.js";
 import { save } from "./sharing.js";
 import { go } from "./state.js";
 
+/** To the other tabs of this browser: labels were written. */
+const tabs = new BroadcastChannel("labels");
+tabs.onmessage = () => again().then(() => dispatchEvent(new Event("labels")), api.fail);
+
+function again() {
+  api.forget("/memories/search");
+  return names.load();
+}
+
+/** Load all labels after some were written, here and in the other tabs. */
+export function reload() {
+  tabs.postMessage("");
+  return again();
+}
+
 /** The commands that build an index of the served model, and serve it. */
 function buildCommands(model) {
   const named = model.source === "wren" ? "" : ` --model ${shell(model.source)}`;
@@ -54,13 +69,13 @@ export function labels(box, named, one, written) {
   const all = (name) =>
     of === "head" ? { screen: "search", query: `name:"${name}"` } : { screen: "search", path: ["concept", name] };
   const list = h("div.stack");
-  const again = async () => {
-    await names.reload().catch(api.fail);
+  const relabelled = async () => {
+    await reload().catch(api.fail);
     written?.();
     labels(box, named, one, written);
   };
-  const form = labelForm({ layer, index, kind: of }, again);
-  const withdraw = (row) => names.withdraw([row.id], form.author() || "someone").then(again);
+  const form = labelForm({ layer, index, kind: of }, relabelled);
+  const withdraw = (row) => names.withdraw([row.id], form.author() || "someone").then(relabelled);
   const draw = async () => {
     const found = (await api.get("/labels", { layer, index, of }, { channel: "labels", fresh: true })).rows;
     const rows = found.filter((row) => row.kind !== "random value");

@@ -61,7 +61,7 @@ async function start() {
   drawStatus();
   fill(document.querySelector(".model-chip"), h("b", model.name), ` ${sizes(model)}`);
   await Promise.all([
-    model.can.index && (names.listen(), names.load().catch(api.fail)),
+    model.can.index && names.load().catch(api.fail),
     model.can.memories && names.loadDescriptions().catch(api.fail),
   ]);
   if (state().session) await recall();

@@ -28,22 +28,6 @@ export async function load() {
     if (row.kind !== "random value" && row.label !== "(no pattern)") called.set(idOf(row, row.kind), row.label);
 }
 
-/** Tells the other tabs of this browser that labels were written. @type {BroadcastChannel | null} */
-let tabs = null;
-
-/** Load all labels after some were written here, or, unless `told`, in another tab, which is then told. */
-export async function reload(told = true) {
-  if (told) tabs?.postMessage("");
-  api.forget("/memories/search");
-  await load();
-}
-
-/** Load the labels that other tabs write, too; an event "labels" then tells what shows them. */
-export function listen() {
-  tabs = new BroadcastChannel("labels");
-  tabs.onmessage = () => reload(false).then(() => dispatchEvent(new Event("labels")), api.fail);
-}
-
 /** Whether an index is open, which stores labels and triggers. */
 export const indexed = () => open;
 

@@ -60,7 +60,8 @@ export function render(root, page) {
     update: (now, before) => update(t, panes, own, now, before),
     key: ({ key }) => key === "i" && (tray.off({ layer: t.chosen[0], index: t.chosen[1] }, "head"), true),
     destroy: () => page.api.cancel("examples"),
-    exported: () => (t.here || t.scores) && { name: "heads", json: { ...t.scores, on_prompt: t.here }, rows: rowsOf(t) },
+    exported: () =>
+      (t.here || t.scores) && { name: "heads", json: { ...t.scores, on_prompt: t.here }, rows: rowsOf(t) },
   };
 }
 

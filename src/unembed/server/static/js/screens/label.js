@@ -1,7 +1,7 @@
 /** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
 import { announce, button, consume, entering, fill, h, many, num, numberBox, segmented, worded } from "../dom.js";
-import { exportLabels, noIndex } from "../labels.js";
-import { authorBox, reload, withdraw } from "../names.js";
+import { exportLabels, noIndex, reload } from "../labels.js";
+import { authorBox, withdraw } from "../names.js";
 import { answered, card, empty, noMemories, pane, table } from "../parts.js";
 import * as draft from "./label-draft.js";
 import { drawItem } from "./label-item.js";

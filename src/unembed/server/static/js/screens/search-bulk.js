@@ -1,6 +1,6 @@
 /** The ticked memories: edits of all of them, or one label for all of them. */
 import { button, entering, fill, h, textBox, tick } from "../dom.js";
-import { exportLabels } from "../labels.js";
+import { exportLabels, reload } from "../labels.js";
 import * as names from "../names.js";
 import { go, idOf } from "../state.js";
 import * as tray from "../tray.js";
@@ -59,7 +59,7 @@ function joinForm(t, joined) {
 
   /** Reload what shows labels, after some were written or withdrawn. */
   async function relabelled() {
-    await names.reload();
+    await reload();
     if (t.named()) await t.show();
     else t.draw();
   }
