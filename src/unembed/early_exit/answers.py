@@ -52,7 +52,7 @@ def fit_answer(
     out: Annotated[Path, OUT],
     method: Annotated[
         Literal["sub_updates", "representation", "update", "both", "margin", "entropy", "agreement"],
-        Option("Method that decides when a token exits, as described above."),
+        Option("Method to use; the command's description explains each."),
     ] = "sub_updates",
     corpus: Corpus = None,
     examples: Examples = 5000,

@@ -54,7 +54,7 @@ def select_answer(
     *,
     method: Annotated[
         Literal["scorer", "greedy", "paper"],
-        Option("Select random memories with low toxicity scores, select greedily, or use the paper's list."),
+        Option("Method to use; the command's description explains each."),
     ] = "scorer",
     scorer: ScorerName = "linear",
     comments: Annotated[
