@@ -144,8 +144,8 @@ Against = Annotated[
 Corpus = Annotated[
     str | None,
     Option(
-        "The text to use: a file, a folder, a glob pattern, or shipped for the WikiText sample in the package (the "
-        "default of commands that need a text).",
+        "The text to use: a file, a folder, a glob pattern, or the word 'shipped', which means the WikiText sample "
+        "in the package (the default of commands that need a text).",
         "c",
     ),
 ]

@@ -64,5 +64,5 @@ def test_a_text_without_a_continuation_is_refused(lm):
         next(continue_patched(lm, CLEAN, CORRUPTED, "pattern", 1, 1, 0))
     with pytest.raises(InvalidInput, match="a single head or memory"):
         next(continue_patched(lm, CLEAN, CORRUPTED, "z", 1, 1))
-    with pytest.raises(InvalidInput, match="no corresponding token"):
+    with pytest.raises(InvalidInput, match="aligned with it"):
         next(continue_patched(lm, CLEAN, CORRUPTED, "resid_pre", 1, 40))

@@ -282,7 +282,7 @@ def test_unequal_prompts_need_an_alignment() -> None:
         (lambda lm: patch(lm, CLEAN, CLEAN, "resid_pre", metric), "it is .* in both runs"),
         (lambda lm: patch(lm, CLEAN, CORRUPTED, "embedding", metric), "cannot be patched"),
         (lambda lm: patch(lm, CLEAN, CORRUPTED, "z", unembed.logit_difference(3, 3)), "always 0"),
-        (lambda lm: patch(lm, CLEAN, CORRUPTED, "z", metric, positions=[9]), "no corresponding token"),
+        (lambda lm: patch(lm, CLEAN, CORRUPTED, "z", metric, positions=[9]), "aligned with it"),
         (lambda lm: patch(lm, CLEAN, CORRUPTED, "z", lambda logits: logits), "shape"),
     ],
 )

@@ -59,8 +59,8 @@ def test_what_a_published_file_lacks_is_refused_by_name(tmp_path: Path) -> None:
     ("content", "why"),
     [
         ({"K": 1}, "it has neither J nor jacobian_sum"),
-        ({"J": {}, "n_prompts": 3}, "it holds no layer"),
-        ({"jacobian_sum": matrices(), "n_done": 0}, "it holds no finished prompt"),
+        ({"J": {}, "n_prompts": 3}, "it contains no matrix of any layer"),
+        ({"jacobian_sum": matrices(), "n_done": 0}, "no prompt in it was processed to the end"),
         ({"J": {0: torch.zeros(2, 3)}, "n_prompts": 3}, "its matrices are not square"),
         ({"J": matrices(), "n_prompts": 3, "target_layer": 0}, "it has layers .0. of a model of 1"),
     ],

@@ -147,7 +147,7 @@ class LayerDescriber:
     def lines(self, layer: int, progress: Callable[[int, int], None] = lambda _done, _total: None) -> list[Line]:
         """Describe and test the memories of a layer; return a line for each memory and sign of its coefficient.
 
-        Memory: two tensors of shape (192, d_vocab), for 192 value vectors at a time.
+        RAM: two tensors of shape (192, d_vocab), as value vectors are measured 192 at a time.
         """
         rng = np.random.default_rng([self._seed, layer])
         n = int(self._source.starts[layer + 1] - self._source.starts[layer])

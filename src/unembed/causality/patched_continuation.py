@@ -78,7 +78,7 @@ def continue_patched(
     if position is not None:
         pairs = [(a, c) for a, c in pairs if c == position]
         if not pairs:
-            raise InvalidInput(f"position {position}", why="it has no corresponding token")
+            raise InvalidInput(f"position {position}", why="no token of the first prompt is aligned with it")
     replacement = taken_from(first, point, layer, pairs, index)
     ids = second.ids
     start, ends = ids.shape[1], end_tokens(lm)

@@ -150,7 +150,7 @@ def prompt_pair(
         if unknown := wanted - {c for _, c in pairs}:
             raise InvalidInput(
                 f"position {min(unknown)}",
-                why="it has no corresponding token",
+                why="no token of the other prompt is aligned with it",
                 instead=f"Use {sorted(c for _, c in pairs)}",
             )
         pairs = [(a, c) for a, c in pairs if c in wanted]

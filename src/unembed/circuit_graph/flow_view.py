@@ -109,7 +109,7 @@ class FlowView:
         without: the value that a removed node gets, in words.
         nodes: heads, memories and features, the most relevant first, then nodes of other kinds.
         edges: source and target (indices into `nodes`; -1 for the metric), and weight in logits.
-        groups: groups of nodes, by each rule.
+        groups: the nodes grouped, once for each rule of grouping.
         test: the results of the circuit's test, in sentences.
         error: the largest relative error of a sum of relevance or of edges.
     """

@@ -22,7 +22,9 @@ def fit_lens_answer(
     out: Out = None,
     corpus: Corpus = None,
     contexts: Annotated[int, Option("Number of text windows that the lens is fitted on.", low=2)] = 64,
-    context_length: Annotated[int, Option("Number of tokens in each of these windows.", low=6)] = 64,
+    context_length: Annotated[
+        int, Option("Number of tokens in each text window that the lens is fitted on.", low=6)
+    ] = 64,
     first_window: Annotated[
         int,
         Option(

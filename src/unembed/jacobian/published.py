@@ -90,7 +90,10 @@ def _contents(path: Path, found: object) -> tuple[dict[int, Float[Tensor, "row c
         matrices = dict(zip(layers, matrices, strict=True))
     prompts = int(found.get("n_done" if is_sum else "n_prompts", 0))
     if not matrices or (is_sum and prompts < 1):
-        raise InvalidInput(f"{path}", why="it holds no finished prompt" if matrices else "it holds no layer")
+        raise InvalidInput(
+            f"{path}",
+            why="no prompt in it was processed to the end" if matrices else "it contains no matrix of any layer",
+        )
     about = {key: value for key, value in dict(found.get("metadata") or {}).items() if _is_plain(value)}
     about |= {key: found[key] for key in ("model_name", "model_revision", "corpus", "target_layer") if key in found}
     scale = prompts if is_sum else 1

@@ -180,7 +180,7 @@ def attribution(
         columns.add("soft cap", after_linear)
     elif hasattr(lm.structure.head, "band_scores"):
         # An adaptive softmax splits the vocabulary into groups of words (bands). A log-probability is the token's
-        # linear score minus normalising terms of the groups, which have a row of their own.
+        # linear score minus the normalising terms of its groups; these terms get a separate row.
         columns.add("band normalisers", after_linear)
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 

@@ -67,7 +67,8 @@ def token_scores(
 
     Args:
         run: a run that captured `memory_points(lm)` and, for "frozen", the resid_post of the last layer.
-        basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for the contribution to the logit, through both norms.
+        basis: "raw" for e_w . m_i v_i as in the paper; "frozen" for the contribution to the logit, through the FFN's
+            output norm (if it has one) and the final norm, each with its scale in this run.
         index: indices of the memories to score; all when None.
 
     Returns:

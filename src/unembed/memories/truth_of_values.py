@@ -234,7 +234,7 @@ def _asked(
 
 
 def _others(lm: Decoder, layer: int, own: Sequence[SignedMemory], seed: int) -> list[SignedMemory]:
-    """Draw random memories of a layer for the control, so that it has at least `OTHERS` memories with those given."""
+    """Draw random memories of a layer, so that with those in `own` the control has at least `OTHERS` memories."""
     missing = max(0, OTHERS - len(own))
     generator = torch.Generator().manual_seed(seed * 10_007 + layer)
     drawn = torch.randperm(lm.n_memories_of(layer), generator=generator)[: missing + len(own)].tolist()

@@ -149,7 +149,7 @@ def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None 
     size = float(found.usual[layer][number]) if layer in found.usual else 0.0
     if size <= 0:
         raise Unsupported(
-            f"the usual size of {lm.memory_name(layer, number)}",
+            f"the usual coefficient of {lm.memory_name(layer, number)}",
             why="it cannot be measured on a sample of the shipped text",
             instead="Build an index of the model (unembed index build), or give the coefficient itself",
         )

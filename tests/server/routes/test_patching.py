@@ -95,4 +95,4 @@ def test_what_cannot_be_compared_is_refused_by_name(client):
     same = client.post("/api/v1/patching", json={**TWO, "corrupted": CLEAN})
     assert same.status_code == 422 and "in both runs" in same.json()["why"]
     off = client.post("/api/v1/patching", json={**TWO, "position": 90})
-    assert off.status_code == 422 and "no corresponding token" in off.json()["why"]
+    assert off.status_code == 422 and "aligned with it" in off.json()["why"]

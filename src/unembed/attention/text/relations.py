@@ -325,8 +325,7 @@ def relations_answer(
     within: Annotated[
         int,
         Option(
-            "Number of tokens, those that a head raises most, among which the target word must be for a pair to "
-            "count as mapped.",
+            "A pair counts as mapped if the target word is among this number of the tokens that a head raises most.",
             low=1,
         ),
     ] = 10,

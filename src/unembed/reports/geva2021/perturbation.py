@@ -32,7 +32,7 @@ STREAMS = ("resid_pre", "resid_post")
 
 @dataclass(frozen=True, eq=False)
 class Shortened:
-    """A prefix without one of its tokens, and the comparisons for which a coefficient is measured on it."""
+    """A prefix without one of its tokens, and the comparisons that need a memory's coefficient on this prefix."""
 
     tokens: Int[np.ndarray, " pos"]
     comparisons: list[tuple[int, int, int]]
