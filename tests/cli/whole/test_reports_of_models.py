@@ -35,7 +35,7 @@ def test_several_models_are_compared_and_a_finished_one_is_not_run_again(
         (own,) = [reopen(path) for path in out.iterdir() if path.is_dir() and path.name.endswith(folder.name)]
         verdicts = {row["claim_text"]: row[name] for row in made["verdicts"].rows()}
         assert {f.claim: verdicts[f.claim].partition(",")[0] for f in own.findings} == {
-            f.claim: f.verdict for f in own.findings
+            f.claim: f"{f.verdict} (extension)" if f.extension else f.verdict for f in own.findings
         }
     monkeypatch.setattr(Study, "run", lambda *_, **__: pytest.fail("a finished report was run again"))
     again = unembed(*words)
@@ -63,7 +63,9 @@ def test_the_checkpoints_of_a_training_are_dated(
     owns = [reopen(out / name) for name in ("step2", "step10")]
     assert [list(made.facts)[i] for i in (0, 1)] == ["200 tokens", "1,000 tokens"]
     for row in made[DATES].rows():
-        first, last = (next(f for f in own.findings if f.claim == row["claim_text"]) for own in owns)
+        claim = row["claim_text"].removesuffix(" (extension)")
+        first, last = (next(f for f in own.findings if f.claim == claim) for own in owns)
+        assert first.extension == row["claim_text"].endswith(" (extension)")
         holds = [f.verdict == "agrees" and first.informative and last.informative for f in (first, last)]
         assert row["tokens_at_most"] == (None if not holds[1] else 200 if holds[0] else 1000)
     both = unembed("report", "elhage2021", "--model", "a", "--model", "b", "--revisions", "step*")

@@ -259,7 +259,7 @@ def test_what_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
     config = json.loads((folder / "cfg.json").read_text())
     for change, message in (
         ({"normalize_activations": "layer_norm"}, "normalize_activations"),
-        ({"architecture": "temporal"}, "'temporal' is not known"),
+        ({"architecture": "temporal"}, "'temporal' is not supported"),
         ({"metadata": {"hook_name": "blocks.1.attn.hook_z"}}, "not a capture point"),
     ):
         (folder / "cfg.json").write_text(json.dumps(config | change))
