@@ -156,7 +156,7 @@ class Examples(Reducer):
         final = read(self._lm, o[-1], 1, basis=of_streams, hidden=self.hidden).ids
         output = read(self._lm, o, 1, basis=of_streams, hidden=self.hidden).ids
         track = torch.cat([final.expand(*o.shape[:2], 1), output], dim=-1)
-        parts = {"residual": (r, of_streams), "update": (y, of_updates)}
+        parts: dict[str, tuple[Tensor, Basis]] = {"residual": (r, of_streams), "update": (y, of_updates)}
         readings = {
             name: read(self._lm, x, 1, basis=basis, track=track, hidden=self.hidden)
             for name, (x, basis) in parts.items()
