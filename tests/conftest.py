@@ -37,7 +37,6 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from visiting all imported modules again and again: a sixth of the suite's time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)
 
 
 _SHARED: list[tuple[torch.Tensor, int]] = []

@@ -49,7 +49,7 @@ def test_a_gated_memory_erases_where_its_coefficient_falls_along_its_value(famil
 
 
 def test_a_gated_layer_with_an_activation_of_its_own_is_left_out_with_the_reason() -> None:
-    lm, text = lettered("llama"), ["the dog sat of a zebra"]
+    lm, text = unembed.load(build("llama"), tokenizer=lettered("llama").tokenizer), ["the dog sat of a zebra"]
     block = lm.structure.blocks[1]
     assert block.feed_forward is not None
     object.__setattr__(block, "feed_forward", replace(block.feed_forward, activation="OwnActivation"))
