@@ -77,9 +77,10 @@ SetTo = Literal["mean", "counterfactual", "corpus", "zero"]
 in the counterfactual of the same prompt, their mean over a text, or 0."""
 CircuitNodes = Literal["memories", "heads", "all"]
 """The nodes of a circuit that a test uses: memories alone, heads alone, or both."""
-RankedBy = Literal["relevance", "gradient", "difference", "coefficient"]
-"""How a test sorts the nodes of a circuit: by relevance, by gradient times the difference between two prompts, by the
-size of that difference, or by the size of the node's activation."""
+RankedBy = Literal["relevance", "supporting", "gradient", "difference", "coefficient"]
+"""How a test sorts the nodes of a circuit: by the size of their relevance; by relevance, without nodes whose relevance
+is negative; by gradient times the difference between two prompts; by the size of that difference; or by the size of the
+node's activation."""
 QKRule = Literal["constant", "shared"]
 """How relevance propagates back through attention. "constant": attention patterns are treated as constants, so all
 relevance goes to the values. "shared": half of a head's relevance goes through its pattern to queries and keys."""

@@ -57,11 +57,19 @@ def test_a_graph_compares_the_orders_on_the_same_pairs() -> None:
     graph = circuit(tiny("llama"), pairs=PAIRS, max_nodes=5)
     table = graph.rankings(sizes=(2, 5))
     assert table["ranked_by"] == [
-        by for by in ("relevance", "gradient", "difference", "coefficient", "random") for _ in "12"
+        by for by in ("relevance", "supporting", "gradient", "difference", "coefficient", "random") for _ in "12"
     ]
-    assert table["nodes"] == [2, 5] * 5
+    assert table["nodes"] == [2, 5] * 6
     own = graph.test(sizes=(2, 5))
-    assert table["faithfulness"][:2] == own["faithfulness"] and table["faithfulness"][8:] == own["random"]
-    assert table["faithfulness"][2:4] == graph.test(sizes=(2, 5), ranked_by="gradient")["faithfulness"]
+    assert table["faithfulness"][:2] == own["faithfulness"] and table["faithfulness"][10:] == own["random"]
+    assert table["faithfulness"][4:6] == graph.test(sizes=(2, 5), ranked_by="gradient")["faithfulness"]
     with pytest.raises(InvalidInput, match="not one of"):
         graph.test(ranked_by="size")  # type: ignore[arg-type]
+
+
+def test_supporting_nodes_are_those_of_positive_relevance() -> None:
+    graph = circuit(tiny("llama"), pairs=PAIRS, max_nodes=5)
+    every, supporting = graph.ranking.nodes(("memory",)), graph.ranking.nodes(("memory",), supporting=True)
+    relevance = [float(one) for one, kind in zip(graph.ranking.relevance, graph.ranking.kind, strict=True) if kind == 0]
+    assert supporting == [node for node, value in zip(every, relevance, strict=True) if value > 0]
+    assert 0 < len(supporting) < len(every)

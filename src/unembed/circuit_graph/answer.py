@@ -117,8 +117,8 @@ def circuit_answer(
     rankings: Annotated[
         bool,
         Option(
-            "Also test nodes ranked in three simpler ways: by plain gradient, by difference of activation, and "
-            "by coefficient."
+            "Also test the nodes with the largest positive relevance alone (supporting), and nodes ranked in three "
+            "simpler ways: by plain gradient, by difference of activation, and by coefficient."
         ),
     ] = False,
     graph: Annotated[

@@ -51,11 +51,12 @@ class Ranking:
     index: Int[Tensor, " node"]
     relevance: Float[Tensor, " node"]
 
-    def nodes(self, kinds: Sequence[PartKind]) -> list[Node]:
-        """Return the nodes of some kinds, the largest absolute relevance first."""
+    def nodes(self, kinds: Sequence[PartKind], *, supporting: bool = False) -> list[Node]:
+        """Return the nodes of some kinds, the largest absolute relevance first, or only those where it is positive."""
         columns = zip(self.kind.tolist(), self.layer.tolist(), self.back.tolist(), self.index.tolist(), strict=True)
         found = [Node(KINDS[kind], layer, back, index) for kind, layer, back, index in columns]
-        return [node for node in found if node.kind in kinds]
+        chosen = zip(found, (self.relevance > 0).tolist(), strict=True)
+        return [node for node, supports in chosen if node.kind in kinds and (supports or not supporting)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -253,8 +254,8 @@ class CircuitGraph(Displayed):
                 for memories and several prompts). "counterfactual": in the prompt's own counterfactual (default for
                 other tests with counterfactuals). "corpus": the mean over a text (default without counterfactuals).
                 "zero": 0 (default without counterfactuals if the graph has a dictionary).
-            ranked_by: the score that orders the nodes; scores other than "relevance" are computed on the graph's own
-                prompts.
+            ranked_by: the score that orders the nodes. "supporting": relevance, without nodes whose relevance is
+                negative. Other scores than relevance are computed on the graph's own prompts.
 
         Returns:
             A row for each size: nodes, faithfulness, complement, random, random_complement, each share with bounds
@@ -343,8 +344,8 @@ class CircuitGraph(Displayed):
             raise InvalidInput(f"to={to!r}", why="the prompts have no counterfactuals", instead='Use to="corpus"')
         one_of("ranked_by", ranked_by, get_args(RankedBy))
         chosen = _TESTED[kinds]
-        if ranked_by == "relevance":
-            order = self.ranking.nodes(chosen)
+        if ranked_by in ("relevance", "supporting"):
+            order = self.ranking.nodes(chosen, supporting=ranked_by == "supporting")
         else:
             if self.dictionary is not None:
                 raise Unsupported(
