@@ -5,8 +5,7 @@
 | `triggers/{pole}/coefficient.npy` | (keys, t) float32 | best first; infinite (padding) if a key has fewer than t |
 | `triggers/{pole}/position.npy` | (keys, t) int32 or int64 | position in the token stream; -1 as padding |
 | `values/token.npy`, `values/score.npy` | (keys, k) int32, float32 | top tokens of every value vector |
-| `values/suppressed/token.npy`, `score.npy` | (keys, k) int32, float32 | the tokens that every value vector suppresses
-most |
+| `values/suppressed/token.npy`, `score.npy` | (keys, k) int32, float32 | lowest-scored tokens of every value vector |
 | `values/by_token/entry.npy` | (keys * k) int32 or int64 | row * k + column of `values/token.npy`, by token |
 | `values/by_token/start.npy` | (d_vocab + 1) int64 | where each token's group starts |
 | `tokens/token.npy` | (stream) int32 | the token stream: every counted token once |

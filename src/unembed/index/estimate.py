@@ -113,9 +113,8 @@ def _run(
     """Return the seconds per token of a pass over the corpus, and the seconds to fill the lists of coefficients.
 
     Each is an array: seconds on an idle machine, and as measured. Some batches of the sample are run twice. In the
-    second
-    pass, nothing enters the lists, so the difference of the times is the cost of filling them. It is extrapolated: of n
-    positions in random order, about t (1 + ln(n / t)) enter a list of t entries.
+    second pass, nothing enters the lists, so the difference of the times is the cost of filling them. It is
+    extrapolated: of n positions in random order, about t (1 + ln(n / t)) enter a list of t entries.
     """
     batches = list(bucketed(iter(sample), tokens_per_batch, 64))
     batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]

@@ -23,7 +23,7 @@ from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, once
 from unembed.results import visible
 from unembed.stream.capture_points import has_point
-from unembed.stream.decomposition import attention_branch, source_values, tolerance
+from unembed.stream.decomposition import Branch, attention_branch, source_values, tolerance
 from unembed.stream.interventions import scale_head
 from unembed.stream.run import Run, run
 
@@ -68,7 +68,7 @@ def _relative(found: Tensor, whole: Tensor) -> float:
 def _layer_of_heads(m: Measurements, seen: Run, layer: int) -> LayerOfHeads:
     lm, z = m.lm, seen.at("z", layer)[0]
     site, branch = lm.structure.blocks[layer].attention, attention_branch(lm, layer, z)
-    written = _written(m, layer, z)  # (pos, head, d_model)
+    written = _written(m, layer, z, branch)  # (pos, head, d_model)
     removed = int(written.norm(dim=(0, 2)).argmax())
     total, added = written.sum(dim=1), seen.at("attn_out", layer)[0]
     if (bias := lm.weights.b_O[layer]) is not None:
@@ -95,9 +95,10 @@ def _layer_of_heads(m: Measurements, seen: Run, layer: int) -> LayerOfHeads:
     )  # fmt: skip
 
 
-def _written(m: Measurements, layer: int, z: Float[Tensor, "pos head d_head"]) -> Float[Tensor, "pos head d_model"]:
+def _written(
+    m: Measurements, layer: int, z: Float[Tensor, "pos head d_head"], branch: Branch
+) -> Float[Tensor, "pos head d_model"]:
     """Return what each head adds to the stream, without biases; a norm after the heads has its scale of the run."""
-    branch = attention_branch(m.lm, layer, z)
     written = torch.einsum("phd,hdm->phm", z, m.lm.weights.W_O[layer].to(z.dtype))
     if branch.norm is not None and branch.scale is not None:
         written = branch.norm.frozen(written, branch.scale[:, None])
