@@ -128,6 +128,9 @@ $(PEERS)/.installed $(HOOKED)/.installed: .peers/transformer-lens-%/.installed: 
 parity: $(PEERS)/.installed  ## the same numbers from TransformerLens and other libraries, in an environment of its own
 	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps circuit-tracer==0.5.0 neuronpedia==1.2.1 python-dotenv
 	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity tests/models/structure/test_quantized.py
+	@$(MAKE) --no-print-directory $(HOOKED)/.installed  # SAELens asks for TransformerLens 3
+	@$(HOOKED)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[test]' sae-lens==6.54.12
+	@OMP_NUM_THREADS=1 $(HOOKED)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity/test_saelens.py
 
 $(OLDEST)/.installed: pyproject.toml  # only what differs from .venv, put before it on the path
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(OLDEST) \

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
 _PARAMS = ("params.npz", "params.safetensors")
 _ARCHITECTURES = {"relu": "standard", "jumprelu": "jumprelu", "topk": "topk", "gated": "gated"}
 """For each activation function, SAELens' name of a dictionary with it."""
+_TRANSCODERS = {"relu": "transcoder", "jumprelu": "jumprelu_transcoder"}
+"""SAELens' name of a transcoder with the activation function, where it has one."""
+_LAYOUT = "6.0.0"
+"""The first version of SAELens that has this layout; without a version it drops the metadata."""
 _POINTS = {
     "hook_resid_pre": "resid_pre",
     "hook_resid_mid": "resid_mid",
@@ -223,7 +228,11 @@ def _cross_layer(path: Path, name: str) -> tuple[Dictionary, ...]:
 
 
 def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
-    """Write a dictionary of one layer in the layout of SAELens.
+    """Write a dictionary of one layer in the layout of SAELens 6.
+
+    SAELens subtracts b_dec from the encoder's input or nothing; another b_in is subtracted from the encoder's biases
+    instead, times W_enc, which gives the same features. Transcoders with topk or gates, which SAELens has not, are
+    written as autoencoders with these activations.
 
     Raises:
         Unsupported: its features write to several layers.
@@ -232,40 +241,48 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
         raise Unsupported(f"writing {dictionary.name}", why="its features write to several layers")
     path = Path(folder).expanduser()
     make_folder(path)
-    gated = dictionary.activation == "gated"
-    tensors = {
-        "W_enc": dictionary.W_enc,
-        "b_gate" if gated else "b_enc": dictionary.b_enc,
-        "W_dec": dictionary.W_dec[0],
-        "b_dec": dictionary.b_dec,
-        "threshold": dictionary.threshold,
-        "r_mag": dictionary.r_mag,
-        "b_mag": dictionary.b_mag,
-    }
+    d = dictionary if _subtracts_b_dec(dictionary) else _without_b_in(dictionary)
+    gated = d.activation == "gated"
+    tensors = {"W_enc": d.W_enc, "b_gate" if gated else "b_enc": d.b_enc, "W_dec": d.W_dec[0], "b_dec": d.b_dec}
+    tensors |= {"r_mag": d.r_mag, "b_mag": d.b_mag} if gated else {}
+    tensors |= {"threshold": d.threshold} if d.activation == "jumprelu" else {}
     with writing(path, instead="Make room, and run the same again"):
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}, path / WEIGHTS)
+    at = "" if d.layer is None else f"blocks.{d.layer}."
+    architectures = _ARCHITECTURES | (_TRANSCODERS if d.is_transcoder else {})
     config: dict[str, Any] = {
-        "architecture": _ARCHITECTURES[dictionary.activation],
-        "d_in": dictionary.W_enc.shape[0],
-        "d_sae": dictionary.n_features,
-        "k": dictionary.k,
-        "apply_b_dec_to_input": dictionary.b_in is not None,
+        "architecture": architectures[d.activation],
+        "d_in": d.W_enc.shape[0],
+        "d_sae": d.n_features,
+        **({"d_out": d.b_dec.shape[0]} if d.is_transcoder else {}),
+        "k": d.k,
+        "apply_b_dec_to_input": d.b_in is not None,
         "normalize_activations": "none",
-        "dtype": str(dictionary.W_enc.dtype).removeprefix("torch."),
+        "dtype": str(d.W_enc.dtype).removeprefix("torch."),
         "metadata": {
-            "hook_name": f"blocks.{dictionary.layer}."
-            + (WITHOUT_GAIN if dictionary.without_gain else _hook_of(dictionary.reads)),
-            **({"model_from_pretrained_kwargs": {"center_writing_weights": True}} if dictionary.centred else {}),
-            **(
-                {"hook_name_out": f"blocks.{dictionary.layer}.{_hook_of(dictionary.writes)}"}
-                if dictionary.is_transcoder
-                else {}
-            ),
+            "sae_lens_version": _LAYOUT,
+            "hook_name": at + (WITHOUT_GAIN if d.without_gain else _hook_of(d.reads)),
+            **({"model_from_pretrained_kwargs": {"center_writing_weights": True}} if d.centred else {}),
+            **({"hook_name_out": at + _hook_of(d.writes)} if d.is_transcoder else {}),
             **(notes or {}),
         },
     }
     (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
     return path
+
+
+def _subtracts_b_dec(d: Dictionary) -> bool:
+    """Tell whether b_in is b_dec, and SAELens has the field for it: its transcoders have not."""
+    return d.b_in is not None and not d.is_transcoder and torch.equal(d.b_in, d.b_dec)
+
+
+def _without_b_in(d: Dictionary) -> Dictionary:
+    """Return a dictionary with the same features whose encoder subtracts nothing: (x - b_in) W = x W - b_in W."""
+    if d.b_in is None:
+        return d
+    shift = d.b_in @ d.W_enc
+    b_mag = None if d.b_mag is None or d.r_mag is None else d.b_mag - shift * d.r_mag.exp()
+    return replace(d, b_in=None, b_enc=d.b_enc - shift, b_mag=b_mag)
 
 
 def _hook_of(point: str) -> str:

@@ -100,6 +100,17 @@ def test_a_dictionary_written_in_saelens_layout_is_read_back(activation: str, tm
     assert torch.equal(again.encode(x), d.encode(x)) and torch.equal(again.decode(d.encode(x)), d.decode(d.encode(x)))
 
 
+@pytest.mark.parametrize("activation", ["relu", "jumprelu", "topk", "gated"])
+@pytest.mark.parametrize("writes", ["mlp_in", "mlp_out"])
+def test_what_the_encoder_subtracts_is_written_too(activation: str, writes: str, tmp_path: Path) -> None:
+    d = _one(activation, b_in=_random(3)["b_dec"], layer=None, reads="mlp_in", writes=writes)
+    again = open_dictionary(save_dictionary(d, tmp_path / "d"))
+    assert isinstance(again, Dictionary) and (again.layer, again.reads, again.writes) == (None, "mlp_in", writes)
+    x = torch.randn(3, D, generator=torch.Generator().manual_seed(1))
+    assert float((d.encode(x) > 0).float().mean()) > 0.02
+    torch.testing.assert_close(again.encode(x).double(), _plain(d, x), rtol=1e-4, atol=1e-5)
+
+
 def test_gemma_scopes_layout_is_read_from_npz_and_safetensors(tmp_path: Path) -> None:
     w = {n: t for n, t in _random().items() if n in ("W_enc", "b_enc", "W_dec", "b_dec", "threshold")}
     folder = tmp_path / "gemma-scope-2b-pt-mlp" / "layer_7" / "width_64"
