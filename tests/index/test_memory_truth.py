@@ -13,7 +13,8 @@ import unembed
 from tests.index.conftest import corpus_of
 from unembed.cli.commands import app
 from unembed.gallery import FILE, Gallery, memory_descriptions
-from unembed.index import Index, IndexSettings, measured_truth_view, truth_view
+from unembed.index import Index, IndexSettings, atlas_view, measured_truth_view, truth_view
+from unembed.jacobian import lens_identity
 from unembed.language_model import LanguageModel, load
 from unembed.memories import reading_truth
 from unembed.models.shipped_models import shipped_folder
@@ -57,6 +58,7 @@ def test_the_gallery_has_it_for_its_own_memories_by_its_own_lens(wren: LanguageM
     assert view.of == "memory" and view.borne_out == row.is_borne_out
     assert (view.correlation, view.control) == (row.truth.correlation, row.truth.control)
     assert f"r {row.truth.correlation:.2f}" in view.words
+    assert f"Scores are those of the fitted lens {lens_identity(wren)}." in view.words
     measured = measured_truth_view(wren, row.layer, row.index)
     assert measured.correlation == pytest.approx(row.truth.correlation, abs=0.02)
 
@@ -67,7 +69,8 @@ def test_what_is_measured_now_is_what_the_command_measures(wren: LanguageModel) 
     view = measured_truth_view(wren, 2, 17)
     assert view.correlation == pytest.approx(float(expected.correlation[0]))
     assert view.control == pytest.approx(expected.bound(2)) and view.borne_out == expected.borne_out[0]
-    assert view.words == f"{expected.in_words()[0].upper()}{expected.in_words()[1:]}."
+    words = f"{expected.in_words()[0].upper()}{expected.in_words()[1:]}."
+    assert view.words == f"{words} Scores are those of the logit lens."
 
 
 def test_a_value_whose_effect_does_not_bear_it_out_is_said_not_to_raise_its_tokens(
@@ -98,3 +101,31 @@ def test_the_card_of_a_memory_in_the_gallery_has_its_truth() -> None:
     assert row.description in shown
     other = CliRunner().invoke(app, ["value", row.name, "--lens", "none"], env={"COLUMNS": "200"}).stdout
     assert "over the vocabulary" not in other, "the gallery's number is of the lens"
+    assert "were made with the fitted lens" in " ".join(other.split())
+
+
+def test_a_gallery_of_another_fitted_lens_is_said_to_be_one_and_its_numbers_are_not_used(
+    wren: LanguageModel, tmp_path: Path
+) -> None:
+    index = Index.build(wren, corpus_of(), tmp_path / "i", top=3, settings=IndexSettings(top_tokens=6))
+    shipped = Gallery.load(shipped_folder("wren") / FILE)
+    wren.use_lens()
+    own = lens_identity(wren)
+    assert shipped.lens == own and shipped.is_read_by(own) and shipped.other_lens(own) is None
+    other = replace(shipped.provenance, notes={**shipped.provenance.notes, "lens": "0123456789ab"})
+    Gallery(shipped.rows[:20], other).save(index.path / FILE)
+    says = f"made with the fitted lens 0123456789ab; tokens are now read by the fitted lens {own}"
+    row = shipped[0]
+    assert truth_view(wren, index, row.layer, row.index).of is None
+    assert memory_descriptions(wren).other_lens is None
+    assert says in str(memory_descriptions(wren, index.path).other_lens)
+    assert says in atlas_view(wren, index).best_lens
+    assert f"made with the fitted lens {own}" in atlas_view(wren).best_lens
+    found = wren.trace("The war lasted from 1861").described_memories(index=index)
+    assert says in found.provenance.notes["descriptions"]
+    run = {"env": {"COLUMNS": "300"}}
+    for command in (["memories", "--top", "20"], ["value", row.name], ["trace", "The war lasted from 1861"]):
+        shown = CliRunner().invoke(app, [*command, "--index", str(index.path)], **run)
+        assert says in shown.output, command
+    ranked = index.memories(1, layers=None)
+    assert ranked.lens == own, "it is ranked anew, not returned as it was saved"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unembed.gallery.gallery import FILE as FILE
     from unembed.gallery.gallery import SAVED as SAVED
     from unembed.gallery.gallery import Gallery as Gallery
+    from unembed.gallery.gallery import reader as reader
     from unembed.gallery.ranking import rank_memories as rank_memories
     from unembed.gallery.saved_progress import SavedProgress as SavedProgress
 else:
@@ -34,7 +35,7 @@ else:
         {
             "descriptions": "MemoryDescriptions memory_descriptions memory_gallery saved_descriptions saved_gallery",
             "evidence": "INGREDIENTS Evidence MemoryEvidence",
-            "gallery": "ALIKE FILE SAVED Gallery",
+            "gallery": "ALIKE FILE SAVED Gallery reader",
             "candidates": "TriggerText",
             "ranking": "rank_memories",
             "saved_progress": "SavedProgress",

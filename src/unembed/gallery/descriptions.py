@@ -29,13 +29,24 @@ ATLAS, MEMORIES = "atlas", "memories.parquet"
 class MemoryDescriptions:
     """The one-line descriptions of memories (FFN neurons), by layer, index and sign of the coefficient."""
 
+    other_lens: str | None
+    """The gallery's lens and the model's in a sentence, where they differ (`Gallery.other_lens`)."""
+
     def __init__(
-        self, gallery: Gallery | None = None, of_atlas: Mapping[tuple[int, int, str], str] = MappingProxyType({})
+        self,
+        gallery: Gallery | None = None,
+        of_atlas: Mapping[tuple[int, int, str], str] = MappingProxyType({}),
+        lens: str | None = None,
     ) -> None:
-        """Use the descriptions of an atlas and, for other memories whose tokens have a theme, those of the gallery."""
+        """Use the descriptions of an atlas and, for other memories whose tokens have a theme, those of the gallery.
+
+        Args:
+            lens: the identity of the lens that reads the model's tokens now.
+        """
         rows = () if gallery is None else gallery.rows
         own = {(row.layer, row.index, row.pole): row.description for row in rows if has_theme(row)}
         self._of = {**own, **of_atlas}
+        self.other_lens = None if gallery is None or own.keys() <= of_atlas.keys() else gallery.other_lens(lens)
 
     def __len__(self) -> int:
         """Return the number of descriptions."""
@@ -82,8 +93,10 @@ def memory_descriptions(
         InvalidInput: the file of descriptions in the index's folder was not saved by `Gallery.save`, or the given
             atlas is of another model or revision.
     """
+    from unembed.jacobian import lens_identity
+
     if atlas_folder is None:
-        return MemoryDescriptions(memory_gallery(lm, index_folder), _of_atlas(index_folder))
+        return MemoryDescriptions(memory_gallery(lm, index_folder), _of_atlas(index_folder), lens_identity(lm))
     from unembed.atlas import open_card
 
     made_of, own = open_card(atlas_folder).provenance, lm.provenance()
@@ -93,7 +106,7 @@ def memory_descriptions(
             why=f"it is of {made_of.model}@{made_of.revision}, and the model is {own.model}@{own.revision}",
             instead="Build one with `unembed atlas build`",
         )
-    return MemoryDescriptions(memory_gallery(lm, index_folder), _lines_in(atlas_folder / MEMORIES))
+    return MemoryDescriptions(memory_gallery(lm, index_folder), _lines_in(atlas_folder / MEMORIES), lens_identity(lm))
 
 
 def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | None:
@@ -107,7 +120,7 @@ def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | N
 
 
 def saved_descriptions(
-    model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None
+    model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None, lens: str | None = None
 ) -> MemoryDescriptions:
     """Return the descriptions that are saved for a model, which need not be loaded.
 
@@ -115,11 +128,12 @@ def saved_descriptions(
         model: a provenance with the model's name and dtype.
         sampled: returns the model's `sampled_fingerprint`; called only to check a shipped gallery.
         index_folder: the folder of an index of this model.
+        lens: the identity of the lens that reads the model's tokens now; None for the logit lens.
 
     Raises:
         InvalidInput: the file with the index is not a saved gallery.
     """
-    return MemoryDescriptions(saved_gallery(model, sampled, index_folder), _of_atlas(index_folder))
+    return MemoryDescriptions(saved_gallery(model, sampled, index_folder), _of_atlas(index_folder), lens)
 
 
 def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: Path | None = None) -> Gallery | None:

@@ -43,6 +43,22 @@ class Gallery(Displayed):
         """The memory at a position of the list, from 0."""
         return self.rows[rank]
 
+    @property
+    def lens(self) -> str | None:
+        """The identity of the fitted lens that read the tokens (`lens_identity`); None without one, or if unknown."""
+        return self.provenance.notes.get("lens")
+
+    def is_read_by(self, lens: str | None) -> bool:
+        """Return whether a lens, given by its identity (None: no fitted lens), read the tokens of this gallery."""
+        return self.lens == lens and (self.provenance.basis == "jacobian") == (lens is not None)
+
+    def other_lens(self, lens: str | None) -> str | None:
+        """Name the lens of this gallery and a given one in a sentence; None if they are the same."""
+        if self.is_read_by(lens):
+            return None
+        own, now = reader(self.provenance.basis, self.lens), reader(None if lens is None else "jacobian", lens)
+        return f"the saved descriptions were made with {own}; tokens are now read by {now}"
+
     def row_of(self, layer: int, index: int, pole: Pole) -> MemoryEvidence | None:
         """Return the row of a memory (FFN neuron) at a sign of its coefficient; None if it is not in the gallery."""
         return next((row for row in self.rows if (row.layer, row.index, row.pole) == (layer, index, pole)), None)
@@ -129,6 +145,13 @@ class Gallery(Displayed):
             raise InvalidInput(
                 f"gallery {path}", why=f"it is not a saved gallery: {fault}", instead="Make it again: unembed memories"
             ) from fault
+
+
+def reader(basis: str | None, lens: str | None) -> str:
+    """Name what reads tokens in a basis: "the fitted lens 3f2a..." (`lens` is its identity), or "the logit lens"."""
+    if basis != "jacobian":
+        return "the logit lens"
+    return f"the fitted lens {lens}" if lens else "a fitted lens that is not recorded"
 
 
 def _alike(one: MemoryEvidence, other: MemoryEvidence) -> bool:

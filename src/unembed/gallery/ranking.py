@@ -11,7 +11,7 @@ from unembed.gallery.evidence import SIGNIFICANT, MemoryEvidence, Truth
 from unembed.gallery.gallery import Gallery
 from unembed.gallery.saved_progress import SavedProgress
 from unembed.gallery.text_evidence import EFFECT_TRIGGERS, TextEvidence
-from unembed.jacobian.basis import basis_or_default
+from unembed.jacobian.basis import basis_or_default, lens_identity
 from unembed.memories import reading_truth
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import sampled_fingerprint
@@ -98,6 +98,8 @@ def rank_memories(
     notes = {"candidates": candidates, "show_unlearned": show_unlearned, "significant": SIGNIFICANT}
     notes["text"] = "none: concepts alone, from the weights" if known is None else "the index's corpus"
     notes["sampled_fingerprint"] = sampled_fingerprint(lm)
+    if (lens := lens_identity(lm)) is not None:
+        notes["lens"] = lens
     source = provenance or lm.provenance()
     basis: Basis = basis_or_default(lm, None, "raw")
     about = lm.provenance(corpus=source.corpus, basis=basis, seed=seed, notes={**source.notes, **notes})

@@ -17,9 +17,10 @@ from jaxtyping import Int
 from unembed.concepts.token_cleaning import CleanToken, clean
 from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
-from unembed.gallery import SAVED, Gallery, MemoryDescriptions, memory_gallery
+from unembed.gallery import SAVED, Gallery, MemoryDescriptions, memory_gallery, reader
 from unembed.index.arrays import store_derived, stored_derived
 from unembed.index.memory_search import search
+from unembed.jacobian import lens_identity
 from unembed.memories.value_map import ValueMap, value_map
 from unembed.memories.values import Values
 from unembed.models.decoder import Decoder
@@ -94,6 +95,8 @@ class AtlasView:
     best: list[Best]
     """Memories of the gallery that are shown, best first; empty where no gallery is saved."""
     provenance: dict[str, Any]
+    best_lens: str = ""
+    """The lens that the gallery was made with, and the model's where it is another, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,7 @@ def atlas_view(
         Island(x, y, radius, size, [texts[token] for token in tokens])
         for (x, y, radius), size, tokens in zip(circles, sizes, named, strict=True)
     ]
+    gallery = _gallery(lm, index)
     density = None
     if index is not None:
         rows = index.bounds[layers] + numbers
@@ -150,8 +154,9 @@ def atlas_view(
         shown.tolist(),
         {i: texts[i] for i in np.unique(shown).tolist()},
         islands,
-        _best(lm, index, found.memory),
+        _best(gallery, found.memory),
         found.provenance.to_dict(),
+        "" if gallery is None else _lens(lm, gallery),
     )
 
 
@@ -241,9 +246,15 @@ def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " po
     return np.where(counted.max(axis=1) * 2 >= top.shape[1], most, KINDS.index("mixed"))
 
 
-def _best(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) -> list[Best]:
+def _lens(lm: Decoder, gallery: Gallery) -> str:
+    made = reader(gallery.provenance.basis, gallery.lens)
+    found = gallery.other_lens(lens_identity(lm)) or f"tokens and descriptions were made with {made}"
+    return f"{found[0].upper()}{found[1:]}."
+
+
+def _best(gallery: Gallery | None, memory: Int[np.ndarray, "point 2"]) -> list[Best]:
     """Return the memories of the saved gallery that are on the map."""
-    if (gallery := _gallery(lm, index)) is None:
+    if gallery is None:
         return []
     at = {(layer, number): i for i, (layer, number) in enumerate(memory.tolist())}
     listed = {row.name for row in gallery.different()}

@@ -68,13 +68,16 @@ def _saved(model: UnopenedModel, index: GivenIndex, top: int) -> tuple[Gallery |
     The ranking is None if none is saved, if it has fewer than `top` memories, if the user chose an index without one,
     or if the file is damaged; only then, a remark gives the reason.
     """
+    from unembed.jacobian import lens_identity
+
     opened, known = index(opened=False), model.known
     try:
         if opened is not None and known is not None:
-            found = saved_gallery(opened.provenance, lambda: known.sampled, opened.path)
+            found, lens = saved_gallery(opened.provenance, lambda: known.sampled, opened.path), model.lens_identity
         else:
             opened = index(build=False)
-            found = memory_gallery(model.open(), None if opened is None else opened.path)
+            lm = model.open()
+            found, lens = memory_gallery(lm, None if opened is None else opened.path), lens_identity(lm)
     except InvalidInput as fault:
         return None, (f"{fault.what} cannot be used: {fault.why}. It was ranked anew",)
     is_of_index = not index.is_chosen or (opened is not None and (opened.path / FILE).exists())
@@ -82,7 +85,8 @@ def _saved(model: UnopenedModel, index: GivenIndex, top: int) -> tuple[Gallery |
         return None, ()
     about = found.provenance
     over = f"saved ranking of {about.model} over {about.notes.get('corpus_name', about.corpus)}"
-    return found, (f"{over}, made by unembed {about.version}; --recompute ranks anew",)
+    differs = () if (other := found.other_lens(lens)) is None else (other,)
+    return found, (f"{over}, made by unembed {about.version}; --recompute ranks anew", *differs)
 
 
 def _ranked(

@@ -307,9 +307,10 @@ class Index(IndexQueries):
         The score is the mean of the five sizes, where a measure with a p-value above 0.01 counts as 0; the pattern
         counts only where the agreement does. Descriptions are generated from the evidence by fixed rules.
 
-        The best 200 memories of all layers are saved with the index and loaded the next time. An interrupted ranking
-        continues where it stopped; a damaged file is replaced, with a warning. Rows are sorted by score;
-        `Gallery.varied` lists memories that differ first, as the command `unembed memories` does.
+        The best 200 memories of all layers are saved with the index and loaded the next time; with another lens
+        they are ranked anew. An interrupted ranking continues where it stopped; a damaged file is replaced, with a
+        warning. Rows are sorted by score; `Gallery.varied` lists memories that differ first, as the command `unembed
+        memories` does.
 
         Args:
             top: largest number of memories to return.
@@ -326,15 +327,15 @@ class Index(IndexQueries):
         import numpy as np
 
         from unembed.gallery import FILE, SAVED, Gallery, SavedProgress, TriggerText, rank_memories
-        from unembed.jacobian import lens_of
+        from unembed.jacobian import lens_identity
 
         default = layers is None and not show_unlearned and seed == 0
-        fitted = self._lm is not None and lens_of(self._lm) is not None
+        lens = None if self._lm is None else lens_identity(self._lm)
         if default and positive_int("top", top) <= SAVED and not recompute:
             try:
                 if (self.path / FILE).exists():
                     found = Gallery.load(self.path / FILE)
-                    if (found.provenance.basis == "jacobian") == fitted:
+                    if self._lm is None or found.is_read_by(lens):
                         return found.first(top)
             except InvalidInput as fault:
                 warnings.warn(f"{fault.what} cannot be used: {fault.why}. Ranking anew", stacklevel=2)
@@ -352,7 +353,7 @@ class Index(IndexQueries):
                 instead="Choose one of these, or build an index of all layers",
             )
         n = max(top, SAVED) if default else top
-        saved = SavedProgress(self.path / _RANKING, f"{n} {fitted} {self.provenance.line()}") if default else None
+        saved = SavedProgress(self.path / _RANKING, f"{n} {lens} {self.provenance.line()}") if default else None
         gallery = rank_memories(
             self.model,
             text,

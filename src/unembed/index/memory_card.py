@@ -62,7 +62,7 @@ class MemoryCard:
     poles: Sequence[PoleOfMemory]
     """The one that was named with its sign first, else the stronger one."""
     truth: str | None
-    """How true the reading is, in words, where that was measured."""
+    """How true the reading is, in words, where that was measured, and by which lens the description was made."""
     to_build: str = ""
     """The command that builds the index that is missing."""
 
@@ -107,12 +107,14 @@ def value(
         opened, is_signed = stored, "negative" in stored.poles
         place = opened.memory(*memory.address)
         name = opened.memory_name(*place, memory.pole)
-        described = saved_descriptions(opened.provenance, lambda: known.sampled, opened.path)
+        lens = model.lens_identity
+        described = saved_descriptions(opened.provenance, lambda: known.sampled, opened.path, lens)
         gallery = saved_gallery(opened.provenance, lambda: known.sampled, opened.path)
     else:
-        from unembed.jacobian import basis_or_default
+        from unembed.jacobian import basis_or_default, lens_identity
 
         lm = model.open()
+        lens = lens_identity(lm)
         chosen = basis_or_default(lm, basis, "raw")
         place = lm.memory(*memory.address)
         opened = index()
@@ -133,7 +135,7 @@ def value(
     if layer_truth is not None and layer_truth.provenance.basis != table.provenance.basis:
         layer_truth = None  # it was measured for another reading
     own = None
-    if gallery is not None and gallery.provenance.basis == table.provenance.basis:
+    if gallery is not None and gallery.is_read_by(lens if table.provenance.basis == "jacobian" else None):
         own = gallery.row_of(*place, memory.pole) or gallery.row_of(*place, poles[0].pole)
     of_memory = None if own is None else own.truth_in_words
     if own is not None and own.pole != memory.pole and of_memory is not None:
@@ -146,6 +148,8 @@ def value(
         words = None if layer_truth is None else layer_truth.in_words(place[0])
         if layer_truth is not None and layer_truth.is_above_control(place[0]) is False:
             poles = [replace(one, description=None) for one in poles]
+    if described.other_lens is not None and any(one.description is not None for one in poles):
+        words = described.other_lens if words is None else f"{words}. {described.other_lens}"
     to_build = f"unembed index build --model {shlex.quote(model.name)}" if opened is None else ""
     return Answer.of_table(
         table,

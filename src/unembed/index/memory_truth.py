@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from unembed.gallery import memory_gallery
+from unembed.gallery import memory_gallery, reader
 from unembed.jacobian import basis_or_default, lens_identity
 from unembed.names import Pole, SignedMemory
 
@@ -29,7 +29,7 @@ class TruthView:
     borne_out: bool | None
     """Whether the correlation is at least the control."""
     words: str
-    """The numbers and their meaning in a sentence."""
+    """The numbers, their meaning, and the lens that computed the scores, in sentences."""
 
 
 _UNKNOWN = TruthView(
@@ -68,19 +68,19 @@ def measured_truth_view(lm: Decoder, layer: int, number: int, pole: Pole = "posi
     memory = SignedMemory(*lm.memory(layer, number), pole)
     found = reading_truth(lm, [memory])
     numbers = float(found.correlation[0]), found.bound(memory.layer)
-    return TruthView(SCHEMA, "memory", *numbers, found.borne_out[0], _sentence(found.in_words()))
+    return TruthView(SCHEMA, "memory", *numbers, found.borne_out[0], _sentences(lm, found.in_words()))
 
 
 def _of_gallery(lm: Decoder, index: Index | None, memory: SignedMemory) -> TruthView | None:
-    """Return the result for this memory that is saved in the gallery, if it was measured in the model's basis."""
+    """Return the result for this memory that is saved in the gallery, if it was measured with the model's lens."""
     gallery = memory_gallery(lm, None if index is None else index.path)
-    if gallery is None or gallery.provenance.basis != basis_or_default(lm, None, "raw"):
+    if gallery is None or not gallery.is_read_by(lens_identity(lm)):
         return None
     row = gallery.row_of(*lm.memory(*memory.address), memory.pole)
     if row is None or row.truth is None or (words := row.truth_in_words) is None:
         return None
     numbers = row.truth.correlation, row.truth.control
-    return TruthView(SCHEMA, "memory", *numbers, row.is_borne_out, _sentence(words))
+    return TruthView(SCHEMA, "memory", *numbers, row.is_borne_out, _sentences(lm, words))
 
 
 def _of_layer(lm: Decoder, index: Index | None, layer: int) -> TruthView | None:
@@ -93,8 +93,10 @@ def _of_layer(lm: Decoder, index: Index | None, layer: int) -> TruthView | None:
     if row is None or words is None:
         return None
     numbers = row["correlation"], row["control_99"]
-    return TruthView(SCHEMA, "layer", *numbers, known.is_above_control(layer), _sentence(words))
+    return TruthView(SCHEMA, "layer", *numbers, known.is_above_control(layer), _sentences(lm, words))
 
 
-def _sentence(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}."
+def _sentences(lm: Decoder, words: str) -> str:
+    """Return the result as a sentence, and another that names the lens that computed the scores."""
+    basis = basis_or_default(lm, None, "raw")
+    return f"{words[0].upper()}{words[1:]}. Scores are those of {reader(basis, lens_identity(lm))}."

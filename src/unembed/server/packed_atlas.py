@@ -67,6 +67,7 @@ def pack(view: AtlasView) -> PackedAtlas:
         "tokens": [view.tokens[i] for i in ranked],
         "islands": [vars(one) for one in view.islands],
         "best": [vars(one) for one in view.best],
+        "best_lens": view.best_lens,
         "provenance": view.provenance,
         "columns": list(columns),
     }

@@ -104,7 +104,10 @@ def trace_view(
         shown = [at.closer(one, heads) for one in shown]
     else:
         if wanted:
-            own["described"] = list(trace.described_memories(target, position, index=index))
+            described_now = trace.described_memories(target, position, index=index)
+            own["described"] = list(described_now)
+            if about := described_now.provenance.notes.get("descriptions"):
+                common["provenance"]["notes"]["descriptions"] = about
         pair = settings.against is not None and not settings.alone
         parts = at.decisive_parts(pair)
         described = {(one.layer, one.index): one.description for one in own.get("described", ())}

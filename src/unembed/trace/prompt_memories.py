@@ -235,4 +235,7 @@ class PromptMemories(PromptReadings):
         top = positive_int("top", top)
         found = described_memories(self.lm, self.run, target, column, self._with_memories(), descriptions, top)
         title = f"Described memories that promote {self.lm.token_strings([target])[0]!r}"
-        return described_records(title, found, self.provenance)
+        provenance = self.provenance
+        if found and descriptions.other_lens is not None:
+            provenance = replace(provenance, notes={**provenance.notes, "descriptions": descriptions.other_lens})
+        return described_records(title, found, provenance)

@@ -177,4 +177,6 @@ def _described(view: TraceView) -> list[RenderableType]:
         table.add_row(row.name, signed_text(row.effect, places), visible_rich(row.description, prose=True))
     title = Text.assemble(("Memories that promote ", "bold"), token_text(view.target.token, ACCENT, cells=24))
     note = "by effect on its logit over the average token's"
-    return [title.append(f"   {note}", style="dim"), table, Text()]
+    of_lens = view.provenance["notes"].get("descriptions")
+    remark = [] if of_lens is None else [Text(f"{of_lens[0].upper()}{of_lens[1:]}.", style="dim")]
+    return [title.append(f"   {note}", style="dim"), table, *remark, Text()]

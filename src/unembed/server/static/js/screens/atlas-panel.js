@@ -168,7 +168,7 @@ export function drawBest({ atlas, points, best, map, at }) {
     h("p.faint", [
       "From the gallery, different ones first, as ",
       h("code", "unembed memories"),
-      " lists them.",
+      ` lists them. ${atlas.best_lens}`,
       different.some(({ truth }) => truth !== null) && TRUTH,
     ]),
     h("ol.best", [different.slice(0, 30).map((b) => h("li", line(b)))]),
