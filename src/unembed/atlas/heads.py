@@ -12,7 +12,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import head_name
 
 SIGNIFICANT = 0.05
-"""Largest p-value, corrected for the number of heads, at which a head's relation is named."""
+"""Largest p-value, corrected for all heads and relations, at which a head's relation is named."""
 HEAD_COLUMNS = {
     "head": "Name, such as L5H3",
     "layer": "Layer, from 0",

@@ -1,6 +1,7 @@
 """A planted relation is found and its shuffled pairs are not; every share equals the dense computation."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,14 @@ import torch
 
 import unembed
 from unembed.attention.text.head_card import head_answer
-from unembed.attention.text.relations import ROLE, head_relations, head_role, relations_answer
+from unembed.attention.text.relations import (
+    MAPPED,
+    ROLE,
+    head_relations,
+    head_role,
+    relations_answer,
+    relations_of_heads,
+)
 from unembed.attention.text.word_relations import Relation, open_relation, token_pairs
 from unembed.language_model import LanguageModel
 from unembed.names import HeadAddress
@@ -80,6 +88,36 @@ def test_probabilities_are_one_where_nothing_is_above_the_shuffled_pairs() -> No
     found = unembed.circuits(unembed.load("attn-2l")).relations([("France", "Paris"), ("Italy", "Rome")])
     nothing = found.share <= found.shuffled
     assert nothing.any() and bool((found.p_value[nothing] == 1).all())
+
+
+def test_of_several_relations_shuffled_ones_pass_alone_by_chance_and_never_together(tmp_path: Path) -> None:
+    words = [(source, targets[0]) for source, targets in open_relation("verb_past_tense").pairs]
+    known = [pair for pair in words if pair[0] != pair[1] and _is_known(pair)][:40]
+    assert len(known) >= 30
+    circuits = unembed.circuits(planted(known[:12], 1, 2))
+    draws = random.Random(0)
+    shuffled = []
+    for number in range(40):
+        targets = [target for _, target in known]
+        draws.shuffle(targets)
+        shuffled.append(Relation.of([(a[0], b) for a, b in zip(known, targets, strict=True)], f"shuffled {number}"))
+    alone = [circuits.relations(one, basis="raw").p_value for one in shuffled]
+    by_chance = [one for one in alone if float(one.min()) < MAPPED]
+    assert by_chance, "one of 40 tests at 0.05 passes without a correction"
+    planted_one, *together = relations_of_heads(circuits, [Relation.of(known[:12]), *shuffled], basis="raw")
+    assert planted_one.p_value[1, 2] < MAPPED
+    assert min(float(one.p_value.min()) for one in together) > MAPPED
+    assert all(bool((one.p_value >= single).all()) for one, single in zip(together, alone, strict=True))
+    files = []
+    for one in [Relation.of(known[:12]), *shuffled[:4]]:
+        files.append(tmp_path / f"{one.name}.json")
+        files[-1].write_text(json.dumps(one.pairs), encoding="utf-8")
+    (section,) = relations_answer(circuits, files, basis="raw").sections
+    heads = circuits.lm.n_layers * circuits.lm.n_heads
+    assert f"1 of {heads} heads map" in section.text[0] and f"jointly for {heads} heads and 5 relations" in section.text[0]
+    rows = list(section.exhibits[0].table)
+    joint = relations_of_heads(circuits, [Relation.of(known[:12]), *shuffled[:4]], basis="raw")
+    assert rows[0]["p_value"] == float(joint[0].p_value[1, 2])
 
 
 def test_the_answer_lists_the_planted_head_first_and_leaves_out_heads_that_map_nothing(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def relations_section(
         return Section("Relations", (text,))
     text = (
         "Shares of pairs whose target is among the ten tokens that the head raises most for the source's embedding. "
-        "At most 1 % of a thousand orders of the targets give as large a share; unembed circuits relations corrects "
-        "for the number of heads."
+        "In at most 1 % of a thousand orders of the targets any shipped relation is as far above its shuffled pairs; "
+        "unembed circuits relations corrects for the number of heads, too."
     )
     columns = {
         "relation": [one.relation for one in found],

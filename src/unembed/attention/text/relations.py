@@ -2,9 +2,9 @@
 
 A head maps a pair (s, t) if t is among the k tokens that its full OV circuit W_E W_OV W_U raises most when it attends
 to s. The control pairs each source with the targets of other pairs: without it, a head that raises all capitals for
-every country would pass. Among hundreds of heads, some map many pairs by chance. How many pairs chance explains is
-measured by shuffling the targets a thousand times and taking the largest share above the control of any head (Westfall
-and Young 1993).
+every country would pass. Among hundreds of heads and several relations, some head maps many pairs by chance. What
+chance explains is measured by shuffling the targets a thousand times and taking, each time, the largest share above the
+control of any head in any of the relations (Westfall and Young 1993).
 
 Source: Elhelo and Geva 2025, "Inferring Functionality of Attention Heads from their Parameters" (MAPS).
 """
@@ -41,7 +41,7 @@ SHUFFLES = 1_000
 MAPPED = 0.05
 """A head maps a relation if its p-value, corrected for all heads and relations, is below this."""
 OF_ONE = 0.01
-"""`circuits head` lists relations with at most this p-value, which is not corrected for the number of heads."""
+"""`circuits head` lists relations with at most this p-value, which is corrected for the relations, not for heads."""
 ROLE = 0.5
 """The findings of a trace name a head's relation if it maps at least this share of the pairs."""
 _EXAMPLES = 4
@@ -59,8 +59,8 @@ class RelationOfHeads(Displayed):
         relation: the name of the relation.
         share: the share of the pairs for which a target is among the `k` tokens that the head raises most.
         shuffled: the mean of the same share with the targets of other pairs.
-        p_value: probability that at least one head's share would be as far above `shuffled`, if sources and targets
-            were unrelated.
+        p_value: probability that some head's share of some relation would be as far above `shuffled`, if sources and
+            targets were unrelated; over all heads and relations that were measured together.
         mapped: which pairs each head maps.
         pairs: source and target token of each pair, as text.
         left_out: number of pairs left out, which are not single tokens or map a token to itself.
@@ -133,6 +133,8 @@ def relations_of_heads(
 ) -> list[RelationOfHeads]:
     """Measure several relations at once, computing each head's logits only once; see `relations`.
 
+    The p-values are corrected for all heads and all of these relations together.
+
     Args:
         only: measure only this head; its p-values are then not corrected for the number of heads.
     """
@@ -143,10 +145,19 @@ def relations_of_heads(
     sources = sorted({source for one in pairs for source in one.sources})
     tops = _top_tokens(circuits, sources, k, basis, only)
     provenance = lm.provenance(basis=basis, seed=seed)
-    return [
+    made = [
         _of_relation(lm, relation, one, tops, sources, k, seed, provenance)
         for relation, one in zip(wanted, pairs, strict=True)
     ]
+    # The share of n shuffled pairs varies as 1 / sqrt(n), so that relations of all sizes are compared in these units.
+    units = [len(one.pairs) ** 0.5 for one, _ in made]
+    largest = torch.stack([unit * by_chance for unit, (_, by_chance) in zip(units, made, strict=True)]).amax(dim=0)
+    for unit, (one, _) in zip(units, made, strict=True):
+        excess = unit * (one.share - one.shuffled)
+        known = ~excess.isnan()
+        as_far = (largest[:, None] >= excess[known] - 1e-9).sum(dim=0)
+        one.p_value[known] = (1 + as_far).double() / (1 + SHUFFLES)
+    return [one for one, _ in made]
 
 
 def _relation(pairs: Relation | str | Path | Sequence[Sequence[Any]]) -> Relation:
@@ -197,8 +208,13 @@ def _of_relation(
     k: int,
     seed: int,
     provenance: Provenance,
-) -> RelationOfHeads:
-    """Score one relation, given the tokens that each head raises most for each source."""
+) -> tuple[RelationOfHeads, Float[Tensor, " shuffle"]]:
+    """Score one relation, given the tokens that each head raises most for each source.
+
+    Returns:
+        The relation, with p-values still NaN; and for each shuffle of the targets the largest share minus `shuffled`
+        of any head.
+    """
     n = len(pairs.sources)
     shape = (lm.n_layers, max(head.head for head in tops) + 1)
     share, shuffled, p_value = (torch.full(shape, nan, dtype=torch.float64) for _ in range(3))
@@ -219,15 +235,12 @@ def _of_relation(
         share[head] = hits.diagonal().double().mean()
         shuffled[head] = hits[apart].double().mean()
         largest = largest.maximum(hits[torch.arange(n), orders].double().mean(dim=1) - shuffled[head])
-    excess = share - shuffled
-    known = ~excess.isnan()
-    as_far = (largest[:, None] >= excess[known] - 1e-12).sum(dim=0)
-    p_value[known] = (1 + as_far).double() / (1 + SHUFFLES)
     texts = tuple(
         (lm.token_strings([source])[0], lm.token_strings([min(targets)])[0])
         for source, targets in zip(pairs.sources, pairs.targets, strict=True)
     )
-    return RelationOfHeads(relation.name, share, shuffled, p_value, mapped, texts, pairs.left_out, k, provenance)
+    found = RelationOfHeads(relation.name, share, shuffled, p_value, mapped, texts, pairs.left_out, k, provenance)
+    return found, largest
 
 
 @dataclass(frozen=True)
@@ -258,8 +271,9 @@ def head_relations(
 ) -> list[HeadRelation]:
     """Find the built-in relations that one head maps, sorted by how far the share exceeds that of shuffled pairs.
 
-    A relation is listed if at most 1 % of a thousand random orders of its targets give as large a share. This p-value
-    is not corrected for the number of heads; `relations` corrects for all heads of a model.
+    A relation is listed if in at most 1 % of a thousand random orders of the targets any relation has a share as far
+    above that of shuffled pairs. This p-value is not corrected for the number of heads; `relations` corrects for all
+    heads of a model.
 
     Raises:
         OutOfRange: there is no such head.
@@ -335,6 +349,9 @@ def relations_answer(
 ) -> Answer:
     """Find the heads that map words to words, such as countries to capitals, by their weights.
 
+    p_value is corrected for all heads and all listed relations together: the probability that some head would be as far
+    above shuffled pairs in some relation, if sources and targets were unrelated.
+
     Caution: Only words that are single tokens are tested, each represented by its embedding. That a head maps a
     relation does not prove that a prompt uses it; `ablate` the head on the prompt.
     """
@@ -362,16 +379,15 @@ def relations_answer(
     )
     shown = []
     for of, place in rows[:top]:
-        corrected = min(1.0, float(of.p_value[place]) * len(made))
         shares = float(of.share[place]), float(of.shuffled[place])
-        shown.append((of.relation, *place, *shares, len(of.pairs), corrected, of.examples(*place)))
+        shown.append((of.relation, *place, *shares, len(of.pairs), float(of.p_value[place]), of.examples(*place)))
     n_heads = int((~made[0].share.isnan()).sum())
-    mapping = {place for of, place in rows if float(of.p_value[place]) * len(made) < MAPPED}
+    mapping = {place for of, place in rows if float(of.p_value[place]) < MAPPED}
     text = (
         f"{len(mapping)} of {n_heads} heads map a relation further above shuffled pairs than any head would by "
-        f"chance (p below {MAPPED:g}, corrected for all heads and for the number of relations, {len(made)}). Read from "
-        "the weights alone: the source is its embedding, and a target counts if it is among the "
-        f"{within} tokens raised most."
+        f"chance (p below {MAPPED:g}, corrected jointly for {n_heads} heads and {len(made)} "
+        f"{'relation' if len(made) == 1 else 'relations'}). Read from the weights alone: the source is its embedding, "
+        f"and a target counts if it is among the {within} tokens raised most."
     )
     names = ("relation", "layer", "head", "share", "shuffled", "pairs", "p_value", "examples")
     table = Table.of_rows("Heads that map words to words", names, shown, provenance)
