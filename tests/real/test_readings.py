@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,8 @@ from benchmarks.readings import of_streams, of_values
 
 from unembed.jacobian import JacobianLens, reading_by
 from unembed.language_model import LanguageModel
+from unembed.memories.token_ranking import promoting, word_forms
+from unembed.memories.truth_of_values import unread_windows, value_effects
 
 
 @pytest.fixture
@@ -28,3 +31,26 @@ def test_values_do_what_they_are_read_as(by_lens: LanguageModel) -> None:
     claims = of_values(by_lens)
     assert len(claims) == 5
     assert [(claim.what, claim.ratio) for claim in claims if claim.verdict != "met"] == []
+
+
+WORDS = ("war", "happy", "Paris", "January", "blue", "music")
+
+
+def test_values_found_by_a_word_raise_it_and_more_than_those_that_the_logit_lens_finds(by_lens: LanguageModel) -> None:
+    """What `steer --promote WORD` sets: adding the value raises the word among those that rise most."""
+    found = ranks_of_risen(by_lens)
+    with reading_by(by_lens, None):
+        plain = ranks_of_risen(by_lens)
+    assert sum(rank <= 100 for rank in found) >= 0.9 * len(found), sorted(found)
+    assert statistics.median(found) < statistics.median(plain), (sorted(found), sorted(plain))
+
+
+def ranks_of_risen(lm: LanguageModel) -> list[int]:
+    """For values that words find: the word's rank among the tokens that adding the value raises, from 1."""
+    windows = unread_windows(lm, None, 8)
+    ranks: list[int] = []
+    for one in promoting(lm, WORDS, 4):
+        sign = -1 if one.pole == "negative" else 1
+        risen = value_effects(lm, sign * lm.weights.W_out[one.layer][one.index][None].float(), one.layer, windows)[0]
+        ranks.append(1 + int((risen > risen[word_forms(lm, one.word)].max()).sum()))
+    return ranks

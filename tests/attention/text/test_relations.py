@@ -76,6 +76,30 @@ def test_shares_are_those_of_the_dense_circuits() -> None:
             assert found.mapped[layer, head].tolist() == [hits[i][i] for i in range(n)]
 
 
+def test_sources_after_the_layers_below_are_the_streams_of_runs_over_single_words() -> None:
+    lm = unembed.load("attn-2l", dtype="float64")
+    circuits, relation = unembed.circuits(lm), open_relation("verb_past_tense")
+    found = circuits.relations(relation, sources="layers-below", basis="raw")
+    assert found.provenance.notes["sources"] == "layers-below"
+    pairs = token_pairs(lm, relation)
+    begin = lm.tokenizer.bos_token_id
+    front = [] if begin is None else [begin]
+    streams = torch.stack(
+        [
+            lm.run(torch.tensor([*front, source]), capture="resid_pre").at("resid_pre", 1)[0, -1]
+            for source in pairs.sources
+        ]
+    )
+    for head in (0, 3):
+        scores = streams @ lm.weights.W_V[1][head] @ lm.weights.W_O[1][head] @ lm.weights.W_U
+        top = scores.topk(10).indices.tolist()
+        expected = [bool(targets & set(row)) for targets, row in zip(pairs.targets, top, strict=True)]
+        assert found.mapped[1, head].tolist() == expected
+    by_embedding = circuits.relations(relation, basis="raw")
+    assert bool((found.mapped[0] == by_embedding.mapped[0]).all()), "no layer is below the first"
+    assert bool((found.mapped[1] != by_embedding.mapped[1]).any())
+
+
 def test_shares_in_half_precision_differ_by_at_most_two_pairs() -> None:
     relation = open_relation("verb_past_tense")
     whole, half = (

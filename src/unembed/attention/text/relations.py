@@ -16,15 +16,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unembed.attention.text.token_vectors import token_vectors
 from unembed.attention.text.word_relations import Relation, TokenPairs, open_relation, shipped_relations, token_pairs
 from unembed.attention.weights.by_layer import head_columns, places_of
-from unembed.attention.weights.folded_weights import require_heads, through_embedding, through_unembedding
+from unembed.attention.weights.folded_weights import (
+    at_least_float32,
+    require_heads,
+    through_embedding,
+    through_unembedding,
+)
 from unembed.attention.weights.paper import of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.model import Answer, Exhibit, Section
@@ -34,8 +40,9 @@ from unembed.models.decoder import Decoder
 from unembed.names import HeadAddress, HeadBasis
 from unembed.options import CircuitBasis, Option, Seed, Top
 from unembed.results import Displayed, Provenance, Table
-from unembed.validation import positive_int, valid_seed
+from unembed.validation import one_of, positive_int, valid_seed
 
+Sources = Literal["embedding", "layers-below"]
 SHUFFLES = 1_000
 """Number of shuffles; the smallest p-value is 1 / (SHUFFLES + 1)."""
 MAPPED = 0.05
@@ -96,28 +103,32 @@ def relations(
     pairs: Relation | str | Path | Sequence[Sequence[Any]],
     *,
     k: int = 10,
+    sources: Sources = "embedding",
     basis: HeadBasis | None = None,
     seed: int = 0,
 ) -> RelationOfHeads:
     """Find the heads that map the sources of a relation to their targets, by weights alone.
 
-    A source is represented by its embedding. In deeper layers the result therefore shows what the head would do if
-    earlier layers had left the token's vector unchanged.
+    By default, a source is represented by its embedding. In deeper layers the result then shows what the head would do
+    if earlier layers had left the token's vector unchanged.
 
     Args:
         pairs: a `Relation`; the name of a built-in one, such as "country_to_capital"; a file of pairs; or pairs such as
             [("France", "Paris"), ...]. Words are single tokens with a leading space; others are left out and counted.
         k: a pair is mapped if its target is among this many tokens of the vocabulary that the head raises most.
+        sources: "embedding"; or "layers-below", to represent a source, standing alone, by the stream that the layers
+            below the head make of it.
         basis: "folded" (with norm gains, where there are norms) or "raw".
         seed: the seed of the shuffles.
 
     Raises:
         InvalidInput: there is no such file, or fewer than two pairs are single tokens.
-        Unsupported: no head of the model has a full OV circuit.
+        Unsupported: no head of the model has a full OV circuit; or, with "layers-below", blocks rescale the stream.
 
-    Memory: `_NUMBERS` matrix entries, and the number of pairs squared.
+    Memory: `_NUMBERS` matrix entries, and the number of pairs squared; with "layers-below", also a vector for each
+    source and layer.
     """
-    (found,) = relations_of_heads(circuits, [_relation(pairs)], k=k, basis=basis, seed=seed)
+    (found,) = relations_of_heads(circuits, [_relation(pairs)], k=k, sources=sources, basis=basis, seed=seed)
     return found
 
 
@@ -127,6 +138,7 @@ def relations_of_heads(
     wanted: Sequence[Relation],
     *,
     k: int = 10,
+    sources: Sources = "embedding",
     basis: HeadBasis | None = None,
     seed: int = 0,
     only: HeadAddress | None = None,
@@ -141,12 +153,13 @@ def relations_of_heads(
     lm, basis = circuits.lm, circuits.known_basis(basis)
     require_heads(lm, "relations")
     k, seed = positive_int("k", k), valid_seed(seed)
+    one_of("sources", sources, get_args(Sources))
     pairs = [_pairs(lm, relation) for relation in wanted]
-    sources = sorted({source for one in pairs for source in one.sources})
-    tops = _top_tokens(circuits, sources, k, basis, only)
-    provenance = lm.provenance(basis=basis, seed=seed)
+    ids = sorted({source for one in pairs for source in one.sources})
+    tops = _top_tokens(circuits, ids, k, sources, basis, only)
+    provenance = lm.provenance(basis=basis, seed=seed, notes={} if sources == "embedding" else {"sources": sources})
     made = [
-        _of_relation(lm, relation, one, tops, sources, k, seed, provenance)
+        _of_relation(lm, relation, one, tops, ids, k, seed, provenance)
         for relation, one in zip(wanted, pairs, strict=True)
     ]
     # The share of n shuffled pairs varies as 1 / sqrt(n), so that relations of all sizes are compared in these units.
@@ -167,18 +180,25 @@ def _relation(pairs: Relation | str | Path | Sequence[Sequence[Any]]) -> Relatio
 
 
 def _top_tokens(
-    circuits: HeadMatrices, sources: Sequence[int], k: int, basis: HeadBasis, only: HeadAddress | None = None
+    circuits: HeadMatrices,
+    tokens: Sequence[int],
+    k: int,
+    sources: Sources,
+    basis: HeadBasis,
+    only: HeadAddress | None = None,
 ) -> dict[HeadAddress, Int[Tensor, "source k"]]:
-    """Return the k tokens that each head with an OV circuit raises most when it attends to each source.
+    """Return the k tokens that each head with an OV circuit raises most when it attends to each source token.
 
     Raises:
         Unsupported: no head has an OV circuit.
     """
     lm = circuits.lm
-    ids = torch.tensor(sources, device=lm.device)
+    ids = torch.tensor(tokens, device=lm.device)
+    layers = lm.attention_layers if only is None else [only.layer]
+    vectors = None if sources == "embedding" else token_vectors(lm, ids, layers, basis)
     found: dict[HeadAddress, Tensor] = {}
     refused: Unsupported | None = None
-    for layer in lm.attention_layers if only is None else [only.layer]:
+    for layer in layers:
         numbers = range(lm.structure.blocks[layer].attention.n_heads) if only is None else [only.head]
         try:
             heads = [circuits.ov(layer, head, basis) for head in numbers]
@@ -188,7 +208,11 @@ def _top_tokens(
         at_once = max(1, _NUMBERS // (heads[0].rank * lm.d_vocab))
         for start in range(0, len(heads), at_once):
             some = heads[start : start + at_once]
-            reads = through_embedding(lm, torch.cat([ov.left for ov in some], dim=1), basis, ids)
+            left = torch.cat([ov.left for ov in some], dim=1)
+            if vectors is None:
+                reads = through_embedding(lm, left, basis, ids)
+            else:
+                reads = vectors[layer] @ at_least_float32(left)
             writes = through_unembedding(lm, torch.cat([ov.right for ov in some]), basis, centre=False)
             sides = zip(reads.split(heads[0].rank, dim=1), writes.split(heads[0].rank), strict=True)
             for head, (read, written) in zip(numbers[start:], sides, strict=False):
@@ -343,6 +367,13 @@ def relations_answer(
             low=1,
         ),
     ] = 10,
+    sources: Annotated[
+        Sources,
+        Option(
+            "Represent each source word by its embedding, or, standing alone, by what the layers below the head make "
+            "of it."
+        ),
+    ] = "embedding",
     basis: CircuitBasis = None,
     top: Top = 20,
     seed: Seed = 0,
@@ -352,8 +383,8 @@ def relations_answer(
     p_value is corrected for all heads and all listed relations together: the probability that some head would be as far
     above shuffled pairs in some relation, if sources and targets were unrelated.
 
-    Caution: Only words that are single tokens are tested, each represented by its embedding. That a head maps a
-    relation does not prove that a prompt uses it; `ablate` the head on the prompt.
+    Caution: Only words that are single tokens are tested, each represented by its embedding unless --sources says
+    otherwise. That a head maps a relation does not prove that a prompt uses it; `ablate` the head on the prompt.
     """
     lm, chosen = circuits.lm, circuits.known_basis(basis)
     wanted: list[Relation] = []
@@ -371,8 +402,8 @@ def relations_answer(
         raise InvalidInput(
             f"the shipped relations for {lm.name}", why="none has two pairs whose words are single tokens of this model"
         )
-    made = relations_of_heads(circuits, wanted, k=within, basis=chosen, seed=seed)
-    provenance = lm.provenance(basis=chosen, seed=seed)
+    made = relations_of_heads(circuits, wanted, k=within, sources=sources, basis=chosen, seed=seed)
+    provenance = made[0].provenance
     rows = sorted(
         ((of, place) for of in made for place in map(tuple, (of.share > 0).nonzero().tolist())),
         key=lambda row: float(row[0].shuffled[row[1]] - row[0].share[row[1]]),
@@ -383,11 +414,12 @@ def relations_answer(
         shown.append((of.relation, *place, *shares, len(of.pairs), float(of.p_value[place]), of.examples(*place)))
     n_heads = int((~made[0].share.isnan()).sum())
     mapping = {place for of, place in rows if float(of.p_value[place]) < MAPPED}
+    source = "its embedding" if sources == "embedding" else "the stream that the layers below make of the word alone"
     text = (
         f"{len(mapping)} of {n_heads} heads map a relation further above shuffled pairs than any head would by "
         f"chance (p below {MAPPED:g}, corrected jointly for {n_heads} heads and {len(made)} "
-        f"{'relation' if len(made) == 1 else 'relations'}). Read from the weights alone: the source is its embedding, "
-        f"and a target counts if it is among the {within} tokens raised most."
+        f"{'relation' if len(made) == 1 else 'relations'}). Each source is represented by "
+        f"{source}, and a target counts if it is among the {within} tokens that the head's weights raise most."
     )
     names = ("relation", "layer", "head", "share", "shuffled", "pairs", "p_value", "examples")
     table = Table.of_rows("Heads that map words to words", names, shown, provenance)
