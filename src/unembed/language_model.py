@@ -39,6 +39,8 @@ from unembed.trace.several_prompts import trace_prompts
 from unembed.trace.trace import Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unembed.attention.circuits import Circuits
     from unembed.corpus import CorpusSource
     from unembed.dictionaries.attachment import AttachedDictionary
@@ -75,6 +77,8 @@ class LanguageModel(Decoder):
     """
 
     lens: JacobianLens | None = None
+    on_logit_lens: Callable[[], object] | None = None
+    """Called once, before tokens are first read by the logit lens because no lens is fitted."""
 
     run = run
     generate = generate

@@ -140,6 +140,11 @@ def test_a_kept_lens_is_the_default_of_commands(command: Callable[..., Result], 
     text.write_text(" ".join(["The first month of the year is January a b c d e f g"] * 20))
     before = command("trace", PROMPT, "--model", folder)
     assert before.exit_code == 0 and "how far it can be trusted was not measured" in before.stderr
+    for reading in (("value", "L1M3"), ("concepts", "L1M3"), ("memories",)):
+        shown = command(*reading, "--model", folder)
+        assert shown.exit_code == 0, shown.output
+        assert shown.stderr.count("read by the logit lens") == 1, reading
+    assert "read by the logit lens" in command("value", "L1M3", "--model", folder).stdout
     fit = ("fit-lens", "--model", folder, "--corpus", text, "--contexts", 4, "--context-length", 12)
     assert command(*fit, "--out", tmp_path / "a.lens").exit_code == 0
     lm = unembed.load(folder)

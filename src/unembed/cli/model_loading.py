@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
-    from unembed.cli.option_groups import Opening
 
 
 def opened(
@@ -141,12 +140,11 @@ def use_lens(lm: LanguageModel, file: str | None) -> None:
         print(f"unembed: {why}", file=sys.stderr)
 
 
-def say_unmeasured(lm: LanguageModel, opening: Opening) -> None:
-    """If no lens is fitted, print on stderr that results use the logit lens, whose error was not measured."""
-    if lm.lens is None and opening.lens is None:
-        model = "" if opening.model == "wren" else f" --model {shlex.quote(opening.model)}"
-        print(
-            "read by the logit lens, which takes the layers that follow for the identity; how far it can be trusted "
-            f"was not measured: unembed fit-lens{model}",
-            file=sys.stderr,
-        )
+def say_unmeasured(name: str) -> None:
+    """Print on stderr that results use the logit lens, whose error was not measured, and how to fit a lens."""
+    model = "" if name == "wren" else f" --model {shlex.quote(name)}"
+    print(
+        "read by the logit lens, which takes the layers that follow for the identity; how far it can be trusted "
+        f"was not measured: unembed fit-lens{model}",
+        file=sys.stderr,
+    )

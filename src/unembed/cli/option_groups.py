@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -73,7 +74,7 @@ class Opening:
             ModelUnavailable: the model, the folder or the network cannot be found.
             InvalidInput: the lens file does not exist, is not a lens, or belongs to another model.
         """
-        from unembed.cli.model_loading import opened, use_lens
+        from unembed.cli.model_loading import opened, say_unmeasured, use_lens
 
         if self.lens not in (None, NO_LENS) and not Path(self.lens).is_file():
             raise InvalidInput(f"--lens {self.lens}", why="there is no such file", instead="Make one: unembed fit-lens")
@@ -91,6 +92,8 @@ class Opening:
         )
         if self.lens != NO_LENS:
             use_lens(lm, self.lens)
+            if lm.lens is None:
+                lm.on_logit_lens = partial(say_unmeasured, self.model)
         return lm
 
 

@@ -243,7 +243,11 @@ def _tokens(
 
 
 def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provenance) -> Table:
-    ways = {"final": ", read through the final norm", "jacobian": ", read by the fitted lens"}
+    ways = {
+        "raw": ", read by the logit lens",
+        "final": ", read by the logit lens through the final norm",
+        "jacobian": ", read by the fitted lens",
+    }
     through = ways.get(str(provenance.basis), "") if norm else ", so it promotes nothing"
     if "scores" in provenance.notes:
         through += (

@@ -42,7 +42,13 @@ def basis_or_default(lm: Decoder, basis: Basis | None, without: Basis) -> Basis:
     """Return `basis` if it is not None; else "jacobian" if the model has a fitted lens; else `without`."""
     if basis is not None:
         return basis
-    return without if lens_of(lm) is None else "jacobian"
+    if lens_of(lm) is not None:
+        return "jacobian"
+    say = getattr(lm, "on_logit_lens", None)
+    if say is not None:
+        lm.on_logit_lens = None  # pyright: ignore[reportAttributeAccessIssue]
+        say()
+    return without
 
 
 @contextmanager

@@ -77,7 +77,6 @@ def trace(
     model = NamedModel(opening, seed)
     lm = model.open()
     texts = conversation.texts(lm, given)
-    from unembed.cli.model_loading import say_unmeasured
     from unembed.cli.trace.output import deliver
     from unembed.cli.trace.terminal import draw_trace
     from unembed.trace import TraceSettings, compared_with, trace_view
@@ -104,8 +103,6 @@ def trace(
     next_model = next_model if next_steps else None
     draw = partial(draw_trace, lines=tokens or 1, next_steps=next_model, everything=everything)
     deliver([view for view, _ in views], views[0][1], draw, output)
-    if output.for_terminal and basis is None:
-        say_unmeasured(lm, opening)
     if output.for_terminal and not next_steps and len(pieces) == 1 and pieces[0].tokens is None:
         state = question_in_address(lm, texts[0], position, token, other, alone=alone)
         print_explorer_link(opening, "trace", index=index, prompt=texts[0], edits=changes, **state)
