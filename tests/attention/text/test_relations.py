@@ -138,7 +138,9 @@ def test_of_several_relations_shuffled_ones_pass_alone_by_chance_and_never_toget
         files[-1].write_text(json.dumps(one.pairs), encoding="utf-8")
     (section,) = relations_answer(circuits, files, basis="raw").sections
     heads = circuits.lm.n_layers * circuits.lm.n_heads
-    assert f"1 of {heads} heads map" in section.text[0] and f"jointly for {heads} heads and 5 relations" in section.text[0]
+    assert (
+        f"1 of {heads} heads map" in section.text[0] and f"jointly for {heads} heads and 5 relations" in section.text[0]
+    )
     rows = list(section.exhibits[0].table)
     joint = relations_of_heads(circuits, [Relation.of(known[:12]), *shuffled[:4]], basis="raw")
     assert rows[0]["p_value"] == float(joint[0].p_value[1, 2])
