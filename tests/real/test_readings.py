@@ -9,6 +9,7 @@ import pytest
 from benchmarks.readings import of_streams, of_values
 
 from unembed.jacobian import JacobianLens, reading_by
+from unembed.jacobian.passes import cache_of
 from unembed.language_model import LanguageModel
 from unembed.memories.token_ranking import promoting, word_forms
 from unembed.memories.truth_of_values import unread_windows, value_effects
@@ -47,10 +48,12 @@ def test_values_found_by_a_word_raise_it_and_more_than_those_that_the_logit_lens
 
 def ranks_of_risen(lm: LanguageModel) -> list[int]:
     """For values that words find: the word's rank among the tokens that adding the value raises, from 1."""
-    windows = unread_windows(lm, None, 8)
+    windows = unread_windows(lm, None, 4)
+    caches = [cache_of(lm, window[:-1]) for window in windows]
     ranks: list[int] = []
     for one in promoting(lm, WORDS, 4):
         sign = -1 if one.pole == "negative" else 1
-        risen = value_effects(lm, sign * lm.weights.W_out[one.layer][one.index][None].float(), one.layer, windows)[0]
+        value = sign * lm.weights.W_out[one.layer][one.index].float()
+        risen = value_effects(lm, value[None], one.layer, windows, caches)[0]
         ranks.append(1 + int((risen > risen[word_forms(lm, one.word)].max()).sum()))
     return ranks

@@ -79,7 +79,7 @@ export function vocabularyCard(view, api) {
       const { token, score } = view.suppressed[i];
       return [visible(p.token), p.score, visible(token), score];
     });
-  const way = { jacobian: "by the lens fitted on text" }[view.provenance.basis] ?? "by the logit lens (W_U, without the final norm)";
+  const way = { jacobian: "by the lens fitted on text" }[view.provenance.basis] ?? "by the logit lens (W_U alone)";
   const note = `projected ${way}; click a token to pin it in Trace`;
   return card("Effect of the value on the vocabulary", h("span.faint", note), [
     lists,
