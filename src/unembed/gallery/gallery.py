@@ -56,8 +56,13 @@ class Gallery(Displayed):
         """Name the lens of this gallery and a given one in a sentence; None if they are the same."""
         if self.is_read_by(lens):
             return None
-        own, now = reader(self.provenance.basis, self.lens), reader(None if lens is None else "jacobian", lens)
-        return f"the saved descriptions were made with {own}; tokens are now read by {now}"
+        now = reader(lens, fitted=lens is not None)
+        return f"the saved descriptions were made with {self.reader}; tokens are now read by {now}"
+
+    @property
+    def reader(self) -> str:
+        """The lens that read the tokens, in words."""
+        return reader(self.lens, fitted=self.provenance.basis == "jacobian")
 
     def row_of(self, layer: int, index: int, pole: Pole) -> MemoryEvidence | None:
         """Return the row of a memory (FFN neuron) at a sign of its coefficient; None if it is not in the gallery."""
@@ -147,9 +152,9 @@ class Gallery(Displayed):
             ) from fault
 
 
-def reader(basis: str | None, lens: str | None) -> str:
-    """Name what reads tokens in a basis: "the fitted lens 3f2a..." (`lens` is its identity), or "the logit lens"."""
-    if basis != "jacobian":
+def reader(lens: str | None, *, fitted: bool) -> str:
+    """Name what reads tokens: "the fitted lens 3f2a..." (`lens` is its identity), or "the logit lens"."""
+    if not fitted:
         return "the logit lens"
     return f"the fitted lens {lens}" if lens else "a fitted lens that is not recorded"
 

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from unembed.concepts.token_cleaning import CleanToken, clean
 from unembed.concepts.word_lists import STOP_WORDS
 from unembed.errors import UnembedError
-from unembed.gallery import SAVED, Gallery, MemoryDescriptions, memory_gallery, reader
+from unembed.gallery import SAVED, Gallery, MemoryDescriptions, memory_gallery
 from unembed.index.arrays import store_derived, stored_derived
 from unembed.index.memory_search import search
 from unembed.jacobian import lens_identity
@@ -247,8 +247,7 @@ def _kinds(lm: Decoder, top: Int[np.ndarray, "point k"]) -> Int[np.ndarray, " po
 
 
 def _lens(lm: Decoder, gallery: Gallery) -> str:
-    made = reader(gallery.provenance.basis, gallery.lens)
-    found = gallery.other_lens(lens_identity(lm)) or f"tokens and descriptions were made with {made}"
+    found = gallery.other_lens(lens_identity(lm)) or f"tokens and descriptions were made with {gallery.reader}"
     return f"{found[0].upper()}{found[1:]}."
 
 

@@ -98,5 +98,5 @@ def _of_layer(lm: Decoder, index: Index | None, layer: int) -> TruthView | None:
 
 def _sentences(lm: Decoder, words: str) -> str:
     """Return the result as a sentence, and another that names the lens that computed the scores."""
-    basis = basis_or_default(lm, None, "raw")
-    return f"{words[0].upper()}{words[1:]}. Scores are those of {reader(basis, lens_identity(lm))}."
+    lens = lens_identity(lm)
+    return f"{words[0].upper()}{words[1:]}. Scores are those of {reader(lens, fitted=lens is not None)}."
