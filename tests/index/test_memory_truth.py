@@ -123,9 +123,8 @@ def test_a_gallery_of_another_fitted_lens_is_said_to_be_one_and_its_numbers_are_
     assert f"made with the fitted lens {own}" in atlas_view(wren).best_lens
     found = wren.trace("The war lasted from 1861").described_memories(index=index)
     assert says in found.provenance.notes["descriptions"]
-    run = {"env": {"COLUMNS": "300"}}
     for command in (["memories", "--top", "20"], ["value", row.name], ["trace", "The war lasted from 1861"]):
-        shown = CliRunner().invoke(app, [*command, "--index", str(index.path)], **run)
+        shown = CliRunner().invoke(app, [*command, "--index", str(index.path)], env={"COLUMNS": "300"})
         assert says in shown.output, command
     ranked = index.memories(1, layers=None)
     assert ranked.lens == own, "it is ranked anew, not returned as it was saved"
