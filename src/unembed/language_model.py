@@ -259,7 +259,8 @@ def load(
     Args:
         model: a name that `unembed models` lists ("wren", the default), a Hugging Face id, a saved folder, a GGUF file,
             or a `PreTrainedModel` in memory, which may be compiled (`torch.compile`), a PEFT model, merged or not, or
-            wrapped in an nnsight model or a TransformerBridge.
+            wrapped in an nnsight model or a TransformerBridge. For a HookedTransformer the model that it was made from
+            is loaded, and refused if its predictions differ.
         tokenizer: needed only for a model in memory, or to replace the model's tokenizer.
         revision: a branch, tag or commit on the Hugging Face hub.
         offline: use only files on this machine.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from unembed.models.adapters import ADAPTER, apply_adapter, check_adapter
 from unembed.models.architectures import attention_only  # noqa: F401  (registers the architecture with AutoModel)
 from unembed.models.architectures.fairseq import find_checkpoint, open_fairseq
 from unembed.models.gguf import QUANTISED, gguf_file, read_gguf
+from unembed.models.hooked_transformer import check_same, is_hooked, name_of
 from unembed.models.hub import is_local_only, is_path
 from unembed.models.inner_model import unwrapped
 from unembed.models.load_report import check_weights, heard
@@ -78,7 +80,11 @@ def open_model(
         ModelNotUnderstood: transformers does not have the architecture.
         InvalidInput: arguments contradict each other.
     """
-    opened = _open(model, **how)
+    if is_hooked(model):
+        opened = _open(name_of(model), **{**how, "dtype": how.get("dtype") or model.cfg.dtype})  # type: ignore[attr-defined]
+        check_same(model, opened.hf, opened.name)
+    else:
+        opened = _open(model, **how)
     if adapter is not None:
         folder = Path(adapter).expanduser()
         apply_adapter(opened.hf, folder, opened.name)
@@ -235,7 +241,8 @@ def _path(name: str) -> Path:
     """
     try:
         path = Path(name).expanduser()
-        path.exists()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
+            path.stat()  # unlike `exists`, it says the same in every version of Python
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ModelUnavailable(f"model {name[:80]}", why=why, instead="Give a folder or a name of the hub") from error

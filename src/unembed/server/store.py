@@ -10,6 +10,7 @@ import datetime
 import json
 import sqlite3
 import threading
+import weakref
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -70,6 +71,8 @@ class Presets:
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / NAME
         self._in_memory = None if folder else sqlite3.connect(":memory:", check_same_thread=False)
+        if self._in_memory is not None:
+            weakref.finalize(self, self._in_memory.close)
         self._lock = threading.Lock()
 
     def put(self, name: str, edits: list[dict[str, Any]], model: str) -> int:

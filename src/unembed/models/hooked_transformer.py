@@ -1,0 +1,61 @@
+"""Open the transformers model of which a `HookedTransformer` of TransformerLens 3 has a changed copy.
+
+A `HookedTransformer` copies the weights into modules of its own and folds norms into them, so that nothing of the
+original model is left in it; it keeps the name by which the hub has the model. That model is loaded, and accepted if
+both predict the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from unembed.errors import InvalidInput
+
+_TOKENS = 16
+_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2}
+_HALF_PRECISION = 0.5
+"""Largest accepted difference of log-probabilities: folding norms rounds differently."""
+
+
+def is_hooked(model: object) -> bool:
+    """Tell whether a model is a `HookedTransformer`; TransformerLens need not be importable."""
+    return any(kind.__name__ == "HookedTransformer" for kind in type(model).__mro__)
+
+
+def name_of(model: Any) -> str:
+    """Return the name by which the hub has the model.
+
+    Raises:
+        InvalidInput: the model was not made from a pretrained one.
+    """
+    name = getattr(model.cfg, "tokenizer_name", None)
+    if not name or not getattr(model.cfg, "original_architecture", None):
+        raise InvalidInput(
+            "a HookedTransformer cannot be opened",
+            why="it was not made by from_pretrained, so that there is no transformers model of it",
+            instead="Pass the transformers model itself",
+        )
+    return name
+
+
+@torch.no_grad()
+def check_same(model: Any, hf: PreTrainedModel, name: str) -> None:
+    """Compare the predictions of both models on tokens spread over the vocabulary.
+
+    Raises:
+        InvalidInput: they differ, as those of a model that was trained further or cut do.
+    """
+    known = min(int(model.cfg.d_vocab), hf.config.get_text_config().vocab_size)
+    tokens = torch.linspace(0, known - 1, _TOKENS).long()[None]
+    theirs = model(tokens.to(next(model.parameters()).device))[..., :known].float().cpu().log_softmax(-1)
+    ours = hf(tokens.to(hf.device)).logits[..., :known].float().cpu().log_softmax(-1)
+    largest = float((ours - theirs).abs().max())
+    if not largest <= _TOLERANCE.get(hf.dtype, _HALF_PRECISION):
+        raise InvalidInput(
+            f"the HookedTransformer of {name} cannot be opened",
+            why=f"its log-probabilities differ from those of {name} by up to {largest:.2g}",
+            instead="Pass the transformers model whose weights it has",
+        )
