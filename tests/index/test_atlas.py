@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import unembed
-from tests.index.conftest import token_text
+from tests.index.conftest import corpus_of, token_text
 from unembed.concepts.token_cleaning import clean
 from unembed.gallery import Gallery
-from unembed.index import atlas
+from unembed.index import IndexSettings, atlas
 from unembed.index.atlas import FILE, KINDS, atlas_matches, atlas_view
 from unembed.index.memory_search import search
+from unembed.jacobian import lens_identity
 from unembed.memories.value_map import value_map
 from unembed.models.shipped_models import shipped_folder
 
@@ -39,6 +41,24 @@ def test_without_an_index_the_tokens_are_the_same_and_there_is_no_density(lm, ow
     alone, indexed = atlas_view(lm), atlas_view(lm, own)
     assert alone.density is None
     assert (alone.x, alone.cluster, alone.layer) == (indexed.x, indexed.cluster, indexed.layer)
+
+
+def test_with_an_index_of_some_layers_or_by_another_lens_tokens_are_read_from_the_weights(lm, tmp_path):
+    alone = atlas_view(lm)
+    ten = IndexSettings(top=3, top_tokens=10)
+    some = unembed.Index.build(lm, corpus_of(), tmp_path / "some", settings=replace(ten, layers=(1,)))
+    view = atlas_view(lm, some)
+    assert view.density is None and (view.top, view.layer, view.index) == (alone.top, alone.layer, alone.index)
+    with pytest.raises(unembed.errors.OutOfRange, match="the index was built without this layer"):
+        some.memory(0, 1)
+    every = unembed.Index.build(lm, corpus_of(), tmp_path / "every", settings=ten)
+    text = [" ".join(np.random.default_rng(0).choice([*"abcdefgh", "The", "first", "month"], 2_000).tolist())]
+    lm.fit_lens(text, 4, 8)
+    try:
+        assert not every.is_read_by(lens_identity(lm)) and atlas_view(lm, every).top == atlas_view(lm).top != alone.top
+    finally:
+        lm.lens = None
+    assert every.is_read_by(None)
 
 
 def test_the_map_is_stored_with_the_index_and_read_from_there(lm, own, monkeypatch):

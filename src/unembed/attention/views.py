@@ -8,6 +8,7 @@ import torch
 
 from unembed.attention.behaviour.head_scores import HeadScores
 from unembed.attention.circuits import Circuits
+from unembed.attention.text.relations import head_role
 from unembed.errors import Unsupported
 from unembed.models.named_tokens import Scored, scored
 from unembed.results.lists import numbers, numbers_or_none
@@ -81,6 +82,8 @@ class HeadView:
     """`looks_for` and `ignores`: source tokens to which the destination token attends most and least, by the full QK
     circuit."""
     notes: list[str]
+    maps: str | None
+    """The word relation of whose pairs the head's weights map half or more, with its shares; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,11 @@ def head_view(
     notes = list(dict.fromkeys((*refused, *(note for of_one in of_circuits for note in of_one))))
     source, destination = lm.token_strings([src, dst])
     raises, lowers, looks_for, ignores = lists
-    return HeadView(SCHEMA_HEAD, lm.name, layer, head, source, destination, raises, lowers, looks_for, ignores, notes)
+    role = None if lm.tokenizer is None else head_role(circuits, layer, head)
+    maps = None if role is None else role.in_words()
+    return HeadView(
+        SCHEMA_HEAD, lm.name, layer, head, source, destination, raises, lowers, looks_for, ignores, notes, maps
+    )
 
 
 def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> PartnersView:

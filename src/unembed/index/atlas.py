@@ -83,7 +83,7 @@ class AtlasView:
     cluster: list[int]
     """The number of its island, from 0."""
     density: list[float] | None
-    """Activation density over the index's corpus; None without an index."""
+    """Activation density over the index's corpus; None without an index of all layers."""
     kind: list[int]
     """The kind of its promoted tokens, as a position in `kinds`."""
     kinds: list[str]
@@ -137,7 +137,7 @@ def atlas_view(
     ]
     gallery = _gallery(lm, index)
     density = None
-    if index is not None:
+    if index is not None and all(index.manifest.layers[layer] for layer in np.unique(layers).tolist()):
         rows = index.bounds[layers] + numbers
         density = [round(float(x), 5) for x in index.statistics["active_fraction"][rows]]
     return AtlasView(
@@ -183,11 +183,15 @@ def _map(lm: Decoder, index: Index | None, progress: Callable[[int, int], None] 
 
 
 def _top_tokens(lm: Decoder, index: Index | None, memory: Int[np.ndarray, "point 2"]) -> Int[np.ndarray, "point k"]:
-    if index is not None:
-        return np.asarray(index.readings[0][index.bounds[memory[:, 0]] + memory[:, 1], :_COUNTED])
     found = np.empty((len(memory), min(_COUNTED, lm.d_vocab)), dtype=np.int64)
+    stored = index if index is not None and index.is_read_by(lens_identity(lm)) else None
+    if stored is not None and stored.readings[0].shape[1] < found.shape[1]:
+        stored = None
     for layer in np.unique(memory[:, 0]).tolist():
         rows = np.flatnonzero(memory[:, 0] == layer)
+        if stored is not None and stored.manifest.layers[layer]:
+            found[rows] = stored.readings[0][stored.bounds[layer] + memory[rows, 1], : found.shape[1]]
+            continue
         ids, _ = Values(lm).top(layer, memory[rows, 1].tolist(), found.shape[1])
         found[rows] = ids.cpu().numpy()
     return found

@@ -174,6 +174,11 @@ class Index(IndexQueries):
             )
         self._lm = lm
 
+    def is_read_by(self, lens: str | None) -> bool:
+        """Return whether a lens, given by its identity (None: no fitted lens), read the tokens that are stored."""
+        fitted = self.provenance.basis == "jacobian"
+        return self.manifest.settings.get("lens") == lens and fitted == (lens is not None)
+
     def misfit(self, lm: Decoder) -> str | None:
         """Explain why the index does not belong to a model; None if it does."""
         from unembed.models.fingerprint import weights_fingerprint

@@ -236,7 +236,8 @@ class IndexFiles:
         for what, number, n in (("layer", layer, len(layers)), (f"memory in layer {layer}:", index, None)):
             n = layers[layer] if n is None else n
             if not -n <= number < n:
-                raise OutOfRange(f"{what} {number}", why=f"{self.provenance.model} has {n}, counted 0 to {n - 1}")
+                known = f"{self.provenance.model} has {n}, counted 0 to {n - 1}"
+                raise OutOfRange(f"{what} {number}", why=known if n else "the index was built without this layer")
         return layer % len(layers), index % layers[layer]
 
     def row(self, layer: int, index: MemoryIndex) -> int:

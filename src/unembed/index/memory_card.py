@@ -161,9 +161,8 @@ def value(
 def _is_read_as(index: Index, model: UnopenedModel, basis: ValueBasis) -> bool:
     """Return whether the tokens stored in an index were computed in the wanted basis and with the same lens."""
     lens = model.lens_identity
-    if index.provenance.basis != (basis or ("raw" if lens is None else "jacobian")):
-        return False
-    return index.provenance.basis != "jacobian" or index.manifest.settings.get("lens") == lens
+    wanted = basis or ("raw" if lens is None else "jacobian")
+    return index.provenance.basis == wanted and index.is_read_by(lens if wanted == "jacobian" else None)
 
 
 def _poles(

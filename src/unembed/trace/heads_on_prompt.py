@@ -12,6 +12,7 @@ from unembed.attention.behaviour.value_weighted_attention import POINTS, contrib
 from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.folded_weights import require_heads
 from unembed.errors import PointMissing, Unsupported
+from unembed.jacobian.basis import basis_or_default
 from unembed.models.named_tokens import Candidate, Token, most_likely
 from unembed.results.lists import lower_triangle, numbers, numbers_or_none
 from unembed.stream.run import position_of
@@ -145,6 +146,8 @@ class HeadHereView:
     against: Token | None
     """The `score` of the update is on the logit of `target`, or on its difference to that of `against`."""
     update: HeadUpdate
+    basis: str
+    """How the update's tokens are read: "jacobian", by the fitted lens; "raw", by the logit lens."""
 
 
 def head_here_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadHereView:
@@ -162,7 +165,8 @@ def head_here_view(trace: Trace, layer: int, head: int, question: Question, posi
     position = position_of(trace.run, position)
     updates = trace.head_updates(layer, position, question.token, question.against)
     target, against = question_tokens(trace.lm, question, position)
-    return HeadHereView(SCHEMA_HERE, position, target, against, next(one for one in updates if one.index == head))
+    own = next(one for one in updates if one.index == head)
+    return HeadHereView(SCHEMA_HERE, position, target, against, own, basis_or_default(trace.lm, None, "raw"))
 
 
 DEFINITIONS = {

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import unembed
+from unembed.attention import head_view
 from unembed.attention.text.head_card import head_answer
 from unembed.attention.text.relations import (
     MAPPED,
@@ -178,6 +179,8 @@ def test_the_card_of_a_head_shows_the_relations_that_it_maps_and_no_others(monke
     assert found.shuffled == float(whole.shuffled[1, 2]) and found.pairs == len(known)
     role = head_role(circuits, 1, 2)
     assert role is None or role.share >= ROLE
+    assert head_view(circuits, 1, 2, " the", " the", 4).maps == (None if role is None else role.in_words())
+    assert head_view(circuits, 0, 3, " the", " the", 4).maps is None
     assert head_relations(circuits, 0, 3, basis="raw") == []
     sections = head_answer(circuits, HeadAddress(1, 2), basis="raw", top=3).sections
     (table,) = [one.table for section in sections for one in section.exhibits if one.name == "relations"]

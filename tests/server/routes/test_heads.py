@@ -91,6 +91,7 @@ def test_effects_are_the_attributions_rows(client, wren):
 def test_what_a_head_writes_here_is_its_output_in_the_models_own_run(client, wren):
     body = {"prompt": PROMPT, "position": 5, "token": " year", "alone": True}
     found = client.post("/api/v1/heads/4/1/here", json=body).json()
+    assert found["basis"] == "raw"
     trace = wren.trace(PROMPT)
     z = wren.run(PROMPT, ("z",)).at("z", 4)[0, 5].double()
     each = torch.einsum("hk,hkd->hd", z, wren.weights.W_O[4].double())

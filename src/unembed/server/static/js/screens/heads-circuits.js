@@ -13,10 +13,11 @@ const lists = (found) =>
   h("div.three", tokenLists(Object.entries(found).map(([name, rows]) => [name, rows.slice(0, 8)])));
 
 export function circuits(t, circuit) {
-  const { raises, lowers, looks_for: sought, ignores, notes } = circuit;
+  const { raises, lowers, looks_for: sought, ignores, notes, maps } = circuit;
   const others = h("div");
   drawPartners(t, others);
   return [
+    maps && part("Words that it maps to words", h("p", `${maps}: by its weights, for the words' embeddings.`)),
     part(["OV: output when attending to ", token(circuit.source)], lists({ Promotes: raises, Suppresses: lowers })),
     part(
       ["QK: tokens that ", token(circuit.destination), " attends to"],

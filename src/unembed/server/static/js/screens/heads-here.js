@@ -26,7 +26,8 @@ export function here(t, found, at) {
   const ask = () => t.api.post(`${t.path()}/here`, t.question(at), { channel: "head-here" });
   const done = answered(effect, ask, (answer) => {
     const { score, share, top_tokens: top, bottom_tokens: bottom } = answer.update;
-    fill(promotes, h("span.soft", "What it writes promotes "), toks(top, WRITTEN));
+    const lens = answer.basis === "jacobian" ? "fitted lens" : "logit lens";
+    fill(promotes, h("span.soft", `By the ${lens}, what it writes promotes `), toks(top, WRITTEN));
     fill(suppresses, h("span.soft", "and suppresses "), toks(bottom, WRITTEN));
     return [
       h("span.soft", "Effect "),
