@@ -18,6 +18,7 @@ from unembed.index.memory_search import search
 from unembed.jacobian import lens_identity
 from unembed.memories.value_map import value_map
 from unembed.models.shipped_models import shipped_folder
+from unembed.trace import TraceSettings, trace_view
 
 
 @pytest.fixture
@@ -51,6 +52,13 @@ def test_with_an_index_of_some_layers_or_by_another_lens_tokens_are_read_from_th
     assert view.density is None and (view.top, view.layer, view.index) == (alone.top, alone.layer, alone.index)
     with pytest.raises(unembed.errors.OutOfRange, match="the index was built without this layer"):
         some.memory(0, 1)
+    densities = [search(lm, some, name, 1).hits[0].density for name in ("L0M3", "L1M3")]
+    assert densities[0] is None and densities[1] is not None
+    settings = TraceSettings("The first month", -1, 5, "final", True, (), None)
+    traced, _ = trace_view(lm, settings, layer=None, memories=400, token=None, point=None, tracing=lm.trace, index=some)
+    assert traced.memories is not None
+    assert {row.layer for row in traced.memories.rows} == {0, 1}
+    assert {row.layer for row in traced.memories.rows if row.trigger is not None} == {1}
     every = unembed.Index.build(lm, corpus_of(), tmp_path / "every", settings=ten)
     text = [" ".join(np.random.default_rng(0).choice([*"abcdefgh", "The", "first", "month"], 2_000).tolist())]
     lm.fit_lens(text, 4, 8)

@@ -281,7 +281,9 @@ def _with_density(index: Index | None, hits: list[Hit]) -> list[Hit]:
     density = index.statistics["active_fraction"] if index.manifest.has("triggers") else None
 
     def density_of(hit: Hit) -> float | None:
-        return None if density is None or hit.of == "head" else float(density[index.row(hit.layer, hit.index)])
+        if density is None or hit.of == "head" or not index.manifest.layers[hit.layer]:
+            return None
+        return float(density[index.row(hit.layer, hit.index)])
 
     return [
         dataclasses.replace(hit, density=density_of(hit), labelled=(hit.of == "head", hit.layer, hit.index) in labelled)

@@ -222,10 +222,10 @@ class ShownPosition:
     def _trigger(self, row: SubUpdate) -> TriggerView | None:
         """Return the corpus position of a memory's largest coefficient that has the same sign as here.
 
-        None if the index has no positions for that sign.
+        None if the index has no positions for that sign, or lacks the layer.
         """
         pole = "negative" if row.coefficient < 0 else "positive"
-        if self.index is None or pole not in self.index.poles:
+        if self.index is None or pole not in self.index.poles or not self.index.manifest.layers[row.layer]:
             return None
         found = list(self.index.triggers(row.layer, row.index, 1, pole=pole, context=_TRIGGER_TOKENS).rows())
         names = [field.name for field in dataclasses.fields(TriggerView)]
