@@ -11,6 +11,7 @@ import pytest
 import unembed
 from tests.index.conftest import corpus_of, token_text
 from unembed.concepts.token_cleaning import clean
+from unembed.errors import OutOfRange
 from unembed.gallery import Gallery
 from unembed.index import IndexSettings, atlas
 from unembed.index.atlas import FILE, KINDS, atlas_matches, atlas_view
@@ -50,7 +51,7 @@ def test_with_an_index_of_some_layers_or_by_another_lens_tokens_are_read_from_th
     some = unembed.Index.build(lm, corpus_of(), tmp_path / "some", settings=replace(ten, layers=(1,)))
     view = atlas_view(lm, some)
     assert view.density is None and (view.top, view.layer, view.index) == (alone.top, alone.layer, alone.index)
-    with pytest.raises(unembed.errors.OutOfRange, match="the index was built without this layer"):
+    with pytest.raises(OutOfRange, match="the index was built without this layer"):
         some.memory(0, 1)
     densities = [search(lm, some, name, 1).hits[0].density for name in ("L0M3", "L1M3")]
     assert densities[0] is None and densities[1] is not None

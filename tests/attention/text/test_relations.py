@@ -83,6 +83,7 @@ def test_sources_after_the_layers_below_are_the_streams_of_runs_over_single_word
     found = circuits.relations(relation, sources="layers-below", basis="raw")
     assert found.provenance.notes["sources"] == "layers-below"
     pairs = token_pairs(lm, relation)
+    assert lm.tokenizer is not None
     begin = lm.tokenizer.bos_token_id
     front = [] if begin is None else [begin]
     streams = torch.stack(
