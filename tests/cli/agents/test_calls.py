@@ -1,6 +1,7 @@
 """A call answers what the command prints, in pages; a failed call is one line, and the next one works."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -85,3 +86,36 @@ def test_a_failed_call_is_one_line_and_the_next_works(
     given = answer(calls, name, arguments)
     assert given.failed and why in given.text and "\n" not in given.text and "Traceback" not in given.text
     assert not answer(calls, "circuits-look", {"head": "L1H0", "prompt": "The war"}).failed
+
+
+def test_one_model_is_loaded_once(calls: Calls) -> None:
+    look = {"head": "L1H0", "prompt": "The war"}
+    answer(calls, "circuits-look", look)
+    before = calls._open
+    answer(calls, "trace", {"prompt": "The war"})
+    assert calls._open is before
+
+
+def test_no_text_that_a_client_sends_names_a_file(
+    tmp_path: Path, unembed: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every text argument of every tool is the name of a file: the answer is the same once the file is gone."""
+    built = unembed("index", "build", "--max-documents", "1", "--out", tmp_path / "index", "--model", "wren")
+    assert built.exit_code == 0
+    monkeypatch.chdir(tmp_path)
+    calls, secret = Calls(Opening(model="wren"), tmp_path / "index"), Path("a.pt")
+    usual = {"prompt": "The war", "corrupted": "The man", "clean": "The war", "head": "L1H0", "token": " the"}
+    given: list[tuple[str, dict[str, object]]] = [("index-sql", {"query": "SELECT * FROM read_text('a.pt')"})]
+    for tool in calls.tools.values():
+        properties = tool.schema(calls.models)["properties"]
+        texts = [
+            n for n, p in properties.items() if (one := p.get("items", p))["type"] == "string" and "enum" not in one
+        ]
+        for name in texts:
+            value = ["a.pt"] if "items" in properties[name] else "a.pt"
+            given.append((tool.name, {key: usual[key] for key in texts if key in usual} | {name: value}))
+    secret.write_text("no lens", encoding="utf-8")
+    with_file = [answer(calls, *one).text.partition("\n")[0] for one in given]
+    secret.unlink()
+    without = [answer(calls, *one).text.partition("\n")[0] for one in given]
+    assert len(given) > 50 and {one[0] for one, a, b in zip(given, with_file, without, strict=True) if a != b} == set()

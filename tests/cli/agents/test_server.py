@@ -4,12 +4,21 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import anyio
+import anyio.to_thread
 import httpx
+import pytest
 from mcp import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.memory import create_client_server_memory_streams
+
+from unembed.cli.agents.calls import Answer, Calls, Cancelled, UnderWay
+from unembed.cli.agents.server import server_of
+from unembed.cli.option_groups import Opening
 
 
 def test_a_client_lists_tools_and_calls_them() -> None:
@@ -87,6 +96,46 @@ def test_over_http_a_client_with_the_token_gets_answers_pictures_and_progress() 
             anyio.run(session)
         finally:
             server.terminate()
+
+
+def test_a_client_that_cancels_a_call_ends_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, ended, under_way_now = Calls(Opening(model="wren")), threading.Event(), threading.Event()
+
+    def endless(_name: str, _arguments: object, under_way: UnderWay) -> Answer:
+        try:
+            for step in range(100_000):
+                under_way.progress("step", step, None)
+                under_way_now.set()
+                time.sleep(0.01)
+        except Cancelled:
+            ended.set()
+            raise
+        return Answer("it was not cancelled")
+
+    async def session() -> None:
+        async with (
+            create_client_server_memory_streams() as (of_client, of_server),
+            anyio.create_task_group() as group,
+        ):
+            server = server_of(calls)
+            group.start_soon(server.run, *of_server, server.create_initialization_options())
+            async with ClientSession(*of_client) as client:
+                await client.initialize()
+                with monkeypatch.context() as patch, anyio.CancelScope() as scope:
+                    patch.setattr(calls, "call", endless)
+
+                    async def cancel() -> None:
+                        await anyio.to_thread.run_sync(under_way_now.wait)
+                        scope.cancel()
+
+                    group.start_soon(cancel)
+                    await client.call_tool("trace", {"prompt": "The war"})
+                assert await anyio.to_thread.run_sync(ended.wait, 60)
+                look = await client.call_tool("circuits-look", {"head": "L1H0", "prompt": "The war"})
+                assert not look.is_error
+            group.cancel_scope.cancel()
+
+    anyio.run(session)
 
 
 def test_a_model_that_cannot_be_opened_ends_the_start_in_one_line() -> None:

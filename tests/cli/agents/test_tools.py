@@ -50,6 +50,11 @@ def test_other_arguments_are_refused_with_those_that_there_are(arguments: dict[s
     assert "Its arguments are prompt, " in str(refused.value)
 
 
+def test_a_dash_is_not_standard_input() -> None:
+    with pytest.raises(InvalidInput, match="which a tool has not"):
+        checked(tools()["trace"], {"prompt": "-"}, MODELS)
+
+
 def test_every_tool_says_when_its_answer_is_not_to_be_trusted() -> None:
     for tool in tools().values():
         caution = tool.command.help.split("\n\nCaution: ")

@@ -15,7 +15,7 @@ from unembed.cli.option_groups import Opening, Output
 from unembed.errors import InvalidInput
 from unembed.options import Parameter
 
-_FILES = frozenset({"corpus", "trigger_corpus", "add_vector", "replace_stream", "scorer"})
+_FILES = frozenset({"corpus", "trigger_corpus", "add_vector", "replace_stream", "scorer", "lens"})
 """Options with a text that may be the path of a file."""
 _NONE_OF = frozenset({"next_steps", "recompute"})
 """Switches that have no effect in a tool."""
@@ -155,6 +155,10 @@ def checked(tool: Tool, arguments: Mapping[str, Any], models: Mapping[str, str])
         why = "; ".join(f"{'.'.join(map(str, e.absolute_path))} {e.message[:200]}".strip() for e in errors[:3])
         names = ", ".join((*tool.parameters, MODEL))
         raise InvalidInput(f"arguments of {tool.name}", why=why, instead=f"Its arguments are {names}")
+    if arguments.get("prompt") == "-":
+        raise InvalidInput(
+            "prompt '-'", why="it stands for standard input, which a tool has not", instead="Give a text"
+        )
 
 
 def with_models(opening: Opening, model: str) -> Opening:
