@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from tests.package.shown import README
+from unembed.atlas import lines
+from unembed.atlas.heads import HEAD_COLUMNS
 from unembed.cli.commands import app
 from unembed.index.index import Index
+from unembed.results import Table
 from unembed.results.provenance import Provenance
 from unembed.trace import view as schema
 
@@ -101,6 +106,33 @@ def test_every_table_of_an_index_has_the_columns_that_the_page_names(folder: Pat
     explained = {name for row in rows("The tables of an index", "column") for name in names(row[0])}
     common = {name for row in rows("`unembed.table/1`", "column") for name in names(row[0])} | {"token_id", "name"}
     assert {name for columns in shown.values() for name in columns} - common - {"next_token_id"} == explained
+
+
+def test_every_parquet_file_has_the_schema_that_the_page_gives(folder: Path) -> None:
+    pages = {row[0].split("`")[1]: row[1].strip("`") for row in rows("Schemas of the Parquet files", "file")}
+    heads = pq.read_schema(README.parent / "docs/atlas/smollm2/heads.parquet")
+    found = {"memories.parquet": _words(lines.arrow_schema()), "heads.parquet": _words(heads)}
+    assert heads.names == list(HEAD_COLUMNS)
+    for file in (folder / "small.index" / "tables").glob("*.parquet"):
+        found[f"tables/{file.name}"] = _words(pq.read_schema(file))
+    assert pages == found
+
+
+def _words(schema: pa.Schema) -> str:
+    """`name type` of every column."""
+    kinds = {"dictionary<values=string, indices=int8, ordered=0>": "dictionary<string>"}
+    texts = [str(field.type).replace("item: ", "").replace("element: ", "") for field in schema]
+    return ", ".join(f"{name} {kinds.get(kind, kind)}" for name, kind in zip(schema.names, texts, strict=True))
+
+
+def test_a_result_as_parquet_has_its_columns_and_its_provenance(tmp_path: Path) -> None:
+    table = Table(
+        "t", {"layer": [0, 1], "share": [0.5, None], "token": ["a", "b"]}, Provenance("wren", "abc", "float32")
+    )
+    schema = pq.read_schema(table.to_parquet(tmp_path / "t.parquet"))
+    assert _words(schema) == "layer int64, share double, token string"
+    assert json.loads(schema.metadata[b"unembed"])["provenance"]["model"] == "wren"
+    assert list(Table.from_parquet(tmp_path / "t.parquet").rows()) == list(table.rows())
 
 
 def test_every_field_of_a_trace_is_on_the_page() -> None:

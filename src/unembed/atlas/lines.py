@@ -111,7 +111,8 @@ SCHEMA: dict[str, tuple[pa.DataType, str]] = {
 """Type and meaning of every column."""
 
 
-def _schema() -> pa.Schema:
+def arrow_schema() -> pa.Schema:
+    """Return the schema of `memories.parquet`, with the meaning of each column as metadata of its field."""
     columns = [pa.field(name, kind, metadata={"description": text}) for name, (kind, text) in SCHEMA.items()]
     return pa.schema(columns, metadata={"schema": VERSION})
 
@@ -120,7 +121,7 @@ def write_lines(path: Path, lines: Sequence[Line]) -> None:
     """Write lines to a Parquet file; an interrupted write leaves no incomplete file at `path`."""
     columns = {name: pa.array([getattr(line, name) for line in lines], kind) for name, (kind, _) in SCHEMA.items()}
     writing = path.with_name(f".{path.name}.writing")
-    pq.write_table(pa.table(columns, schema=_schema()), writing, compression="zstd", compression_level=12)
+    pq.write_table(pa.table(columns, schema=arrow_schema()), writing, compression="zstd", compression_level=12)
     writing.replace(path)
 
 
