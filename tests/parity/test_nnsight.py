@@ -15,9 +15,11 @@ nnsight = pytest.importorskip("nnsight", reason="`make parity` runs these in an 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_an_nnsight_model_opens_and_its_saved_tensor_is_ours(tokens: torch.Tensor) -> None:
+@pytest.mark.parametrize("kind", ["NNsight", "LanguageModel"])
+def test_an_nnsight_model_opens_and_its_saved_tensor_is_ours(kind: str, tokens: torch.Tensor) -> None:
     hf = copy.deepcopy(tiny("gpt2").hf)
-    model = nnsight.NNsight(hf)
+    # A LanguageModel will not go without a tokenizer; its ids are not used.
+    model = nnsight.NNsight(hf) if kind == "NNsight" else nnsight.LanguageModel(hf, tokenizer=unembed.load().tokenizer)
     opened = unembed.load(model)
     shared = zip(opened.hf.parameters(), hf.parameters(), strict=True)
     assert all(one.data_ptr() == other.data_ptr() for one, other in shared)
