@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
 
@@ -59,3 +60,11 @@ def test_results_draw_themselves_where_ipython_runs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+def test_in_a_jupyter_kernel_the_text_of_a_table_is_returned_and_not_displayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table("t", {"word": ["unlikely"]}, Provenance("wren", "abc", "float32"))
+    expected = table.to_text()
+    shell = type("ZMQInteractiveShell", (), {})()  # by this name rich knows the kernel
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+    assert table.to_text() == expected and "unlikely" in repr(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -30,8 +30,8 @@ MAX_DATA = 1_000_000
 class Card:
     """A drawing: its data, for the script that draws it, and the same data as an HTML table."""
 
-    data: dict[str, Any]
-    table: str
+    data: dict[str, Any] = field(repr=False)
+    table: str = field(repr=False)
 
     def _repr_html_(self) -> str:
         """Return HTML with the table and a script that replaces it by the drawing, without network access."""

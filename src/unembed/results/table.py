@@ -379,8 +379,9 @@ class Table:
         """Return the table as text, as the terminal shows it, without colour and at most `width` characters wide."""
         from rich.console import Console
 
-        out = io.StringIO()
-        Console(file=out, width=positive_int("width", width), color_system=None, legacy_windows=False).print(self)
+        out, width = io.StringIO(), positive_int("width", width)
+        # In a Jupyter kernel rich displays what it prints, in place of writing it to `file`.
+        Console(file=out, width=width, color_system=None, legacy_windows=False, force_jupyter=False).print(self)
         return out.getvalue()
 
     def __str__(self) -> str:
