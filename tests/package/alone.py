@@ -73,6 +73,8 @@ def main() -> None:
     there = json.loads(step("unembed trace", here / "unembed", *TRACE))
     step("unembed index build", here / "unembed", "index", "build", "--max-documents", "1", "--out", "index")
     step("unembed index verify", here / "unembed", "index", "verify", "index")
+    (folder / "tutorial.py").write_text(tutorial(), encoding="utf-8")
+    step("the tutorial notebook", here / "python", "tutorial.py")
     traced = [sys.executable, "-m", "unembed", *TRACE]
     ours = json.loads(subprocess.run(traced, stdout=subprocess.PIPE, check=True, cwd=ROOT).stdout)
     if bad or [p["token"] for p in there["prediction"]] != [p["token"] for p in ours["prediction"]]:
@@ -80,6 +82,13 @@ def main() -> None:
     how = "without a network" if offline else "its sockets refused"
     print(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, works by itself, {how}")
     shutil.rmtree(folder)
+
+
+def tutorial() -> str:
+    """The code of the tutorial notebook, without the cell that installs the package."""
+    cells = json.loads((ROOT / "examples/tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
+    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return "\n".join(["import unembed", *(code for code in codes if "%pip" not in code)])
 
 
 def built_from_the_sdist(folder: Path) -> Path:
