@@ -39,7 +39,9 @@ from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
 from unembed.reports.geva2021.examples import draw_positions
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.patterns import Finder
-from unembed.reports.geva2021.triggers import KeyTriggers
+from unembed.reports.geva2021.triggers import KeyTriggers, reducer
+from unembed.reports.stages import Work
+from unembed.sweeps import sweep
 
 SMALL: dict[str, Any] = dict(
     examples=30,
@@ -408,3 +410,29 @@ def test_examples_that_end_in_a_massive_token_are_left_out_of_every_mean(tmp_pat
         for place, token in zip(kept, final, strict=True)
     ]
     assert next(iter(report["residual"].rows()))["match"] == pytest.approx(np.mean(same))
+
+
+def test_triggers_that_end_in_a_massive_token_are_left_out(tmp_path: Path) -> None:
+    """As far from the start of a text as the examples have such tokens; further on, nothing is measured."""
+    lm, corpus = with_massive_token("llama", "e"), open_corpus(texts(12))
+    m = measurements.measure(lm, corpus, Work(tmp_path, {"e": 100}), Options(**SMALL))
+    (lists,) = sweep(lm, corpus, [reducer("prefixes", m.options.top)], tokens_per_batch=300)
+    every, e = KeyTriggers.of_sweep(lists), lm.single_token("e")
+    drawn = draw_positions(m.text, SMALL["examples"], "prefixes", 0, "letters")
+    longest = m.text.prefix_lengths(drawn[m.text.tokens_at(drawn) == e]).max()
+    at = every.positions
+    massive = (m.text.tokens_at(at.ravel()).reshape(at.shape) == e) & (
+        m.text.prefix_lengths(np.maximum(at, 0).ravel()).reshape(at.shape) <= longest
+    )
+    left = (at >= 0) & ~massive
+    assert 0 < (at >= 0).sum() - left.sum() == m.triggers_left_out
+    assert m.provenance.notes["triggers left out for massive activations"] == m.triggers_left_out
+    for row, kept in enumerate(left):
+        n = int(kept.sum())
+        assert m.triggers.positions[row].tolist() == [*at[row, kept].tolist(), *[-1] * (len(kept) - n)]
+        np.testing.assert_array_equal(m.triggers.coefficients[row, :n], every.coefficients[row, kept])
+        assert (m.triggers.coefficients[row, n:] == -np.inf * every.sign[row]).all()
+    section = next(s for s in report_of(m, {}).sections if s.title == "Keys capture input patterns")
+    assert f"{m.triggers_left_out:,} triggers of all keys end at a position with massive" in section.text[0]
+    plain = measurements.measure(lettered("llama"), corpus, Work(tmp_path, {"e": 1}), Options(**SMALL))
+    assert plain.triggers_left_out == 0, "the control"

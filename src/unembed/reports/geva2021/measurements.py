@@ -20,6 +20,7 @@ from unembed.memories.massive_activations import LEFT_OUT, massive_positions, st
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
 from unembed.reports.geva2021.examples import DECODED, CoefficientSizes, Examples, draw_positions
+from unembed.reports.geva2021.massive_triggers import massive_in_text
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.paper import first_upper
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
@@ -41,7 +42,8 @@ class Measurements:
         text: the tokens of the corpus from which the triggers come.
         example_text: the tokens of the corpus from which the examples come; the same corpus unless the options name
             another one for triggers.
-        triggers: the prefixes with the largest coefficients (the triggers), for each key.
+        triggers: the prefixes with the largest coefficients (the triggers), for each key, without those that end at a
+            position with massive activations.
         positions: the last token position of each example in `example_text`.
         examples: results of the reducer `Examples`, arrays (layer, example).
         left_out: the number of drawn examples that are left out, because the position has massive activations.
@@ -53,6 +55,7 @@ class Measurements:
         people: agreement of the rules with people's labels in the index; empty without an index.
         index_settings: the settings of the index from which the triggers come; None without an index.
         shortened_left_out: the number of shortened triggers left out of `changes` because of massive activations.
+        triggers_left_out: the number of triggers left out because of massive activations.
     """
 
     lm: Decoder
@@ -74,6 +77,7 @@ class Measurements:
     seed: int
     index_settings: Mapping[str, Any] | None = None
     shortened_left_out: int = 0
+    triggers_left_out: int = 0
 
     @property
     def hidden(self) -> Bool[Tensor, " d_vocab"] | None:
@@ -98,6 +102,8 @@ class Measurements:
         notes: dict[str, Any] = {name: getattr(o, name) for name in names}
         notes["unlearned tokens left out"] = 0 if self.hidden is None else int(self.hidden.sum())
         notes[LEFT_OUT] = self.left_out
+        if self.triggers_left_out:
+            notes["triggers left out for massive activations"] = self.triggers_left_out
         if self.shortened_left_out:
             notes["shortened triggers left out for massive activations"] = self.shortened_left_out
         corpus = f"{self.corpus_name} {self.corpus_fingerprint}"
@@ -189,6 +195,9 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         triggers, _ = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), None, work, options)
         found = _examples_of(lm, example_text, _examples(lm, example_text, positions, work, options), work, options)
     massive = massive_positions(found["stream_length"])
+    lengths = example_text.prefix_lengths(positions)
+    excluded = _massive_in_text(lm, text, lengths, found["stream_length"], work, options)
+    every, triggers = int((triggers.positions >= 0).sum()), triggers.without(excluded)
     agreed = _agreement(lm, text, triggers, work, options)
     keys, changed, shortened = _perturbed(lm, text, triggers, work, options)
     return Measurements(
@@ -205,12 +214,13 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         agreed,
         changed,
         keys,
-        pattern_search.by_rule(lm, text, triggers, work, options),
-        {} if options.judge is None else pattern_search.by_judge(lm, text, triggers, work, options),
-        {} if index is None else _people(index, lm, text, triggers, work, options),
+        pattern_search.by_rule(lm, text, triggers, excluded, work, options),
+        {} if options.judge is None else pattern_search.by_judge(lm, text, triggers, excluded, work, options),
+        {} if index is None else _people(index, lm, text, triggers, excluded, work, options),
         work.seed,
         None if index is None else index.manifest.settings,
         shortened,
+        every - int((triggers.positions >= 0).sum()),
     )
 
 
@@ -325,6 +335,18 @@ def _examples_of(
     return work.stage(stage, compute)
 
 
+def _massive_in_text(
+    lm: Decoder, text: TokenStream, lengths: np.ndarray, streams: np.ndarray, work: Work, options: Options
+) -> np.ndarray:
+    """Return the positions of the triggers' text with massive activations; see `massive_in_text`."""
+
+    def compute() -> Arrays:
+        work.progress("positions with massive activations", 0, 1)
+        return {"positions": massive_in_text(lm, text, lengths, streams, options.tokens_per_batch)}
+
+    return work.stage("massive positions", compute)["positions"]
+
+
 def _agreement(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> values.Agreement:
     basis, target, hidden = options.values_basis, options.target, hidden_tokens(lm, options.include_unlearned)
 
@@ -358,12 +380,20 @@ def _perturbed(
 
 
 def _people(
-    index: Index, lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
+    index: Index,
+    lm: Decoder,
+    text: TokenStream,
+    triggers: KeyTriggers,
+    excluded: np.ndarray,
+    work: Work,
+    options: Options,
 ) -> Arrays:
     """Measure how well the rules that find patterns agree with the labels that people stored in the index."""
     rows = [row for row in index.labels().rows() if row["kind"] == "key"]
     return (
-        annotator_agreement.compared(rows, pattern_search.finder(lm, text, work.seed, options), text, triggers)
+        annotator_agreement.compared(
+            rows, pattern_search.finder(lm, text, excluded, work.seed, options), text, triggers
+        )
         if rows
         else {}
     )

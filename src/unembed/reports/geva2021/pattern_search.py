@@ -26,27 +26,34 @@ COLUMNS = (
 )
 
 
-def finder(lm: Decoder, text: TokenStream, seed: int, options: Options) -> patterns.Finder:
-    """Return a `Finder` of patterns that compares prefixes with random prefixes of the corpus."""
+def finder(lm: Decoder, text: TokenStream, excluded: np.ndarray, seed: int, options: Options) -> patterns.Finder:
+    """Return a `Finder` of patterns that compares prefixes with random prefixes of the corpus.
+
+    Args:
+        excluded: positions at which no random prefix ends, because of massive activations.
+    """
     kinds = ("semantic", "names", *(("embedding",) if options.semantic == "both" else ()))
-    everything = text.prefix_positions()
+    everything = np.setdiff1d(text.prefix_positions(), excluded)
     random = np.random.default_rng([seed, 3])
     drawn = random.choice(everything, min(patterns.REFERENCE, len(everything)), replace=False)
     classes = model_classes(lm, options.semantic == "both")
     return patterns.Finder.of([_body(text, p) for p in drawn.tolist()], classes, kinds)
 
 
-def by_rule(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
+def by_rule(
+    lm: Decoder, text: TokenStream, triggers: KeyTriggers, excluded: np.ndarray, work: Work, options: Options
+) -> Arrays:
     """Return the share of prefixes with each kind of pattern, as columns of a table.
 
-    The rows are the sampled keys, and as many sets of random prefixes (their layer is -1).
+    The rows are the sampled keys, and as many sets of random prefixes (their layer is -1), none of which ends at the
+    `excluded` positions.
     """
 
     def compute() -> Arrays:
         work.progress("looking for patterns", 0, 1)
         random = np.random.default_rng([work.seed, 2])
-        everything = text.prefix_positions()
-        rules = finder(lm, text, work.seed, options)
+        everything = np.setdiff1d(text.prefix_positions(), excluded)
+        rules = finder(lm, text, excluded, work.seed, options)
         keys = _sampled(triggers, work, options)
         sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
         # Sets of random prefixes show what the rules find by chance.
@@ -63,7 +70,9 @@ def by_rule(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, o
     return work.stage("patterns", compute)
 
 
-def by_judge(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> Arrays:
+def by_judge(
+    lm: Decoder, text: TokenStream, triggers: KeyTriggers, excluded: np.ndarray, work: Work, options: Options
+) -> Arrays:
     """Return the patterns that the judge finds for the same keys, and its agreement with the rules (Cohen's kappa)."""
     judge = require_judge(options.judge)
 
@@ -79,7 +88,7 @@ def by_judge(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, 
             found = [patterns.Pattern(p.kind, p.description, (), frozenset(p.tokens), float("nan")) for p in answer]
             rows.append(_row((layer, key), len(prefixes), found, [f"{p.what} ({len(p.members)})" for p in found]))
             labels += labels_of(judge.annotator, layer, key, found)
-        rules = rule_labels(finder(lm, text, work.seed, options), text, triggers, keys)
+        rules = rule_labels(finder(lm, text, excluded, work.seed, options), text, triggers, keys)
         return {**_columns(rows), **kappas([*labels, *rules])}
 
     return work.stage("judge", compute)

@@ -143,6 +143,14 @@ class KeyTriggers:
         """The mean number of memories in a layer (a gated memory counts once, although it is two keys)."""
         return int((np.diff(self.bounds) // np.where(self.signed, 2, 1)).mean())
 
+    def without(self, positions: Int[np.ndarray, " position"]) -> KeyTriggers:
+        """Return the triggers without those at some positions; the number of each key's triggers becomes smaller."""
+        left = (self.positions >= 0) & ~np.isin(self.positions, positions)
+        order = np.argsort(~left, axis=1, kind="stable")
+        left, at, sizes = (np.take_along_axis(a, order, axis=1) for a in (left, self.positions, self.coefficients))
+        missing = np.where(self.sign < 0, np.inf, -np.inf).astype(sizes.dtype)[:, None]
+        return replace(self, positions=np.where(left, at, -1), coefficients=np.where(left, sizes, missing))
+
     def row(self, layer: int, key: int) -> int:
         """Return the row, in the arrays of all layers, of a key given by layer and key number."""
         return int(self.bounds[layer]) + key

@@ -134,7 +134,8 @@ def patterns_section(m: Measurements) -> Section:
             "the highest coefficient. The paper used people; here rules look for patterns: a pattern is what at least "
             f"{FEWEST} prefixes share and random prefixes would share as often with a probability of at most "
             f"{CHANCE:g}. Shallow: the last one to three tokens, or two to four tokens in a row. Semantic: a WordNet "
-            "class of meaning, or of named things, for which at least two different words stand.",
+            "class of meaning, or of named things, for which at least two different words stand."
+            + _triggers_left_out(m),
         ),
         (
             exhibit("patterns", "Patterns by layer", _patterns_by_layer(m, m.patterns), m.provenance, percent=shown),
@@ -315,6 +316,17 @@ def perturbation_section(m: Measurements) -> Section:
         ),
         (perturbation_exhibit("perturbation", "Relative change of the coefficient by layer", m, m.changes),),
         (by_layer("fig3_perturbation", title, "perturbation", series, "change"),),
+    )
+
+
+def _triggers_left_out(m: Measurements) -> str:
+    """Return a sentence on the triggers left out because of massive activations; "" if there are none."""
+    if not m.triggers_left_out:
+        return ""
+    return (
+        f" {m.triggers_left_out:,} triggers of all keys end at a position with massive activations, where the stream is "
+        f"over {MASSIVE} times as long as the layer's median. They are left out here and in every other section, and "
+        "random prefixes do not end there either."
     )
 
 

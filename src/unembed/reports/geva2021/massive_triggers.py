@@ -1,0 +1,48 @@
+"""Find the positions of a text with massive activations, so that no trigger and no random prefix ends there.
+
+Every text position could be measured only by reading the whole text again. Massive activations are near the start of a
+text, so only positions are measured whose prefix is at most as long as the longest drawn prefix that ends at such a
+position.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from unembed.corpus.batches import bucketed
+from unembed.corpus.token_stream import TokenStream
+from unembed.memories.massive_activations import MASSIVE, massive_positions
+from unembed.models.decoder import Decoder
+from unembed.stream.run import run
+
+
+def massive_in_text(
+    lm: Decoder,
+    text: TokenStream,
+    prefix_lengths: Int[np.ndarray, " drawn"],
+    stream_lengths: Float[np.ndarray, "layer drawn"],
+    tokens_per_batch: int = 2048,
+) -> Int[np.ndarray, " position"]:
+    """Return the positions of a text with massive activations, in increasing order.
+
+    Args:
+        prefix_lengths: the number of text tokens of prefixes drawn at random.
+        stream_lengths: the length of the stream after each layer at the end of each of them. A position is massive if
+            its stream is more than `MASSIVE` times as long as the median of these, in any layer.
+
+    Memory: the streams of all layers for one batch.
+    """
+    massive = massive_positions(stream_lengths)
+    if not massive.any():
+        return np.empty(0, dtype=np.int64)
+    limits = torch.from_numpy(MASSIVE * np.median(stream_lengths, axis=1))[:, None, None]
+    every = text.prefix_positions()
+    near = every[text.prefix_lengths(every) <= prefix_lengths[massive].max()]
+    found = np.zeros(len(text), dtype=bool)
+    for batch in bucketed(text.segments_up_to(near), tokens_per_batch, 64):
+        streams = run(lm, batch.tokens, "resid_post", logits=False)["resid_post"]
+        longer = (streams.float().norm(dim=-1).cpu() > limits).any(dim=0)
+        found[batch.positions[longer & batch.counted].numpy()] = True
+    return near[found[near]]
