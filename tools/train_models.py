@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 
 import unembed
 from tools.changing_values import changing
+from tools.training.checkpoint_series import RECIPES as OF_SERIES
+from tools.training.checkpoint_series import saved, spaced
 from tools.training.gradients import OneProcess
 from tools.training.loop import CHANGING, Progress, Run
 from tools.training.recipes import RECIPES, Recipe
@@ -82,6 +84,54 @@ def train_model(
     return trained(until)
 
 
+def train_series(
+    name: str,
+    *,
+    corpus: Path,
+    out: Path,
+    checkpoints: int,
+    tokenizer: Path | None = None,
+    processes: int = 1,
+    compiled: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """Train a model of a shipped model's shape for a short time, and return the folder of its checkpoints.
+
+    Each is a folder `step<updates>` with a model and its tokenizer. A killed run continues where it stopped.
+
+    Args:
+        name: attn-2l.
+        corpus: see `train_model`.
+        out: where everything goes; the checkpoints in `<name>-series/`.
+        checkpoints: how many, as of `spaced`.
+        tokenizer: see `train_model`.
+        processes: see `train_model`.
+        compiled: see `train_model`.
+        progress: see `train_model`.
+
+    Raises:
+        InvalidInput: there is no short recipe of that model, or too few or too many checkpoints.
+        CorpusUnreadable: see `train_model`.
+        CheckpointFault: see `train_model`.
+    """
+    if name not in OF_SERIES:
+        raise InvalidInput(
+            f"checkpoints of {name}", why="there is no short recipe for it", instead=f"Use {' or '.join(OF_SERIES)}"
+        )
+    recipe = OF_SERIES[name]
+    steps = spaced(recipe.steps, checkpoints)
+    text, held_back = encoded_text(corpus, out, recipe.shape.d_vocab, tokenizer)
+    engine = TwoProcesses if processes > 1 else OneProcess
+    folder = out / f"{name}-series"
+    run = Run(recipe, text, folder, held_back=held_back, compiled=compiled, engine=engine)
+    try:
+        for _ in saved(run, steps, out / "tokenizer", out / "token_counts.json", progress):
+            pass
+    finally:
+        run.close()
+    return folder
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Train the named models (all, if none is named); a killed run resumes when it is started again."""
     parser = argparse.ArgumentParser(prog="python -m tools.train_models", description=main.__doc__)
@@ -95,6 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="threads for torch")
     parser.add_argument("--until", type=int, help="stop after this many updates")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=1, help="2 share the work on two cores")
+    parser.add_argument("--checkpoints", type=int, metavar="N", help="train briefly, and save N checkpoints on the way")
     parser.add_argument("--no-compile", action="store_true", help="do without a C++ compiler, at about half the speed")
     given = parser.parse_args(arguments)
 
@@ -104,19 +155,14 @@ def main(arguments: list[str] | None = None) -> int:
     def show(row: dict[str, Any]) -> None:
         print(" ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
 
+    shared = {name: getattr(given, name) for name in ("corpus", "out", "tokenizer", "processes")}
+    shared |= {"compiled": not given.no_compile, "progress": show}
     for name in given.names or RECIPES:
         try:
-            folder = train_model(
-                name,
-                corpus=given.corpus,
-                out=given.out,
-                until=given.until,
-                tokenizer=given.tokenizer,
-                start=given.begin_from,
-                processes=given.processes,
-                compiled=not given.no_compile,
-                progress=show,
-            )
+            if given.checkpoints is not None:
+                folder = train_series(name, checkpoints=given.checkpoints, **shared)
+            else:
+                folder = train_model(name, until=given.until, start=given.begin_from, **shared)
         except UnembedError as fault:
             print(fault, file=sys.stderr)
             return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from tools.training import wikilm_mini
+from tools.training.checkpoint_series import spaced
 from unembed.errors import UnembedError
 from unembed.results import make_folder, writing
 from unembed.validation import positive_int
@@ -27,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, help="layers, 6 if not given; another size is in the folder's name")
     parser.add_argument("--width", type=int, help="width of the stream, 192 if not given")
     parser.add_argument("--steps", type=int, default=2000, help="total number of updates")
+    parser.add_argument("--checkpoints", type=int, metavar="N", help="keep N checkpoints too, in step* in that folder")
     parser.add_argument("--bfloat16", action="store_true", help="faster on processors that support it")
     parser.add_argument("--threads", type=int, help="threads for torch")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
@@ -51,9 +54,16 @@ def main(arguments: list[str] | None = None) -> int:
         )
         named = given.layers is not None or given.width is not None
         size = f"-{mini.n_layers}x{mini.d_model}" if named else ""
+        kept = [] if given.checkpoints is None else spaced(mini.steps, given.checkpoints)
+        text = wikilm_mini.text_of(given.corpus)
         folder = make_folder(given.out / f"wikilm-mini{size}")
         with writing(folder, instead=_RESUMES):
-            print(wikilm_mini.train(wikilm_mini.text_of(given.corpus), folder, mini, show, given.until))
+            for step in kept:
+                to = folder / f"step{step}"
+                if not to.exists():
+                    made = wikilm_mini.train(text, folder, mini, show, step)
+                    shutil.copytree(made, to, ignore=shutil.ignore_patterns("step*", "checkpoint*"))
+            print(folder if kept else wikilm_mini.train(text, folder, mini, show, given.until))
     except UnembedError as fault:
         print(fault, file=sys.stderr)
         return 1

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tools.train_models import main, train_model
+import torch
+from tools.train_models import main, train_model, train_series
 from tools.training.networks import Shape
 from tools.training.recipes import Phase, Recipe
 from tools.warm_start import Milestone
+
+import unembed
+from tools.training import checkpoint_series
+from unembed.models import find_checkpoints
 
 TINY = Recipe(Shape(1, 8, 2, 4, 16, 8192, 512), (Phase(2, 512, 1), Phase(4, 512, 1, lr=(1.0, 0.0))), warmup=1)
 
@@ -50,3 +56,27 @@ def test_an_exported_model_starts_a_run_at_its_place_in_the_text(corpus, tmp_pat
     later = train_model("tiny", **call, **settings, out=tmp_path / "b", until=3)
     steps = [json.loads(line)["step"] for line in (later / "loss.jsonl").read_text().splitlines()]
     assert steps == [2, 3]
+
+
+def test_a_series_of_checkpoints_opens_and_a_stopped_one_goes_on(corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(checkpoint_series.RECIPES, "attn-2l", replace(TINY, shape=Shape(2, 8, 2, 4, 0, 8192, 512)))
+    call = {"corpus": corpus, "compiled": False, "checkpoints": 3}
+    folder = train_series("attn-2l", **call, out=tmp_path)
+    found = find_checkpoints(str(folder), "step*")
+    assert [one.name for one in found] == ["step1", "step2", "step4"]
+    models = {one.name: unembed.load(one.model) for one in found}
+    assert models["step1"].tokenizer.get_vocab() == models["step4"].tokenizer.get_vocab()
+    weights = {name: lm.weights.W_U for name, lm in models.items()}
+    assert not torch.equal(weights["step1"], weights["step4"])
+    shutil.rmtree(folder / "step4")
+    rows = (folder / "loss.jsonl").read_text()
+    assert train_series("attn-2l", **call, out=tmp_path) == folder and (folder / "loss.jsonl").read_text() == rows
+    assert torch.equal(unembed.load(str(folder / "step4")).weights.W_U, weights["step4"])
+
+
+def test_a_series_that_cannot_be_is_refused(corpus, tmp_path, capsys):
+    for options in (["wren", "--checkpoints", "3"], ["attn-2l", "--checkpoints", "1"]):
+        assert main([*options, "--corpus", str(corpus), "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert "no short recipe" in said and "1 checkpoints of 3,200 updates" in said
+    assert checkpoint_series.spaced(3200, 4) == [32, 149, 689, 3200]

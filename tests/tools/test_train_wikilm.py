@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import unembed
 from unembed.cli.commands import app
+from unembed.models import find_checkpoints
 
 
 def trained(capsys: pytest.CaptureFixture[str], out: Path, *options: str) -> str:
@@ -47,6 +48,20 @@ def test_another_size_is_named_after_it_and_narrows_the_rate(
     assert Mini().sized(8, 768).lr == pytest.approx(Mini().lr / 2)
 
 
+def test_checkpoints_on_the_way_open_and_the_last_is_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--layers", "2", "--width", "64", "--steps", "3")
+    folder = Path(trained(capsys, tmp_path / "a", *options, "--checkpoints", "2"))
+    found = [one.model for one in find_checkpoints(str(folder), "step*")]
+    assert [Path(path).name for path in found] == ["step1", "step3"]
+    first, last, whole = (
+        unembed.load(path).weights.W_in[0] for path in (*found, trained(capsys, tmp_path / "b", *options))
+    )
+    assert torch.equal(last, whole) and not torch.equal(first, last)
+    assert not list(folder.glob("step*/checkpoint*"))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -54,6 +69,7 @@ def test_another_size_is_named_after_it_and_narrows_the_rate(
         (["--width", "288"], "multiple of 64"),
         (["--layers", "0"], "at least 1"),
         (["--steps", "0"], "at least 1"),
+        (["--steps", "3", "--checkpoints", "9"], "each needs updates of its own"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(
