@@ -35,6 +35,26 @@ OF_TWO = ("virtual heads", "second layer", "K-composition", "Q-composition", "V-
 """Quantities that the paper states of models of one or two layers; deeper models have others in their place."""
 
 
+def losses_by_hand(lm: Decoder) -> dict[str, float]:
+    """The losses of the window of 512 tokens in each of the two texts, token by token."""
+    of: dict[str, list[list[float]]] = {"early": [], "late": [], "recurring": [], "new": []}
+    for ids in (lm.encode(text)[0][:512] for text in TEXTS):
+        log_p = lm.hf(ids[None]).logits[0].detach().double().log_softmax(-1)
+        nats = [-float(log_p[at, ids[at + 1]]) for at in range(511)]
+        recurs = [int(ids[at + 1]) in ids[: at + 1].tolist() for at in range(511)]
+        of["early"].append(nats[51 - 10 : 51 + 11])
+        of["late"].append(nats[499 - 10 : 499 + 11])
+        of["recurring"].append([x for x, again in zip(nats, recurs, strict=True) if again])
+        of["new"].append([x for x, again in zip(nats, recurs, strict=True) if not again])
+    early, late, recurring, new = (sum(sum(x) / len(x) for x in rows) / len(rows) for rows in of.values())
+    return {
+        "loss around position 51": early,
+        "loss around position 499": late,
+        "loss of next tokens that occurred earlier in the window": recurring,
+        "loss of new next tokens": new,
+    }
+
+
 def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     lm = unembed.load("attn-2l")
@@ -77,6 +97,10 @@ def test_the_report_on_the_two_layer_model(tmp_path: Path, monkeypatch: pytest.M
     assert {"heads_positive", "copying_histogram", "scores_by_offset", best} <= set(figures)
     assert {figures[f"{mode}_composition"].y_range for mode in "qkv"} == {figures["q_composition"].y_range}
     assert figures["source_effects_attention"].kind == "text" and figures[best].equal
+    (strongest,) = report["induction_measured"].rows()
+    assert strongest["here"] == pytest.approx(float(circuits.head_scores(n_sequences=4).induction[1].max()), abs=1e-6)
+    nats = {row["quantity_text"]: row["here"] for row in report["losses_measured_nats"].rows()}
+    assert nats == pytest.approx(losses_by_hand(lm), abs=1e-4)
     by_weights = next(report["previous_token_by_weights"].rows())
     assert by_weights["head"] == f"L0H{int(scores.previous_token[0].argmax())}" and by_weights["previous_token"] > 0.9
     assert losses[0]["reduction"] > 0 and "given_the_other_layers" in report["layer_importance"].column_names

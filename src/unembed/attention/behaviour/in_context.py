@@ -72,7 +72,7 @@ class InContext(Displayed):
     @property
     def differences(self) -> Float[Tensor, " window"]:
         """Return the late loss minus the early loss of each window."""
-        return self._around(self.late) - self._around(self.early)
+        return self.around(self.late) - self.around(self.early)
 
     def losses_of(self, repeated: bool) -> Float[Tensor, " window"]:
         """Return each window's mean loss over repeated next tokens, or over new ones.
@@ -87,7 +87,8 @@ class InContext(Displayed):
         """The late loss minus the early loss; negative where the model predicts better with more context."""
         return float(self.differences.mean())
 
-    def _around(self, position: int) -> Float[Tensor, " window"]:
+    def around(self, position: int) -> Float[Tensor, " window"]:
+        """Return each window's mean loss at a position, the ten before it and the ten after it."""
         return self.by_window[:, max(position - 10, 0) : position + 11].mean(dim=1)
 
 

@@ -21,7 +21,7 @@ from unembed.document.numbers import percent, signed
 from unembed.errors import InvalidInput, Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, Row, above, judged, once
 from unembed.results import visible
 
 IN_CONTEXT = 0.1
@@ -168,6 +168,18 @@ def losses(m: Measurements) -> Numbers | None:
     return Numbers(whole=whole, without=ablated(heads), others=ablated(others) if others else None, seed=m.seed)
 
 
+def loss_rows(n: Numbers) -> tuple[Row, ...]:
+    """Return the losses whose differences are judged, and those of recurring and of new next tokens."""
+    whole: InContext = n.whole
+    each = {
+        f"loss around position {whole.early}": whole.around(whole.early),
+        f"loss around position {whole.late}": whole.around(whole.late),
+        "loss of next tokens that occurred earlier in the window": whole.losses_of(repeated=True),
+        "loss of new next tokens": whole.losses_of(repeated=False),
+    }
+    return tuple(Row(name, mean_of(loss.tolist(), seed=n.seed), unit="nats") for name, loss in each.items())
+
+
 def judge_in_context(n: Numbers) -> Judgement:
     """Judge whether the loss is lower late in the window than early in it."""
     gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
@@ -229,6 +241,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 "1 %.",
                 measure=induction_heads,
                 judge=judge_induction_heads,
+                rows=lambda n: (Row("largest attention of a head to what followed, on repeated tokens", n.most),),
                 extends=lambda m: m.lm.n_layers > 2,
             ),
             Quantity(
@@ -247,6 +260,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 extends=lambda m: m.lm.n_layers > 2,
             ),
         ),
+        compared="induction_measured",
+        title="The strongest induction head",
         name="induction",
         when=lambda m: m.lm.n_layers > 1,
     ),
@@ -282,6 +297,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 test=f"The difference is above {IN_CONTEXT:g} nats, with its interval over windows.",
                 measure=losses,
                 judge=judge_in_context,
+                rows=loss_rows,
             ),
             Quantity(
                 "ablation",
@@ -295,6 +311,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 judge=judge_ablation,
             ),
         ),
+        compared="losses_measured",
+        title="Loss with all heads",
         name="in-context learning",
     ),
 )

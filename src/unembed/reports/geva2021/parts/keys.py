@@ -324,8 +324,8 @@ def _triggers_left_out(m: Measurements) -> str:
     if not m.triggers_left_out:
         return ""
     return (
-        f" {m.triggers_left_out:,} triggers of all keys end at a position with massive activations, where the stream is "
-        f"over {MASSIVE} times as long as the layer's median. They are left out here and in every other section, and "
+        f" {m.triggers_left_out:,} triggers of all keys end at a position with massive activations, where the stream "
+        f"is over {MASSIVE} times as long as the layer's median. They are left out here and in every other section; "
         "random prefixes do not end there either."
     )
 
