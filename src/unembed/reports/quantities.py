@@ -139,6 +139,13 @@ class Quantity(Generic[M]):
     origins: tuple[Origin, ...] = ()
     extends: Callable[[M], bool] = lambda _: False
 
+    def numbers(self, m: M) -> Numbers | None:
+        """Return the measured numbers; None if there are none, or if the model's architecture does not allow them."""
+        try:
+            return self.measure(m)
+        except Unsupported:
+            return None
+
     def judgement(self, m: M) -> Judgement | None:
         """Return the judgement of the quantity for the measurements `m`; None if there is nothing to judge.
 
@@ -221,7 +228,7 @@ class Part(Generic[M]):
         rows = [
             row._replace(source=q.where) if row.published is not None and not row.source else row
             for q in shown
-            if (n := q.measure(m)) is not None
+            if (n := q.numbers(m)) is not None
             for row in q.rows(n)
         ]
         drawn: dict[str, tuple[Reference, ...]] = {}
