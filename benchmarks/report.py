@@ -1,7 +1,9 @@
-"""What reports cost: geva2021 on wren, and its layer-by-layer part at GPT-2 small's size beside plain passes.
+"""What reports cost: geva2021 on wren, its layer-by-layer part at GPT-2 small's size, and all three beside plain passes.
 
     python benchmarks/report.py wren         # the whole report: under three minutes on two cores, under 2 GB
     python benchmarks/report.py layers       # Figs. 7 to 11: at most 3 forward passes and one product of all values
+    python benchmarks/report.py passes       # the three reports beside plain forward passes over the same text
+    python benchmarks/report.py passes --model smollm2 --tokens 60000
     python benchmarks/report.py layers --tokens 1024 --dry     # smaller, nothing written into RESULTS.md
 
 Figs. 7 to 11 need every layer's streams, updates and coefficients at the examples, and the first token of every value.
@@ -20,9 +22,16 @@ import torch
 from measure import Claim, record
 
 import unembed
+from unembed.corpus import open_corpus
 
 CPU_SECONDS, GIGABYTES = 2 * 180, 2.0
 TOKENS, WINDOW, BATCH, TOKENS_PER_EXAMPLE = 6144, 128, 2048, 75
+SAMPLES: dict[str, dict[str, int]] = {
+    "geva2021": dict(examples=1000, pattern_keys=6, perturbed_keys=2, compositions=100),
+    "geva2022": dict(examples=600, exit_examples=200, norm_values=200),
+    "elhage2021": dict(sequences=8, tokens=1000, windows=8),
+}
+"""The samples of `docs/replication.md` on SmolLM2, by study."""
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -32,7 +41,7 @@ def timed(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def wren(dry: bool, tokens: int) -> None:
+def wren(dry: bool, tokens: int, model: str) -> None:
     """Run the report once in this process, on one thread, and record what it took."""
     lm = unembed.load()
     start = time.process_time()
@@ -51,7 +60,7 @@ def wren(dry: bool, tokens: int) -> None:
     publish_or_print("Report geva2021 on wren, shipped text", claims, how, dry)
 
 
-def layers(dry: bool, tokens: int) -> None:
+def layers(dry: bool, tokens: int, model: str) -> None:
     """The examples of items Figs. 7 to 11 over random tokens, beside 3 forwards and one product, all on one thread."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -95,6 +104,33 @@ def layers(dry: bool, tokens: int) -> None:
     publish_or_print("Figs. 7 to 11 of geva2021, GPT-2 small's shape", claims, how, dry)
 
 
+def passes(dry: bool, tokens: int, model: str) -> None:
+    """Every report without its control, beside plain forward passes over the text that it is given."""
+    lm = unembed.load(model)
+    texts, n = [], 0
+    for document in open_corpus("shipped").documents():
+        texts.append(document.text)
+        n += lm.encode(document.text).shape[1]
+        if n >= tokens:
+            break
+
+    @torch.no_grad()
+    def plain() -> None:
+        for batch in open_corpus(texts).batches(lm, BATCH):
+            lm.hf(batch.tokens, use_cache=False)
+
+    timed(plain)  # warm
+    once = timed(plain)
+    claims = []
+    for study, sample in SAMPLES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            seconds = timed(lambda s=study, o=sample, f=folder: unembed.report(s, lm, texts, f, control=False, **o))
+        claims.append(Claim(f"{study}, to one plain pass", seconds / once, None, f"{seconds:.0f} and {once:.0f} s"))
+    options = "; ".join(f"{name} {', '.join(f'{k}={v}' for k, v in own.items())}" for name, own in SAMPLES.items())
+    how = f"{n:,} tokens of the shipped text, {len(texts)} articles; no index, no control; {options}. One thread, CPU time."
+    publish_or_print(f"Reports on {lm.name}, beside plain passes over the same text", claims, how, dry)
+
+
 def publish_or_print(title: str, claims: list[Claim], how: str, dry: bool) -> None:
     """Into RESULTS.md, or only to the terminal."""
     if dry:
@@ -103,21 +139,22 @@ def publish_or_print(title: str, claims: list[Claim], how: str, dry: bool) -> No
         record(title, claims, how=how)
 
 
-PARTS = {"wren": wren, "layers": layers}
+PARTS = {"wren": wren, "layers": layers, "passes": passes}
 
 
 def main() -> None:
     """The parts named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all when none")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="of the text at GPT-2 small's size")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of the text of `layers` and `passes`")
+    parser.add_argument("--model", default="wren", help="of `passes`")
     parser.add_argument("--dry", action="store_true", help="print only, leave RESULTS.md as it is")
     given = parser.parse_args()
     if unknown := sorted(set(given.parts) - set(PARTS)):
         parser.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     torch.set_num_threads(1)
     for part in given.parts or PARTS:
-        PARTS[part](given.dry, given.tokens)
+        PARTS[part](given.dry, given.tokens, given.model)
 
 
 if __name__ == "__main__":
