@@ -90,21 +90,20 @@ def train_series(
     corpus: Path,
     out: Path,
     checkpoints: int,
-    tokenizer: Path | None = None,
     processes: int = 1,
     compiled: bool = True,
     progress: Progress | None = None,
 ) -> Path:
-    """Train a model of a shipped model's shape for a short time, and return the folder of its checkpoints.
+    """Train a small model of a shipped model's kind for a short time, and return the folder of its checkpoints.
 
-    Each is a folder `step<updates>` with a model and its tokenizer. A killed run continues where it stopped.
+    Each is a folder `step<updates>` with a model and its tokenizer, which is made from the corpus. A killed run
+    continues where it stopped.
 
     Args:
         name: attn-2l.
         corpus: see `train_model`.
-        out: where everything goes; the checkpoints in `<name>-series/`.
+        out: everything goes to `<name>-series/` in it.
         checkpoints: how many, as of `spaced`.
-        tokenizer: see `train_model`.
         processes: see `train_model`.
         compiled: see `train_model`.
         progress: see `train_model`.
@@ -120,12 +119,12 @@ def train_series(
         )
     recipe = OF_SERIES[name]
     steps = spaced(recipe.steps, checkpoints)
-    text, held_back = encoded_text(corpus, out, recipe.shape.d_vocab, tokenizer)
-    engine = TwoProcesses if processes > 1 else OneProcess
     folder = out / f"{name}-series"
+    text, held_back = encoded_text(corpus, folder, recipe.shape.d_vocab)
+    engine = TwoProcesses if processes > 1 else OneProcess
     run = Run(recipe, text, folder, held_back=held_back, compiled=compiled, engine=engine)
     try:
-        for _ in saved(run, steps, out / "tokenizer", out / "token_counts.json", progress):
+        for _ in saved(run, steps, folder / "tokenizer", folder / "token_counts.json", progress):
             pass
     finally:
         run.close()
@@ -155,14 +154,16 @@ def main(arguments: list[str] | None = None) -> int:
     def show(row: dict[str, Any]) -> None:
         print(" ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
 
-    shared = {name: getattr(given, name) for name in ("corpus", "out", "tokenizer", "processes")}
+    shared = {name: getattr(given, name) for name in ("corpus", "out", "processes")}
     shared |= {"compiled": not given.no_compile, "progress": show}
     for name in given.names or RECIPES:
         try:
             if given.checkpoints is not None:
                 folder = train_series(name, checkpoints=given.checkpoints, **shared)
             else:
-                folder = train_model(name, until=given.until, start=given.begin_from, **shared)
+                folder = train_model(
+                    name, until=given.until, start=given.begin_from, tokenizer=given.tokenizer, **shared
+                )
         except UnembedError as fault:
             print(fault, file=sys.stderr)
             return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,16 @@ from tools.training.recipes import Phase, Recipe
 from unembed.errors import InvalidInput
 
 RECIPES: dict[str, Recipe] = {
-    # Small batches, half of them repeated text: an induction head forms within five million tokens.
+    # An eighth of the shipped vocabulary and half of its context, so that an update is cheap.
     "attn-2l": Recipe(
-        recipes.RECIPES["attn-2l"].shape,
+        replace(recipes.RECIPES["attn-2l"].shape, d_vocab=2_048, context=256),
         (
-            Phase(2_400, context=512, windows=4, repeated_windows=2, periods=(16, 256)),
-            Phase(3_200, context=512, windows=4, lr=(1.0, 0.0)),
+            Phase(1_100, context=256, windows=8, repeated_windows=2, periods=(16, 128)),
+            Phase(1_500, context=256, windows=8, lr=(1.0, 0.0)),
         ),
     ),
 }
-"""Trainings of some ten minutes."""
+"""Short trainings."""
 FIRST = 0.01
 """The first checkpoint, as a share of all updates."""
 
