@@ -15,9 +15,9 @@ from tools.training.recipes import Phase, Recipe
 from unembed.errors import InvalidInput
 
 RECIPES: dict[str, Recipe] = {
-    # An eighth of the shipped vocabulary and half of its context, so that an update is cheap.
+    # A quarter of the shipped vocabulary and half of its context, so that an update is cheap.
     "attn-2l": Recipe(
-        replace(recipes.RECIPES["attn-2l"].shape, d_vocab=2_048, context=256),
+        replace(recipes.RECIPES["attn-2l"].shape, d_vocab=4_096, context=256),
         (
             Phase(1_100, context=256, windows=8, repeated_windows=2, periods=(16, 128)),
             Phase(1_500, context=256, windows=8, lr=(1.0, 0.0)),
