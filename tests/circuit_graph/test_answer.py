@@ -65,7 +65,7 @@ def test_the_words_say_what_the_graph_holds(wren: LanguageModel) -> None:
     assert chain["directly"][0] == direct[name]
     leads = f'Why "·are" leads "·is" by {graph.metric:.2f} logits after "The dogs"'
     assert words.subject == f'{leads}, but trails it by {-graph.counterfactual_metric:.2f} after "The dog"'
-    assert words.first().startswith(name.split("@")[0])
+    assert f"({name.split('@')[0]})" in words.first()
     whole = graph.metric - graph.counterfactual_metric
     passes = f"{graph.nodes['relevance'][0]:.2f} of the {whole:.2f} logits between the two prompts pass through it"
     assert passes.replace("through it", f"through {name.split('@')[0]}") in words.columns(chain)
@@ -94,7 +94,11 @@ def test_without_it_is_what_the_model_predicts_with_the_head_of_the_counterfactu
     assert row["without_it"] == pytest.approx(metric, abs=1e-3)
     whole = wren.circuit("The dogs", " are", " is", "The dog", max_nodes=20).metric
     assert row["effect"] == pytest.approx(whole - metric, abs=1e-3)
-    assert f"an effect of {row['effect']:.2f} logits" in answer.sections[0].text[0] or head != 1
+    leads = "·are" if metric >= 0 else "·is"
+    assert (
+        f'"{leads}" leads by {abs(metric):.2f}: an effect of {row["effect"]:.2f} logits' in answer.sections[0].text[0]
+        or head != 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +131,7 @@ def test_the_command_prints_the_chain_and_the_test(tmp_path: Path) -> None:
     printed = CliRunner().invoke(app, line, env={"COLUMNS": "100"})
     assert printed.exit_code == 0, printed.output
     words = " ".join(printed.output.split())
-    assert "into the other prompt's run brings" in words and "If its output is replaced by its output after" in words
+    assert "into the other prompt's run brings" in words and "If its output is replaced by its output on" in words
     assert "Raises, lowers and effect are measured in the model" in words
     # A title of two lines, the head and the line of the table, four nodes, what the first does, what columns are, and
     # the test; then the provenance.

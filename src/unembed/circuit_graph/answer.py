@@ -269,7 +269,7 @@ class _Form:
         exhibits.append(Exhibit("edges", graph.edges, folded=True))
         exhibits += [exhibit for _, exhibit in tests]
         shown = [text for text, _ in tests if text]
-        paragraphs = (words.first(removals, to), words.columns(chain), *shown, *texts, words.unopened())
+        paragraphs = (words.first(removals, to), *shown, words.columns(chain), *texts, words.unopened())
         section = Section("The circuit", tuple(text for text in paragraphs if text), tuple(exhibits))
         return Answer(
             words.subject,

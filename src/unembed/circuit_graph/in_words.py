@@ -160,7 +160,7 @@ class CircuitWords:
         return tuple(name for name in known if name != "at" or len(set(chain["at"])) > 1)
 
     def first(self, removals: Mapping[str, Removal] | None = None, to: SetTo = "zero") -> str:
-        """Describe the most relevant node: what it is, what the model predicts without it, and its relevance.
+        """Say what the most relevant node is, what it reads and raises, and what the model predicts without it.
 
         Args:
             removals: the model's prediction without a node, by the node's name.
@@ -170,11 +170,10 @@ class CircuitWords:
         if row is None:
             return ""
         removal = (removals or {}).get(row["name"])
-        sentences = [self._is(row, removal)]
-        if removal:
-            effect = f"an effect of {self.graph.metric - removal.metric:.2f} logits"
-            sentences.append(f"If its output is {self._replaced(to)}, {self._becomes(removal.metric)}: {effect}.")
-        return " ".join(sentences)
+        if removal is None:
+            return self._does(row, removal)
+        effect = f"{self._becomes(removal.metric)}: an effect of {self.graph.metric - removal.metric:.2f} logits"
+        return f"{self._does(row, removal)} If its output is {self._replaced(to)}, {effect}."
 
     def columns(self, chain: Table) -> str:
         """Explain the rows and the columns of the table of nodes.
@@ -190,7 +189,9 @@ class CircuitWords:
         if measured:
             *more, last = measured
             what = f"{', '.join(more)} and {last} are" if more else f"{last} is"
-            sentences.append(f"{what.capitalize()} measured in the model, by replacing a node's output in this way.")
+            sentences.append(
+                f"{what.capitalize()} measured in the model, by replacing one node's output in the same way."
+            )
         sentences.append(self._estimate())
         if min(chain["relevance"]) < 0:
             sentences.append(f"A node with a negative value works against {self._first_answer}.")
@@ -198,25 +199,21 @@ class CircuitWords:
             sentences.append("In brackets: the node that supplies most of the relevance.")
         return " ".join(sentences)
 
-    def _is(self, row: dict[str, Any], removal: Removal | None) -> str:
-        """Say what a node is, where it is, what it reads, and which tokens it raises."""
+    def _does(self, row: dict[str, Any], removal: Removal | None) -> str:
+        """Say where a node is, what it is, what it reads, and which tokens it raises."""
         name, is_last = row["name"], row["position"] in (len(self.graph.tokens) - 1, -1)
-        short, layer = name.split("@")[0], row["layer"]
-        place = self.place(row["position"])
-        at = f"the last token, {place}," if is_last and self.is_one else place if self.is_one else f"the {place} token"
+        short, place = name.split("@")[0], self.place(row["position"])
+        at = "the last token" if is_last else place if self.is_one else f"the {place} token"
         raises = removal.tokens.raised[:_TOKENS] if removal and removal.tokens and self.has_one_question else ()
         does = [f"raises {_listed([visible(text) for text in raises])}"] if raises else []
         if row["kind"] == "head":
             reads = self.place(self.read_position(name))
-            reads = reads if self.is_one else f"the {reads} token"
-            does = [f"reads {reads}", *does]
-            at = at if at.endswith(",") else f"{at},"
-            number = parse_head(short).head
-            return f"{short} is attention head {number} of layer {layer}. At {at} it {_listed(does)}."
-        what = (
-            "a feature of the dictionary at" if row["kind"] == "feature" else f"memory (FFN neuron) {row['index']} of"
-        )
-        return f"{short} is {what} layer {layer}, at {at.removesuffix(',')}{'; it ' if does else ''}{''.join(does)}."
+            does = [f"reads {reads if self.is_one else f'the {reads} token'}", *does]
+            what = f"attention head {parse_head(short).head}"
+        else:
+            feature = "the dictionary's feature" if row["kind"] == "feature" else "memory (FFN neuron)"
+            what = f"{feature} {row['index']}"
+        return f"At {at}, {what} of layer {row['layer']} ({short}) {_listed(does or ['is the most relevant node'])}."
 
     def _a_node(self) -> str:
         has = (self.lm.n_heads, self.lm.n_memories, self.graph.dictionary is not None)
@@ -242,7 +239,7 @@ class CircuitWords:
             return "set to 0"
         if to == "corpus" or counterfactual is None:
             return "replaced by its mean over a text"
-        other = f"after {self._text(counterfactual)}" if self.is_one else "in the counterfactuals"
+        other = f"on {self._text(counterfactual)}" if self.is_one else "in the counterfactuals"
         return f"replaced by its output {other}"
 
     def _becomes(self, metric: float) -> str:
