@@ -247,3 +247,11 @@ def test_neighbours_and_categories_are_those_of_the_library(opened, lm, index):
     shared = next(unembed.value_concepts(lm, [(3, 5)]).to_table().rows())
     tag = page.get_by_role("listitem").filter(has_text=f"{shared['n_tokens']} of 30").first
     expect(tag).to_contain_text(shared["concept"])
+
+
+def test_a_click_sets_a_memory_to_three_times_its_usual_size(opened, index, months):
+    layer, i, _ = months
+    page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
+    page.get_by_role("button", name="Set to 3 × usual").click()
+    size = 3 * index.usual_size(layer, i)
+    expect(page.locator(".chip .verb")).to_have_text(f"set {float(f'{size:.4g}'):g}")

@@ -85,6 +85,24 @@ def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
     return read(lm, vectors, RULES["value"].shown, basis="raw", hidden=lm.unlisted).ids[0]
 
 
+@torch.no_grad()
+def nameable_first(lm: Decoder, shown: Sequence[Int[Tensor, " _"]]) -> list[int]:
+    """Return the places of some lists of token ids, those with a likely pattern first: their tokens are most alike.
+
+    How alike the tokens of a list are is the mean cosine of two of them, between embeddings less the mean embedding.
+    The lists of random vectors are ordered in the same way, so that a place does not say which lists these are.
+    """
+    embedding = lm.weights.W_E
+    mean = embedding.mean(dim=0, dtype=torch.float32)
+
+    def alike(ids: Int[Tensor, " k"]) -> float:
+        unit = torch.nn.functional.normalize(embedding[ids].float() - mean, dim=-1)
+        return float(unit.sum(dim=0).square().sum() - len(ids)) / max(len(ids) * (len(ids) - 1), 1)
+
+    by_place = [alike(ids) for ids in shown]
+    return sorted(range(len(shown)), key=lambda place: -by_place[place])
+
+
 def definitions(tokens: Sequence[str]) -> list[str | None]:
     """Return the WordNet definition of each token; None if it is not a word or WordNet has no definition."""
     net = wordnet()

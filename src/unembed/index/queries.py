@@ -6,6 +6,7 @@ import os
 from typing import Any, get_args
 
 import numpy as np
+from jaxtyping import Int
 
 from unembed.errors import IndexFault, InvalidInput
 from unembed.index import text_search
@@ -51,6 +52,11 @@ class IndexQueries(IndexFiles):
         columns = {"rank": list(range(1, n + 1)), "coefficient": coefficient[row][:n].tolist()}
         columns |= self._places(position[row][:n], context)
         return self.table(f"Triggers of key {self.memory_name(layer, index, pole)}, {pole} coefficients", columns)
+
+    def trigger_tokens(self, layer: int, index: MemoryIndex, top: int = 25) -> Int[np.ndarray, " trigger"]:
+        """Return the ids of the tokens on which a memory (FFN neuron) fires most, as `triggers` orders them."""
+        positions = self.pole("positive")[1][self.row(*self.memory(layer, index))]
+        return np.asarray(self.passages.token[positions[positions >= 0][:top]], dtype=np.int64)
 
     def value_tokens(self, layer: int, index: MemoryIndex, top: int = 30, *, bottom: bool = False) -> Table:
         """Return the top tokens of a memory's value vector, best first: columns rank, token_id, token, score.

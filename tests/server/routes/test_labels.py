@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
+import torch
 
-from unembed.annotation.queue import annotation_queue
+from unembed.annotation.queue import annotation_queue, item_tokens
 from unembed.annotation.rules import NONE
 
 
@@ -39,6 +41,27 @@ def test_the_queue_is_blind_and_the_same_for_a_seed(indexed, wren):
         assert set(shown) == {"number", "tokens"} and len(shown["tokens"]) == 30
         if item.what == "value":
             assert [t["token"] for t in shown["tokens"]] == wren.values.top_tokens(item.layer, item.index, 30)
+
+
+@pytest.mark.parametrize("what", ["value", "key"])
+def test_items_whose_tokens_are_most_alike_come_first(indexed, index, wren, what):
+    settings = {"what": what, "per_layer": 2, "random_per_layer": 1}
+    items = annotation_queue(wren, what, per_layer=2, random_per_layer=1)
+    rows = wren.weights.W_E.double()
+    rows = torch.nn.functional.normalize(rows - rows.mean(0), dim=-1)
+
+    def alike(item) -> float:
+        if what == "value":
+            ids = item_tokens(wren, item).tolist()
+        else:
+            ids = [wren.single_token(text) for text in index.triggers(item.layer, item.index, 25)["token"]]
+        pairs = [float(rows[a] @ rows[b]) for i, a in enumerate(ids) for j, b in enumerate(ids) if i != j]
+        return sum(pairs) / max(len(pairs), 1)
+
+    numbers = indexed.get("/api/v1/annotations/order", params=settings).json()["numbers"]
+    assert sorted(numbers) == [item.number for item in items]
+    found = [alike(items[number]) for number in numbers]
+    assert all(first >= second - 1e-6 for first, second in pairwise(found))
 
 
 def test_annotations_are_stored_and_agreement_is_measured(indexed, index, wren):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field, ValidationError
 
@@ -120,6 +121,24 @@ def get_queue(
         "done": done,
         "rules": dataclasses.asdict(annotation.RULES[what]),
     }
+
+
+@routes.get("/annotations/order")
+def get_order(
+    state: r.State,
+    what: What = "value",
+    seed: r.Seed = 0,
+    per_layer: PerLayer = 10,
+    random_per_layer: RandomPerLayer = 5,
+) -> dict[str, Any]:
+    """The numbers of the items to annotate, those first whose tokens are most alike and likely to have a pattern."""
+    corpus, items = state.require_index(), _items(state, what, seed, per_layer, random_per_layer)
+    if what == "value":
+        shown = [annotation.item_tokens(state.lm, item, seed) for item in items]
+    else:
+        most = annotation.RULES["key"].shown
+        shown = [torch.from_numpy(corpus.trigger_tokens(item.layer, item.index, most)) for item in items]
+    return {"numbers": annotation.nameable_first(state.lm, shown)}
 
 
 def _is_word(text: str) -> bool:

@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { button, fill, h, many } from "./dom.js";
 import { nameOf } from "./names.js";
 import { prompt } from "./parts.js";
-import { edits, idOf, setEdits, turn, watch } from "./state.js";
+import { edits, idOf, memoryPath, setEdits, turn, watch } from "./state.js";
 
 const verb = (e) =>
   e.action === "set"
@@ -132,11 +132,27 @@ export const edited = ({ layer, index }, action, value) =>
 
 /** Add the edit that switches a memory or a head off, or one that sets a memory. */
 export const off = (one, target = "coefficient") => add({ ...edited(one, "scale", 0), target });
-export const set = (one, value = 3) => add(edited(one, "set", value));
+export const set = (one, value) => add(edited(one, "set", value));
 
 /** Edit several memories, or heads, alike, as one step of undo; their earlier edits are replaced. */
-export function addAll(list, action, value, target = "coefficient") {
-  const ids = list.map((one) => idOf(one, target));
-  const others = edits().filter((e) => e.target !== target || !ids.includes(idOf(e, target)));
-  setEdits([...others, ...list.map((one) => ({ ...edited(one, action, value), target, on: true }))]);
+export const addAll = (list, action, value, target = "coefficient") =>
+  replace(list.map((one) => ({ ...edited(one, action, value), target, on: true })));
+
+/** A multiple of a memory's usual size; the number itself where that size is unknown. */
+export const inUsual = async (one, times) =>
+  Number((times * ((await api.get(`${memoryPath(one)}/usual`)).size ?? 1)).toPrecision(4));
+
+/** Set memories to a multiple of their usual sizes, as one step of undo. */
+export async function setUsual(list, times) {
+  try {
+    const values = await Promise.all(list.map((one) => inUsual(one, times)));
+    replace(list.map((one, i) => ({ ...edited(one, "set", values[i]), on: true })));
+  } catch (error) {
+    api.fail(error);
+  }
+}
+
+function replace(list) {
+  const ids = list.map((e) => e.target + idOf(e, e.target));
+  setEdits([...edits().filter((e) => !ids.includes(e.target + idOf(e, e.target))), ...list]);
 }

@@ -29,7 +29,7 @@ function addForm(model) {
   const add = () => {
     const at = { layer: Number(layer.value), index: Number(index.value) };
     if (kind.value === "head") tray.off(at, "head");
-    else tray.set(at);
+    else tray.setUsual([at], 1);
   };
   return h("details", [
     h("summary", "Add an edit"),

@@ -40,7 +40,7 @@ export function drawItem(t) {
   changed();
   fill(t.stage, [
     h("div.row", [
-      h("h2", `Item ${item.number + 1}`),
+      h("h2", `Item ${t.place + 1}`),
       h("span.spacer"),
       button("Skip (s)", skip, "btn small"),
       button("Undo last (u)", undo, "btn small", { disabled: !past.length }),

@@ -23,10 +23,10 @@ export function render(root, page) {
   const [stage, agreed] = [h("div.stack"), h("div")];
   const work = { store: () => store(t), undo: () => undo(t), skip: () => skip(t) };
   /**
-   * `what`: value or key; `draft`: the item's patterns and the one in the form; `past`: items already visited, newest
+   * `what`: value or key; `place`: of the item in the queue; `draft`: its patterns and the one in the form; `past`: items already visited, newest
    * last, `{number, ids, draft}` with the ids of the labels stored for each.
    */
-  const begun = { what: "value", queue: null, item: null, draft: null, past: [], busy: false };
+  const begun = { what: "value", queue: null, item: null, place: 0, draft: null, past: [], busy: false };
   const t = { api, who, seed, progress, note, stage, agreed, ...begun, ...work };
   const key = (event) => act(t, event);
   const onkeydown = (e) => key(e) && consume(e);
@@ -70,13 +70,14 @@ const load = (t, number = null) =>
     const author = t.who.value;
     const last = t.item?.number ?? -1; // before the first await, so that two calls do not skip an item
     const queue = await t.api.get("/annotations/queue", { ...filters, author }, { channel: "queue", fresh: true });
+    const { numbers } = await t.api.get("/annotations/order", filters, { channel: "order" });
     t.queue = queue;
     t.progress.textContent =
-      `${queue.done.length} of ${queue.items} ${t.what}s done${author ? ` by ${author}` : ""}. The queue is ` +
-      "blind: some items are random controls.";
+      `${queue.done.length} of ${queue.items} ${t.what}s done${author ? ` by ${author}` : ""}. Items whose tokens are ` +
+      `most alike come first.${t.what === "value" ? " The queue is blind: some items are random controls." : ""}`;
     const done = new Set(queue.done);
-    const left = [...Array(queue.items).keys()].filter((i) => !done.has(i));
-    const next = number ?? left.find((i) => i > last) ?? left[0];
+    const left = numbers.filter((i) => !done.has(i));
+    const next = number ?? left.find((i) => numbers.indexOf(i) > numbers.indexOf(last)) ?? left[0];
     if (!author)
       fill(t.stage, empty("Annotator name", "Write your name above. Agreement is computed between annotators."));
     else if (next === undefined) {
@@ -84,6 +85,7 @@ const load = (t, number = null) =>
       fill(t.stage, empty("The queue is done", "Thank you. Another seed draws another queue."));
     } else {
       t.item = await t.api.get(`/annotations/queue/${next}`, filters, { channel: "item" });
+      t.place = numbers.indexOf(next);
       t.draft = draft.read(t);
       drawItem(t);
     }

@@ -44,7 +44,8 @@ export function steering(api, memory) {
     slider.max = String(most);
     const to = (name, value) => button(name, () => set(value), "btn small");
     fill(marks, [
-      [to("off", 0), to(`here ${num(m)}`, m), to("3", 3)],
+      [to("off", 0), to(`here ${num(m)}`, m)],
+      button("3 × usual", () => tray.inUsual(memory, 3).then(set, api.fail), "btn small"),
       usual?.counts && to(`99th percentile ${num(usual.high)}`, usual.high),
       usual && to(`largest in the corpus ${num(usual.statistics.largest)}`, usual.statistics.largest),
     ]);

@@ -119,7 +119,7 @@ function draw(t, other) {
         button("Previous", () => step(t, -1), "btn small", { title: "[" }),
         button("Next", () => step(t, 1), "btn small", { title: "]" }),
         button("Switch off", () => tray.off(view), "btn small", { title: "Add to the edits (i)" }),
-        button("Set to 3", () => tray.set(view), "btn small", { title: "Add to the edits" }),
+        button("Set to 3 × usual", () => tray.setUsual([view], 3), "btn small", { title: "Add to the edits" }),
       ]),
     ]),
     other ? pair(t, other) : drawCard(t, names),

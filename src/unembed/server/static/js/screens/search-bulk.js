@@ -17,13 +17,14 @@ export function bulkPane(t) {
   const choose = (list, on = true) => {
     for (const x of list) on ? chosen.set(idOf(x), x) : chosen.delete(idOf(x));
   };
-  const all = (text, action, value) =>
-    button(text, () => tray.addAll([...chosen.values()], action, value), "btn small");
+  const all = (text, edit) => button(text, () => edit([...chosen.values()]), "btn small");
   function draw() {
     fill(el, [
       chosen.size > 0 && [
         h("span.soft", `${chosen.size} chosen`),
-        [all("Switch off", "scale", 0), all("Double", "scale", 2), all("Set to 3", "set", 3)],
+        all("Switch off", (list) => tray.addAll(list, "scale", 0)),
+        all("Double", (list) => tray.addAll(list, "scale", 2)),
+        all("Set to 3 × usual", (list) => tray.setUsual(list, 3)),
         t.model.can.index && form,
         button("Clear", () => (chosen.clear(), t.draw()), "quiet"),
       ],
