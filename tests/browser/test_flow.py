@@ -80,6 +80,9 @@ def test_a_group_is_one_box_and_is_changed_in_the_model(opened, view):
     card.get_by_role("button", name="Multiply").click()
     doubled = next(effect for effect in group.effects if effect.factor == 2.0).found.metric
     expect(card.get_by_role("status").last).to_contain_text(f"{doubled:+.2f}".replace("-", "−"))
+    card.get_by_role("button", name="Add to the edits").click()
+    parts = {view.nodes[number].name.split("@")[0] for number in group.nodes}
+    expect(page.get_by_role("heading", name=f"{len(parts)} edit")).to_be_visible()
     toggle.click()
     expect(part(page, "L5H0 at ·Captain")).to_be_visible()
 

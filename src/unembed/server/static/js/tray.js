@@ -138,6 +138,18 @@ export const set = (one, value) => add(edited(one, "set", value));
 export const addAll = (list, action, value, target = "coefficient") =>
   replace(list.map((one) => ({ ...edited(one, action, value), target, on: true })));
 
+/** Switch heads and memories off, each at the positions where the list has it, as one step of undo. */
+export function offThere(parts) {
+  const found = new Map();
+  for (const { part, layer, index, at } of parts) {
+    const target = part === "head" ? "head" : "coefficient";
+    const id = idOf({ layer, index }, target);
+    if (!found.has(id)) found.set(id, { ...edited({ layer, index }, "scale", 0), target, positions: [], on: true });
+    found.get(id).positions.push(at);
+  }
+  replace([...found.values()]);
+}
+
 /** A multiple of a memory's usual size; the number itself where that size is unknown. */
 export const inUsual = async (one, times) =>
   Number((times * ((await api.get(`${memoryPath(one)}/usual`)).size ?? 1)).toPrecision(4));

@@ -97,6 +97,10 @@ function groupActions({ api, asked, data }, { group }) {
       factorBox,
       button("Multiply", times, "btn small"),
     ),
+    parts.every(({ part }) => part !== "feature") &&
+      button("Add to the edits", () => tray.offThere(parts), "btn small", {
+        title: "Switch its parts off at these positions, on all screens",
+      }),
     h("div.row", [otherBox, button("From there", there, "btn small")]),
     found,
   ]);
