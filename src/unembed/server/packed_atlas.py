@@ -11,14 +11,21 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from unembed import __version__
 from unembed.index import AtlasView
+from unembed.jacobian import lens_identity
+from unembed.models.decoder import Decoder
+from unembed.models.fingerprint import weights_checksum
+from unembed.results.cache import cache_folder
 
 SHOWN_TOKENS = 2
 """Number of promoted tokens to send for each value vector; the page requests more when a vector is selected."""
@@ -34,6 +41,24 @@ class PackedAtlas:
 
     version: str
     body: bytes
+
+
+def kept_path(lm: Decoder) -> Path:
+    """Return where the atlas of a model without an index is kept: by its weights, lens and this package's version."""
+    return cache_folder() / "atlases" / f"{weights_checksum(lm)}-{lens_identity(lm)}-{__version__}.gz"
+
+
+def kept(path: Path) -> PackedAtlas | None:
+    """Return the atlas in a file; None if there is none, or a damaged one."""
+    try:
+        body = path.read_bytes()
+        return PackedAtlas(_hash(gzip.decompress(body)), body)
+    except (OSError, EOFError, zlib.error):
+        return None
+
+
+def _hash(raw: bytes) -> str:
+    return hashlib.blake2b(raw, digest_size=12).hexdigest()
 
 
 def pack(view: AtlasView) -> PackedAtlas:
@@ -73,7 +98,7 @@ def pack(view: AtlasView) -> PackedAtlas:
     }
     head = json.dumps(header, separators=(",", ":")).encode()
     raw = len(head).to_bytes(4, "little") + head + b"".join(_planes(one) for one in columns.values())
-    return PackedAtlas(hashlib.blake2b(raw, digest_size=12).hexdigest(), gzip.compress(raw, 9, mtime=0))
+    return PackedAtlas(_hash(raw), gzip.compress(raw, 9, mtime=0))
 
 
 def _step(view: AtlasView) -> float:

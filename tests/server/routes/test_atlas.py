@@ -15,7 +15,8 @@ def lines(answer) -> list[dict]:
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-def test_the_map_comes_after_its_progress(client, wren):
+def test_the_map_comes_after_its_progress(client, wren, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path))
     found = lines(client.post("/api/v1/atlas"))
     assert [line["kind"] for line in found] == ["progress"] * (len(found) - 2) + ["atlas", "done"]
     assert found[0]["of"] == 17
@@ -23,6 +24,31 @@ def test_the_map_comes_after_its_progress(client, wren):
     assert answer.headers["content-encoding"] == "gzip" and "immutable" in answer.headers["cache-control"]
     assert answer.content == gzip.decompress(pack(atlas_view(wren)).body)
     assert int(answer.headers["content-length"]) < 100_000
+
+
+def test_without_an_index_the_map_is_computed_once_for_all_servers(wren, tmp_path, monkeypatch):
+    from fastapi.testclient import TestClient
+
+    from unembed.server.app import create
+    from unembed.server.packed_atlas import kept_path
+    from unembed.server.state import ServerState
+
+    def asked() -> list[dict]:
+        """The lines of a new server's answer."""
+        state = ServerState(wren)
+        with TestClient(create(state, token="t", port=80), base_url="http://127.0.0.1") as one:
+            found = lines(one.post("/api/v1/atlas", headers={"authorization": "Bearer t"}))
+        state.close()
+        return found
+
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path))
+    first = asked()
+    computed = pack(atlas_view(wren))
+    assert first[-2]["version"] == computed.version
+    assert kept_path(wren).read_bytes() == computed.body
+    assert [line["kind"] for line in asked()] == ["atlas", "done"]
+    kept_path(wren).write_bytes(computed.body[:1000])  # damaged: computed again
+    assert asked() == first and kept_path(wren).read_bytes() == computed.body
 
 
 def test_another_version_of_the_map_is_refused_in_words(client):

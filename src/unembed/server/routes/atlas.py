@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from unembed.errors import OutOfRange
+from unembed.errors import OutOfRange, UnembedError
 from unembed.index import AtlasMatches, atlas_matches, atlas_view
+from unembed.results import write_whole
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
-from unembed.server.packed_atlas import pack
+from unembed.server.packed_atlas import PackedAtlas, kept, kept_path, pack
 from unembed.server.responses import ndjson_response
 from unembed.server.state import ServerState
 
@@ -21,7 +23,7 @@ routes = Routes("atlas")
 
 @routes.post("/atlas", response_class=StreamingResponse)
 async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse:
-    """Compute the map of all value vectors at the first request; it is stored with the index and in the server.
+    """Compute the map of all value vectors at the first request; it is stored with the index or in the cache folder.
 
     The response is lines of progress, then a line with the map's `version`, whose `kind` is "atlas". The computation
     ends if the client disconnects.
@@ -30,10 +32,7 @@ async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse
     def work(report: Callable[[object], None]) -> None:
         made_of = _files(state)
         if state.atlas is None or state.atlas[0] != made_of:
-            view = atlas_view(
-                state.lm, state.index, lambda done, of: report({"kind": "progress", "done": done, "of": of})
-            )
-            state.atlas = made_of, pack(view)
+            state.atlas = made_of, _packed(state, lambda done, of: report({"kind": "progress", "done": done, "of": of}))
         report({"kind": "atlas", "version": state.atlas[1].version})
 
     return ndjson_response(state.stream_progress(work, client=client, channel="atlas"))
@@ -54,6 +53,20 @@ async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f
 def get_matches(state: r.State, q: Annotated[str, Query(max_length=400)]) -> AtlasMatches:
     """All memories that a search query finds."""
     return atlas_matches(state.lm, state.index, q, state.descriptions)
+
+
+def _packed(state: ServerState, progress: Callable[[int, int], None]) -> PackedAtlas:
+    """Return the map: without files of the user's that it depends on, from the cache folder if it was made before."""
+    if state.index is not None or state.atlas_folder is not None:
+        return pack(atlas_view(state.lm, state.index, progress))
+    path = kept_path(state.lm)
+    if (found := kept(path)) is not None:
+        return found
+    made = pack(atlas_view(state.lm, None, progress))
+    with suppress(UnembedError, OSError):  # a folder that cannot be written to: it is computed again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, made.body)
+    return made
 
 
 def _files(state: ServerState) -> int:
