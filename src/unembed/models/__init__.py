@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unembed.models.chat import read_messages as read_messages
     from unembed.models.checkpoints import find_checkpoints as find_checkpoints
     from unembed.models.download import fetch_model as fetch_model
+    from unembed.models.fingerprint import weights_checksum as weights_checksum
     from unembed.models.hub import is_local_only as is_local_only
     from unembed.models.model_source import UnopenedModel as UnopenedModel
     from unembed.models.named_tokens import Candidate as Candidate
@@ -35,6 +36,7 @@ else:
             "chat": "read_messages",
             "checkpoints": "find_checkpoints",
             "download": "fetch_model",
+            "fingerprint": "weights_checksum",
             "hub": "is_local_only",
             "named_tokens": "Candidate Scored Token",
             "published_models": "PUBLISHED is_fetched published_folder",

@@ -15,17 +15,18 @@ import zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int
 
 from unembed import __version__
-from unembed.index import AtlasView
+from unembed.index import AtlasView, cache_folder
 from unembed.jacobian import lens_identity
-from unembed.models.decoder import Decoder
-from unembed.models.fingerprint import weights_checksum
-from unembed.results.cache import cache_folder
+from unembed.models import weights_checksum
+
+if TYPE_CHECKING:
+    from unembed.language_model import LanguageModel
 
 SHOWN_TOKENS = 2
 """Number of promoted tokens to send for each value vector; the page requests more when a vector is selected."""
@@ -43,7 +44,7 @@ class PackedAtlas:
     body: bytes
 
 
-def kept_path(lm: Decoder) -> Path:
+def kept_path(lm: LanguageModel) -> Path:
     """Return where the atlas of a model without an index is kept: by its weights, lens and this package's version."""
     return cache_folder() / "atlases" / f"{weights_checksum(lm)}-{lens_identity(lm)}-{__version__}.gz"
 
