@@ -39,6 +39,8 @@ class Command:
     example: str
 
 
+AT_END: list[Callable[[], object]] = []
+"""What to print on stderr once the command has ended without an error, so that an error is one line."""
 COMMANDS: list[Command] = []
 """The commands that the decorator `command` declared, in the order in which their modules are imported."""
 
@@ -73,7 +75,10 @@ def add_command(app: typer.Typer, name: str, given: Command) -> None:
             key: type(slot)(**{p.name: read[p.name] for p in owned[key]}) if key in owned else read[key]
             for key, slot in given.slots.items()
         }
+        AT_END.clear()
         given.function(**chosen)
+        for say in AT_END:
+            say()
 
     panels = {p.name: given.slots[key].PANEL for key, own in owned.items() for p in own}
     signature = inspect.Signature([_as_typer(p, panels.get(p.name)) for p in parameters])

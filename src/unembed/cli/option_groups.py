@@ -74,6 +74,7 @@ class Opening:
             ModelUnavailable: the model, the folder or the network cannot be found.
             InvalidInput: the lens file does not exist, is not a lens, or belongs to another model.
         """
+        from unembed.cli.command import AT_END
         from unembed.cli.model_loading import opened, say_unmeasured, use_lens
 
         if self.lens not in (None, NO_LENS) and not Path(self.lens).is_file():
@@ -93,7 +94,7 @@ class Opening:
         if self.lens != NO_LENS:
             use_lens(lm, self.lens)
             if lm.lens is None:
-                lm.on_logit_lens = partial(say_unmeasured, self.model)
+                lm.on_logit_lens = partial(AT_END.append, partial(say_unmeasured, self.model))
         return lm
 
 
