@@ -17,6 +17,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from measure import Claim, record
@@ -26,7 +27,7 @@ from unembed.corpus import open_corpus
 
 CPU_SECONDS, GIGABYTES = 2 * 180, 2.0
 TOKENS, WINDOW, BATCH, TOKENS_PER_EXAMPLE = 6144, 128, 2048, 75
-SAMPLES: dict[str, dict[str, int]] = {
+SAMPLES: dict[str, dict[str, Any]] = {
     "geva2021": dict(examples=1000, pattern_keys=6, perturbed_keys=2, compositions=100),
     "geva2022": dict(examples=600, exit_examples=200, norm_values=200),
     "elhage2021": dict(sequences=8, tokens=1000, windows=8),

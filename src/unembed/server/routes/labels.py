@@ -137,7 +137,7 @@ def get_order(
         shown = [annotation.item_tokens(state.lm, item, seed) for item in items]
     else:
         most = annotation.RULES["key"].shown
-        shown = [torch.from_numpy(corpus.trigger_tokens(item.layer, item.index, most)) for item in items]
+        shown = [torch.as_tensor(corpus.trigger_tokens(item.layer, item.index, most)) for item in items]
     return {"numbers": annotation.nameable_first(state.lm, shown)}
 
 
