@@ -113,8 +113,15 @@ def test_the_best_memories_are_those_of_the_gallery():
     assert view.best[0].rank == 1
     first, row = view.best[0], Gallery.load(shipped_folder("wren") / "memories.json")[0]
     assert (view.layer[first.point], view.index[first.point]) == (row.layer, row.index)
-    assert first.description == row.description
+    assert (first.name, first.description) == (row.name, row.description)
     assert [one.rank for one in view.best] == sorted(one.rank for one in view.best)
+
+
+def test_a_memory_described_by_its_negative_coefficients_has_a_minus_sign():
+    gallery = Gallery.load(shipped_folder("wren") / "memories.json").first(1)
+    row = replace(gallery[0], pole="negative")
+    found = atlas._best(replace(gallery, rows=(row,)), np.array([[row.layer, row.index]]))
+    assert [one.name for one in found] == [f"-L{row.layer}M{row.index}"]
 
 
 def test_a_query_finds_all_that_the_search_finds(lm, own):

@@ -56,6 +56,8 @@ class Best:
 
     point: int
     """Its position in the lists of the atlas."""
+    name: str
+    """Its name; a minus sign in front if its negative coefficients are described."""
     rank: int
     score: float
     description: str
@@ -264,6 +266,7 @@ def _best(gallery: Gallery | None, memory: Int[np.ndarray, "point 2"]) -> list[B
     return [
         Best(
             at[row.layer, row.index],
+            row.name,
             rank,
             row.score,
             row.description,

@@ -101,7 +101,11 @@ function drawOne(t, i) {
   fill(t.panel, [
     // The description has a line of its own.
     h("h3", described ? linked.slice(0, names.isLabelled(one) ? 2 : 1) : linked),
-    described && h("p", described.description, h("span.faint", ` best memory ${described.rank}${truthOf(described)}`)),
+    described &&
+      h("p", [
+        `${described.name === points.id(i) ? "" : `${described.name}: `}${described.description}`,
+        h("span.faint", ` best memory ${described.rank}${truthOf(described)}`),
+      ]),
     promoted,
     h("p.faint", [`layer ${one.layer}`, atlas.kinds[atlas.kind[i]], points.density(i)].filter(Boolean).join(" · ")),
     h("div.row", [
@@ -160,7 +164,7 @@ export function drawBest({ atlas, points, best, map, at }) {
   };
   if (!atlas.best.length) return drawDescribed(best, at, show);
   const line = (b) =>
-    button([h("b", points.id(b.point)), " ", b.description, shortTruth(b)], () => show(b), "quiet", {
+    button([h("b", b.name), " ", b.description, shortTruth(b)], () => show(b), "quiet", {
       title: `score ${num(b.score)}${truthOf(b)}`,
     });
   const different = atlas.best.filter(({ listed }) => listed);
