@@ -44,12 +44,12 @@ class PackedAtlas:
     body: bytes
 
 
-def kept_path(lm: LanguageModel) -> Path:
-    """Return where the atlas of a model without an index is kept: by its weights, lens and this package's version."""
+def stored_path(lm: LanguageModel) -> Path:
+    """Return the path of the atlas of a model without an index: by its weights, lens and this package's version."""
     return cache_folder() / "atlases" / f"{weights_checksum(lm)}-{lens_identity(lm)}-{__version__}.gz"
 
 
-def kept(path: Path) -> PackedAtlas | None:
+def stored_atlas(path: Path) -> PackedAtlas | None:
     """Return the atlas in a file; None if there is none, or a damaged one."""
     try:
         body = path.read_bytes()

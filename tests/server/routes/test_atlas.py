@@ -30,7 +30,7 @@ def test_without_an_index_the_map_is_computed_once_for_all_servers(wren, tmp_pat
     from fastapi.testclient import TestClient
 
     from unembed.server.app import create
-    from unembed.server.packed_atlas import kept_path
+    from unembed.server.packed_atlas import stored_path
     from unembed.server.state import ServerState
 
     def asked() -> list[dict]:
@@ -45,10 +45,10 @@ def test_without_an_index_the_map_is_computed_once_for_all_servers(wren, tmp_pat
     first = asked()
     computed = pack(atlas_view(wren))
     assert first[-2]["version"] == computed.version
-    assert kept_path(wren).read_bytes() == computed.body
+    assert stored_path(wren).read_bytes() == computed.body
     assert [line["kind"] for line in asked()] == ["atlas", "done"]
-    kept_path(wren).write_bytes(computed.body[:1000])  # damaged: computed again
-    assert asked() == first and kept_path(wren).read_bytes() == computed.body
+    stored_path(wren).write_bytes(computed.body[:1000])  # damaged: computed again
+    assert asked() == first and stored_path(wren).read_bytes() == computed.body
 
 
 def test_another_version_of_the_map_is_refused_in_words(client):

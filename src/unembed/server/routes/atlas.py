@@ -14,7 +14,7 @@ from unembed.index import AtlasMatches, atlas_matches, atlas_view
 from unembed.results import write_whole
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
-from unembed.server.packed_atlas import PackedAtlas, kept, kept_path, pack
+from unembed.server.packed_atlas import PackedAtlas, pack, stored_atlas, stored_path
 from unembed.server.responses import ndjson_response
 from unembed.server.state import ServerState
 
@@ -59,8 +59,8 @@ def _packed(state: ServerState, progress: Callable[[int, int], None]) -> PackedA
     """Return the map: without files of the user's that it depends on, from the cache folder if it was made before."""
     if state.index is not None or state.atlas_folder is not None:
         return pack(atlas_view(state.lm, state.index, progress))
-    path = kept_path(state.lm)
-    if (found := kept(path)) is not None:
+    path = stored_path(state.lm)
+    if (found := stored_atlas(path)) is not None:
         return found
     made = pack(atlas_view(state.lm, None, progress))
     with suppress(UnembedError, OSError):  # a folder that cannot be written to: it is computed again next time
