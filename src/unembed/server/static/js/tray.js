@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { button, fill, h, many } from "./dom.js";
 import { nameOf } from "./names.js";
 import { prompt } from "./parts.js";
-import { edits, idOf, memoryPath, setEdits, turn, watch } from "./state.js";
+import { edits, idOf, setEdits, turn, watch } from "./state.js";
 
 const verb = (e) =>
   e.action === "set"
@@ -130,41 +130,15 @@ export function add(edit) {
 export const edited = ({ layer, index }, action, value) =>
   /** @type {any} */ ({ target: "coefficient", layer, index, action, value, positions: "all" });
 
-/** Add the edit that switches a memory or a head off, or one that sets a memory. */
+/** Add the edit that switches a memory or a head off. */
 export const off = (one, target = "coefficient") => add({ ...edited(one, "scale", 0), target });
-export const set = (one, value) => add(edited(one, "set", value));
 
 /** Edit several memories, or heads, alike, as one step of undo; their earlier edits are replaced. */
 export const addAll = (list, action, value, target = "coefficient") =>
   replace(list.map((one) => ({ ...edited(one, action, value), target, on: true })));
 
-/** Switch heads and memories off, each at the positions where the list has it, as one step of undo. */
-export function offThere(parts) {
-  const found = new Map();
-  for (const { part, layer, index, at } of parts) {
-    const target = part === "head" ? "head" : "coefficient";
-    const id = idOf({ layer, index }, target);
-    if (!found.has(id)) found.set(id, { ...edited({ layer, index }, "scale", 0), target, positions: [], on: true });
-    found.get(id).positions.push(at);
-  }
-  replace([...found.values()]);
-}
-
-/** A multiple of a memory's usual size; the number itself where that size is unknown. */
-export const inUsual = async (one, times) =>
-  Number((times * ((await api.get(`${memoryPath(one)}/usual`)).size ?? 1)).toPrecision(4));
-
-/** Set memories to a multiple of their usual sizes, as one step of undo. */
-export async function setUsual(list, times) {
-  try {
-    const values = await Promise.all(list.map((one) => inUsual(one, times)));
-    replace(list.map((one, i) => ({ ...edited(one, "set", values[i]), on: true })));
-  } catch (error) {
-    api.fail(error);
-  }
-}
-
-function replace(list) {
-  const ids = list.map((e) => e.target + idOf(e, e.target));
-  setEdits([...edits().filter((e) => !ids.includes(e.target + idOf(e, e.target))), ...list]);
+/** Add edits as one step of undo, in place of earlier ones of the same parts. */
+export function replace(list) {
+  const names = list.map(name);
+  setEdits([...edits().filter((e) => !names.includes(name(e))), ...list]);
 }

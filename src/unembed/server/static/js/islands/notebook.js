@@ -103,10 +103,10 @@ function memory(el, data, chosen) {
     bars.mount(box, { rows }, { onpick: ({ r }) => chosen({ id: r.id, token: r.token }) });
     return h("div", h("b", title), box);
   };
-  const way = { jacobian: "the lens fitted on text" }[data.provenance.basis] ?? "W_U, without the final norm";
+  const by = data.provenance.basis === "jacobian" ? "the fitted lens" : "W_U, without the final norm";
   const { host } = noted(
     el,
-    `Layer ${data.layer}, memory ${data.index}: its value projected by ${way}; value norm ${num(data.norm)}`,
+    `Layer ${data.layer}, memory ${data.index}: its value projected by ${by}; value norm ${num(data.norm)}`,
   );
   host.className = "columns";
   fill(host, list("Promotes", data.promoted), list("Suppresses", data.suppressed));

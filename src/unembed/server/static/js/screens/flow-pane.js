@@ -98,7 +98,7 @@ function groupActions({ api, asked, data }, { group }) {
       button("Multiply", times, "btn small"),
     ),
     parts.every(({ part }) => part !== "feature") &&
-      button("Add to the edits", () => tray.offThere(parts), "btn small", {
+      button("Add to the edits", () => tray.replace(offThere(parts)), "btn small", {
         title: "Switch its parts off at these positions, on all screens",
       }),
     h("div.row", [otherBox, button("From there", there, "btn small")]),
@@ -133,6 +133,17 @@ function actions({ api, asked, data }, node) {
     h("div.row", [input, button("From there", () => input.value.trim() && measure(input.value), "btn small")]),
     found,
   ]);
+}
+
+/** Edits that switch parts off where they are. */
+function offThere(parts) {
+  const found = {};
+  for (const { part, layer, index, at } of parts) {
+    const target = part === "head" ? "head" : "coefficient";
+    const edit = tray.edited({ layer, index }, "scale", 0);
+    (found[`${part} ${layer} ${index}`] ??= { ...edit, target, positions: [], on: true }).positions.push(at);
+  }
+  return Object.values(found);
 }
 
 /** The rows of a file. */

@@ -4,6 +4,7 @@ import { token } from "../islands/tokens.js";
 import { about, card, pane, prompt } from "../parts.js";
 import { edits, idOf } from "../state.js";
 import * as tray from "../tray.js";
+import { setUsual } from "../usual.js";
 import { editor } from "./intervene-edit.js";
 
 /** `preview(edits)` is called while a slider moves; `generated()`: the number of new tokens. `{el, draw}` */
@@ -29,7 +30,7 @@ function addForm(model) {
   const add = () => {
     const at = { layer: Number(layer.value), index: Number(index.value) };
     if (kind.value === "head") tray.off(at, "head");
-    else tray.setUsual([at], 1);
+    else setUsual([at], 1);
   };
   return h("details", [
     h("summary", "Add an edit"),

@@ -4,6 +4,7 @@ import { token } from "../islands/tokens.js";
 import { bareTable, failure, numberCell, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
 import * as tray from "../tray.js";
+import { inUsual } from "../usual.js";
 
 /** Milliseconds without a move of the slider before a request is sent. */
 const PAUSE = 40;
@@ -45,7 +46,7 @@ export function steering(api, memory) {
     const to = (name, value) => button(name, () => set(value), "btn small");
     fill(marks, [
       [to("off", 0), to(`here ${num(m)}`, m)],
-      button("3 × usual", () => tray.inUsual(memory, 3).then(set, api.fail), "btn small"),
+      button("3 × usual", () => inUsual(memory, 3).then(set, api.fail), "btn small"),
       usual?.counts && to(`99th percentile ${num(usual.high)}`, usual.high),
       usual && to(`largest in the corpus ${num(usual.statistics.largest)}`, usual.statistics.largest),
     ]);
@@ -53,7 +54,7 @@ export function steering(api, memory) {
     drawn = true;
   }
 
-  const add = () => tray.set(memory, Number(box.value));
+  const add = () => tray.add(tray.edited(memory, "set", Number(box.value)));
   const el = h("div.stack", [
     h("div.row", h("span.soft", "Set the coefficient to"), box, h("div.slider", slider)),
     [marks, result, note],

@@ -4,6 +4,7 @@ import { exportLabels, reload } from "../labels.js";
 import * as names from "../names.js";
 import { go, idOf } from "../state.js";
 import * as tray from "../tray.js";
+import { setUsual } from "../usual.js";
 
 /** All concepts, each with its number of members. */
 export const listed = async (api) => (await api.get("/concepts", {}, { fresh: true })).concepts;
@@ -24,7 +25,7 @@ export function bulkPane(t) {
         h("span.soft", `${chosen.size} chosen`),
         all("Switch off", (list) => tray.addAll(list, "scale", 0)),
         all("Double", (list) => tray.addAll(list, "scale", 2)),
-        all("Set to 3 × usual", (list) => tray.setUsual(list, 3)),
+        all("Set to 3 × usual", (list) => setUsual(list, 3)),
         t.model.can.index && form,
         button("Clear", () => (chosen.clear(), t.draw()), "quiet"),
       ],
