@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import address
-from unembed.gallery import Gallery
+from unembed.gallery import Gallery, memory_descriptions
 from unembed.index.atlas import AtlasView, Island, atlas_matches, atlas_view
 from unembed.models.shipped_models import shipped_folder
 from unembed.server.packed_atlas import pack
@@ -79,7 +79,7 @@ def test_a_link_to_a_memory_at_the_edge_of_the_map_shows_it_in_the_middle(opened
 
 
 def test_a_search_lists_all_that_the_library_finds_and_fades_the_rest(opened, atlas, lm, index):
-    expected = atlas_matches(lm, index, "king")
+    expected = atlas_matches(lm, index, "king", memory_descriptions(lm, index.path))
     page = opened("#/atlas")
     ready(page)
     whole = _ink(page)

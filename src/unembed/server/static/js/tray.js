@@ -133,7 +133,7 @@ export const edited = ({ layer, index }, action, value) =>
 /** Add the edit that switches a memory or a head off. */
 export const off = (one, target = "coefficient") => add({ ...edited(one, "scale", 0), target });
 
-/** Edit several memories, or heads, alike, as one step of undo; their earlier edits are replaced. */
+/** Edit several memories, or heads, alike. */
 export const addAll = (list, action, value, target = "coefficient") =>
   replace(list.map((one) => ({ ...edited(one, action, value), target, on: true })));
 
