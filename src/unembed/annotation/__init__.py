@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from unembed.annotation.queue import definitions as definitions
     from unembed.annotation.queue import item_tokens as item_tokens
     from unembed.annotation.queue import nameable_first as nameable_first
+    from unembed.annotation.queue import tokens_of_items as tokens_of_items
     from unembed.annotation.rules import NONE as NONE
     from unembed.annotation.rules import RULES as RULES
     from unembed.annotation.rules import pattern_notes as pattern_notes
@@ -41,7 +42,7 @@ else:
             "files": "KINDS Annotation Pattern add_to_index load patterns_table summary",
             "from_values": "automatic export",
             "label_concepts": "Concept concept concepts memories_named",
-            "queue": "Item annotation_queue definitions item_tokens nameable_first",
+            "queue": "Item annotation_queue definitions item_tokens nameable_first tokens_of_items",
             "rules": "NONE RULES pattern_notes",
         },
         offered="add_to_index export load summary token_agreement",

@@ -29,6 +29,8 @@ from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 
 What = Literal["key", "value", "random value"]
+_AT_ONCE = 128
+"""Number of vectors whose scores of all tokens are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +73,35 @@ def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[T
     return vectors_like(written_values(lm, layer).float(), 1, generator)[0]
 
 
-@torch.no_grad()
 def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
     """Return the ids of the top tokens of a value vector or a random vector, in the raw basis.
 
     Tokens that the model never learned are left out.
     """
+    return tokens_of_items(lm, [item], seed)[0]
+
+
+@torch.no_grad()
+def tokens_of_items(lm: Decoder, items: Sequence[Item], seed: int = 0) -> Int[Tensor, "item k"]:
+    """Return what `item_tokens` does for several items; the unembedding is read once for every `_AT_ONCE` of them."""
+    found = [
+        read(
+            lm,
+            torch.cat([_vector(lm, item, seed) for item in items[start : start + _AT_ONCE]]),
+            RULES["value"].shown,
+            basis="raw",
+            hidden=lm.unlisted,
+        ).ids
+        for start in range(0, len(items), _AT_ONCE)
+    ]
+    return torch.cat(found)
+
+
+def _vector(lm: Decoder, item: Item, seed: int) -> Float[Tensor, "1 d_model"]:
     if item.what == "random value":
-        vectors = random_value(lm, item.layer, item.index, seed).to(lm.dtype)[None]
-    else:
-        layer, index = lm.memory(item.layer, item.index)
-        vectors = written_values(lm, layer, torch.tensor([index]))
-    return read(lm, vectors, RULES["value"].shown, basis="raw", hidden=lm.unlisted).ids[0]
+        return random_value(lm, item.layer, item.index, seed).to(lm.dtype)[None]
+    layer, index = lm.memory(item.layer, item.index)
+    return written_values(lm, layer, torch.tensor([index]))
 
 
 @torch.no_grad()

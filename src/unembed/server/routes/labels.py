@@ -134,7 +134,7 @@ def get_order(
     """The numbers of the items to annotate, those first whose tokens are most alike and likely to have a pattern."""
     corpus, items = state.require_index(), _items(state, what, seed, per_layer, random_per_layer)
     if what == "value":
-        shown = [annotation.item_tokens(state.lm, item, seed) for item in items]
+        shown = list(annotation.tokens_of_items(state.lm, items, seed))
     else:
         most = annotation.RULES["key"].shown
         shown = [torch.as_tensor(corpus.trigger_tokens(item.layer, item.index, most)) for item in items]
