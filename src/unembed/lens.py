@@ -97,7 +97,7 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     chosen = blocks.amax(dim=-1).topk(k, dim=-1).indices
     inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
     values, at = torch.cat([inside, tail], dim=1).topk(k, dim=-1)
-    # The columns after the last whole block (`tail`) come after the k chosen blocks, as if they were block k.
+    # In `at`, the columns after the last whole block (`tail`) follow the k chosen blocks, so they get block number k.
     block = torch.nn.functional.pad(chosen, (0, 1), value=n_blocks).gather(1, (at // _BLOCK).clamp_(max=k))
     return values, block * _BLOCK + torch.where(at < k * _BLOCK, at % _BLOCK, at - k * _BLOCK)
 
@@ -111,7 +111,7 @@ def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     largest = scores.amax(dim=-1, keepdim=True)
-    # Powers of 2 take a third of the time of powers of e.
+    # Computing powers of 2 takes a third of the time of computing powers of e.
     powers = scores.sub_(largest).clamp_(min=-80.0).mul_(math.log2(math.e)).exp2_()
     return powers.sum(dim=-1).log_() + largest[:, 0]
 
@@ -214,8 +214,8 @@ def read_ends(
     top = min(positive_int("top", top), lm.d_vocab)
     readout = _Readout.of(lm, "raw")
     ends = []
-    # A chunk has fewer rows and more columns than in `read`: the two calls of `top_k` take more time than the matrix
-    # product, and they are faster for wide chunks.
+    # A chunk has fewer rows and more columns than in `read`, because the two calls of `top_k` take more time than the
+    # matrix product, and are faster for wide chunks.
     for rows in x.split(ROWS // 4):
         values: tuple[list[Tensor], list[Tensor]] = ([], [])
         ids: tuple[list[Tensor], list[Tensor]] = ([], [])

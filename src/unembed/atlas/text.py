@@ -145,8 +145,8 @@ class RuleText:
     def _depth(self) -> Int[np.ndarray, " pos"]:
         """Return the number of open brackets after each position; unmatched closing brackets are ignored."""
         net = self._counted(lambda text: sum(text.count(c) for c in _OPENING) - sum(text.count(c) for c in _CLOSING))
-        # The lowest net count so far in the passage is minus the number of brackets that were closed without being
-        # opened. Each passage is shifted below all earlier ones, so that one running minimum restarts at every passage.
+        # The number of brackets that were closed without being opened is minus the lowest net count so far in the
+        # passage. Subtracting a larger number in each passage makes one running minimum restart at every passage.
         number = np.cumsum(self.start == np.arange(len(self)))
         step = 1 + 2 * int(np.abs(net).max(initial=0))
         least = np.minimum.accumulate(net - number * step) + number * step

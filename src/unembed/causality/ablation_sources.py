@@ -1,4 +1,4 @@
-"""The values that replace an ablated activation: zero, its mean over a corpus, or its values in other prompts."""
+"""Find the values that replace an ablated activation: zero, its mean over a corpus, or its values in other prompts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Components = str | Sequence[tuple[str, int]]
 Layers = str | Sequence[int]
 """Layers, or "all"."""
 Target = tuple[str, int, int | None]
-"""Point, layer, and the head or memory; None for a whole component."""
+"""Capture point, layer, and the index of the head or memory (None for a whole component)."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ _POINTS: dict[str, PatchPoint] = {"heads": "z", "patterns": "pattern", "memories
 _ON_THE_PAGE = ("resid_pre", "attn_out", "mlp_out")
 """What the explorer's map shows; it shows heads and memories cell by cell."""
 _WINDOW = 512
-"""Tokens of a window of the shipped text."""
+"""Number of tokens in a window of the shipped text."""
 Groups = dict[str, list[tuple[int, int]]]
 
 

@@ -96,7 +96,7 @@ class EstimatedEffects(Displayed):
 
 
 Part = tuple[str, int, int]
-"""Point, layer and index."""
+"""Capture point, layer and index of a head or memory."""
 _Effects = dict[Place, Float[Tensor, " writer"]]
 
 

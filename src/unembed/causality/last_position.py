@@ -18,7 +18,8 @@ from unembed.stream.hooks import memory_guard
 from unembed.stream.run import cache_argument
 
 KEYS_AT_ONCE = 32_768
-"""Positions attended to by all rows of a batch: at once, memory holds one layer's keys and values for each."""
+"""Largest number of positions to which all rows of a batch attend together, which limits the keys and values in
+memory."""
 
 
 class LastPosition:

@@ -39,7 +39,8 @@ class Metric:
         """
         if self.kind == "kl_divergence":
             expected = reference.detach().double().log_softmax(-1)
-            # Kullback-Leibler divergence: the sum of p log(p / q), where p is the reference run's distribution.
+            # This is the Kullback-Leibler divergence, the sum of p log(p / q), where p is the reference run's
+            # distribution.
             return lambda logits: (expected.exp() * (expected - logits.double().log_softmax(-1))).sum(-1)
         if self.token is None:
             raise InvalidInput(f"metric {self.kind!r}", why="it needs a token", instead="Give one")

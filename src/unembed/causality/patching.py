@@ -30,7 +30,7 @@ from unembed.validation import as_tuple, positive_int
 
 _BY_POSITION = (*STREAM_POINTS, "attn_out", "mlp_out")
 PAIRS_AT_ONCE = 32
-"""Pairs whose activations are in memory at once."""
+"""Number of pairs whose activations are in memory at once."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,10 +54,10 @@ class Patching(Displayed):
     clean: float
     corrupted: float
     layers: tuple[int, ...]
-    """The layers that the first axis counts: those that have the point."""
+    """The layers along the first axis of `values`: those that have the activation."""
     positions: tuple[int, ...]
     tokens: tuple[str, ...]
-    """Text of the tokens at `positions` in the patched run."""
+    """The texts of the tokens at `positions` in the patched run."""
     direction: Direction
     alignment: str
     """How the prompts were aligned, in words."""

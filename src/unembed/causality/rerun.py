@@ -28,7 +28,7 @@ from unembed.stream.run import Run, Tokens, cache_argument, check_positions, pad
 from unembed.validation import positive_int
 
 TOKENS_AT_ONCE = 2048
-"""Tokens of a batch of rows: at once, memory holds its activations and one row of logits for each row."""
+"""Largest number of tokens in a batch, which limits the activations and logits that are in memory at once."""
 Row = Sequence[Replacement]
 Function = Callable[[Float[Tensor, "row d_vocab"]], Float[Tensor, " row"]]
 
@@ -146,7 +146,7 @@ class Rerun:
 
     @torch.no_grad()
     def _stored(self, seen: Run, outputs: list[Any] | None) -> Float[Tensor, " d_vocab"] | None:
-        """Take logits and stream from a run already made; None if it did not capture the stream in every layer."""
+        """Return logits and stream of an earlier run; None if it did not capture the stream in every layer."""
         lm = self.lm
         if not all(seen.has("resid_pre", layer) for layer in range(lm.n_layers)):
             return None
@@ -231,7 +231,7 @@ class Rerun:
         return _each([(self, row) for row in rows], batch, one)
 
     def try_skipping(self) -> None:
-        """Test, the first time, whether a pass that starts at a later layer gives the model's own logits."""
+        """Test once whether a pass that starts at a later layer gives the model's own logits, and store the result."""
         if self._skips is None:
             self._skips = True
             self._skips = self._skips_exactly()
@@ -268,7 +268,7 @@ class Rerun:
 
 
 RowOf = tuple[Rerun, Row]
-"""A row of a batch: the prompt that it runs again, and what it replaces."""
+"""A row of a batch: the prompt to run again, and the replacements to make."""
 
 
 def measured_together(

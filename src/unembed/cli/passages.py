@@ -77,7 +77,7 @@ def passage(prefix: str, token: str, room: int, *, plain: bool) -> Text:
     marked = Text("[", style="dim").append_text(_short(token, max(4, room // 2), "" if plain else _MARK))
     marked.append("]", style="dim")
     left = room - cell_len(marked.plain)
-    # The prefix is cut before its invisible characters are marked, to save time on long prefixes.
+    # A long prefix is shortened first, because marking its invisible characters takes time.
     text = visible(prefix[-4 * max(left, 1) :].replace("\n", " "), prose=True)
     cut = len(prefix) > 4 * left
     while cell_len(text) > left - cut:

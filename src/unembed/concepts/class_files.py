@@ -25,7 +25,7 @@ _NUMBERS = ("sizes", "starts", "classes")
 
 
 def vocabulary_classes(tokens: Sequence[str]) -> Classes:
-    """Return the classes of a vocabulary's tokens, without embedding clusters, from a file or newly computed.
+    """Return the classes of a vocabulary's tokens, without embedding clusters; they are read from a file or computed.
 
     Args:
         tokens: the text of every token, with its leading space.
@@ -39,7 +39,7 @@ def vocabulary_classes(tokens: Sequence[str]) -> Classes:
 def embedding_clusters(
     W_E: Float[np.ndarray, "d_vocab d_model"], cluster: Callable[[], Int[np.ndarray, " d_vocab"]]
 ) -> Int[np.ndarray, " d_vocab"]:
-    """Return the cluster of every token's embedding, from a file or newly computed.
+    """Return the cluster of every token's embedding; the clusters are read from a file or computed.
 
     Args:
         W_E: the embedding; its hash is part of the file's name.

@@ -20,7 +20,7 @@ class CleanToken:
     """A token without surrounding spaces, its kind, and its word if the token is a whole word."""
 
     text: str
-    """Without the spaces around it."""
+    """The token's text without the spaces around it."""
     kind: Kind
     word: str | None
     """The word in lower case, or None if the token is not a whole word."""

@@ -1,4 +1,4 @@
-"""Group a corpus's segments into batches of similar length: they have little padding and are the same in every run."""
+"""Group a corpus's segments by length into batches, which have little padding and are the same in every run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[B
 def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
     """Split segments, which are sorted by length, into groups of at most `tokens` tokens, padding included.
 
-    A group with at least `MIN_FILL` (a quarter) of `tokens` ends early if with the next segment more than 2 % of it
-    would be padding. On the sentences of WikiText, 0.4 % of all tokens are then padding, at the cost of a sixth more
+    A group that has at least `MIN_FILL` (a quarter) of `tokens` ends early if the next segment would make more than 2 %
+    of it padding. On the sentences of WikiText, 0.4 % of all tokens are then padding, at the cost of a sixth more
     batches.
     """
     rows: list[Segment] = []

@@ -137,7 +137,7 @@ class Corpus:
 
 
 CorpusSource = Corpus | str | Path | Sequence[str] | None
-"""What `open_corpus` opens or takes."""
+"""A corpus, or anything that `open_corpus` can open as one."""
 
 
 def open_corpus(

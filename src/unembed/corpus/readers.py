@@ -42,7 +42,7 @@ def paths_of(source: str | Path) -> list[Path]:
         CorpusUnreadable: there is no such file.
     """
     path = Path(source).expanduser()
-    # os.path.isfile returns False for a text that is no valid file name; Path.is_file raises an error for some.
+    # For a text that is not a valid file name, os.path.isfile returns False, whereas Path.is_file may raise an error.
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):

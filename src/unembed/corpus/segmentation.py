@@ -13,11 +13,11 @@ from unembed.corpus.sentences import sentences
 from unembed.errors import InvalidInput
 
 LONGEST = 1024
-"""Default window in tokens: the full context of a current model would not fit into a batch."""
+"""Largest default window in tokens, because the full context of a recent model would not fit into a batch."""
 
 
 class _Axis:
-    """Counters: the number of tokens and of segments in the corpus so far."""
+    """The number of tokens and the number of segments in the corpus so far."""
 
     def __init__(self) -> None:
         self.position = 0

@@ -36,10 +36,10 @@ class Document:
 
     number: int
     name: str
-    """Its title where it has one (WikiText), else file and line or row."""
+    """The document's title if it has one (WikiText), else its file and line or row."""
     text: str
     span: tuple[float, float] = (0.0, 1.0)
-    """Its start and end as shares of the corpus, for progress."""
+    """The document's start and end as shares of the corpus, to report progress."""
 
 
 @dataclass(frozen=True)

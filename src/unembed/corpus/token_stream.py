@@ -187,7 +187,7 @@ class SegmentTable:
         self._columns = {name: array(code) for name, code in SEGMENT_COLUMNS.items()}
         self._document, self._origin = -1, 0
         self.end = 0
-        """Counted tokens so far."""
+        """Number of tokens counted so far."""
 
     def append(self, segment: Segment) -> Int[np.ndarray, " counted"]:
         """Add a segment, and return its counted tokens."""

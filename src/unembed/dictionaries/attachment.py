@@ -289,9 +289,9 @@ class FeatureTriggers:
     lm: Decoder
     layer: int
     values: Float[Tensor, "feature t"]
-    """Largest first; -inf where a feature has fewer."""
+    """The largest activations of each feature, largest first; -inf where a feature has fewer."""
     positions: Int[Tensor, "feature t"]
-    """Positions of the token stream; -1 where a feature has fewer."""
+    """The corpus positions of these activations; -1 where a feature has fewer."""
     stream: TokenStream
 
     def of(self, index: int, context: int = 12) -> list[tuple[float, str]]:

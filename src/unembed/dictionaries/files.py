@@ -230,9 +230,9 @@ def _cross_layer(path: Path, name: str) -> tuple[Dictionary, ...]:
 def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
     """Write a dictionary of one layer in the layout of SAELens 6.
 
-    SAELens subtracts b_dec from the encoder's input or nothing; another b_in is subtracted from the encoder's biases
-    instead, times W_enc, which gives the same features. Transcoders with topk or gates, which SAELens has not, are
-    written as autoencoders with these activations.
+    SAELens subtracts either b_dec or nothing from the encoder's input. For any other b_in, b_in times W_enc is
+    subtracted from the encoder's biases instead, which gives the same features. SAELens has no transcoders with topk or
+    gated activations; these are written as autoencoders.
 
     Raises:
         Unsupported: its features write to several layers.
@@ -272,7 +272,7 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
 
 
 def _subtracts_b_dec(d: Dictionary) -> bool:
-    """Tell whether b_in is b_dec, and SAELens has the field for it: its transcoders have not."""
+    """Tell whether b_in equals b_dec, in an autoencoder; SAELens has a field for this, but not for transcoders."""
     return d.b_in is not None and not d.is_transcoder and torch.equal(d.b_in, d.b_dec)
 
 

@@ -176,8 +176,8 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
     known = drawn[~np.isnan(drawn)]
     if not len(known):
         return float("nan"), float("nan")
-    # If some resampled ratios are infinite, the quantiles are not interpolated: a mean of infinity and a number is
-    # useless.
+    # If some resampled ratios are infinite, quantiles are not interpolated, because interpolating with infinity gives
+    # infinity.
     low, high = np.quantile(known, (tail, 1 - tail), method="inverted_cdf" if np.isinf(known).any() else "linear")
     return float(low), float(high)
 

@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 460, 280
 LETTER = 7
 """Approximate width of a letter, in SVG units."""
 SERIES = 7
-"""Number of colours; a figure with more series starts again with the first colour."""
+"""Number of colours of data series; a figure with more series repeats them."""
 
 STYLE = """
 svg.figure { --s0: #2f6fde; --s1: #c2570c; --s2: #0b7a4b; --s3: #8a4fd0; --s4: #b08900; --s5: #0f8b9d; --s6: #b3406b;

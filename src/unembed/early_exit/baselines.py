@@ -151,7 +151,7 @@ class Confidence:
     points = ("resid_post",)
 
     def __init__(self, name: str) -> None:
-        """Choose a score by name.
+        """Store the name of the score.
 
         Args:
             name: "margin" (probability of the top token minus that of the second), "entropy" (the negative entropy) or

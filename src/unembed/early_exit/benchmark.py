@@ -126,7 +126,7 @@ class _Read(_Spent):
     """The logits at each position of a given text, from single-token forward passes."""
 
     logits: Float[Tensor, "pos d_vocab"]
-    """After every token but the first."""
+    """The logits after every token but the first."""
 
 
 @dataclass

@@ -35,7 +35,7 @@ from unembed.validation import one_of, positive_int, valid_seed
 DOMINANT = 10
 """Number of sub-updates that represent a layer's update in the paper."""
 BASES: tuple[Basis, ...] = ("final", "jacobian")
-"""The bases that are distributions over tokens."""
+"""The bases in which scores can be read as a distribution over tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +43,13 @@ class Examples:
     """Activations and predictions at text positions, after every layer. All tensors are on the CPU."""
 
     dominant: Int[Tensor, "example layer k"]
-    """Memories with the largest |m| |v|, largest first."""
+    """Indices of the memories with the largest |m| times |v|, largest first."""
     top: Int[Tensor, "example layer"]
     """The most probable token after each layer's FFN; the last column is the model's prediction."""
     margin: Float[Tensor, "example layer"]
-    """Probability of the most probable token less that of the second."""
+    """Probability of the most probable token minus that of the second."""
     entropy: Float[Tensor, "example layer"]
-    """Of the distribution after each layer, in nats."""
+    """Entropy of the distribution after each layer, in nats."""
     before: Float[Tensor, "example layer d_model"]
     """The stream that the FFN's update enters (resid_mid; resid_pre where attention and FFN are parallel)."""
     update: Float[Tensor, "example layer d_model"]

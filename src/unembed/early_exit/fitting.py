@@ -26,7 +26,7 @@ from unembed.validation import one_of
 
 METHODS = ("sub_updates", *FEATURES, *CONFIDENCES)
 SEED = 38
-"""The first of the paper's five."""
+"""The default seed: the first of the paper's five."""
 
 
 def untrained(lm: Decoder, method: str = "margin", basis: Basis | None = None) -> ExitRule:

@@ -21,14 +21,14 @@ class Generated(Displayed):
     """A text generated with early exit."""
 
     text: str
-    """Prompt and continuation."""
+    """The text of prompt and continuation."""
     prompt: str
     ids: Int[Tensor, "1 pos"]
-    """Its tokens, the prompt's included."""
+    """The tokens of prompt and continuation."""
     start: int
     """The position of the first new token."""
     layers: tuple[int, ...]
-    """For each new token but the first (which the full prompt gave), the last block computed to choose it."""
+    """For each new token but the first, the last block that was computed. The first follows the prompt's full pass."""
     n_layers: int
     seconds: float
     new_tokens: tuple[str, ...]

@@ -44,7 +44,7 @@ def skip_layers(rule: Exit) -> Iterator[list[int]]:
     """
     lm = require_exit(rule).lm
     state = _Pass(rule)
-    # The layers whose attention is known to write to the cache, because a check succeeded.
+    # The set contains the layers for which a check has shown that the attention writes to the cache.
     stores_to_cache: set[int] = lm.once((__name__, "stores to cache"), set[int])
     taps: dict[tuple[str, int], Callback] = {}
 
@@ -247,7 +247,7 @@ class _Pass:
 
     @torch.no_grad()
     def readable(self, hidden: Tensor, layer: int) -> Tensor:
-        """Return a layer's residual stream as input for the final norm and the unembedding; see `readable`."""
+        """Return a layer's residual stream as input for the final norm and the unembedding."""
         return readable(self.lm, hidden, layer, self.basis)
 
     @torch.no_grad()

@@ -34,7 +34,7 @@ from unembed.version import __version__
 
 SCHEMA = "unembed.exit_rule/3"
 _WITHOUT_BASIS = "unembed.exit_rule/2"
-"""The schema of earlier files, whose rules all use the logit lens."""
+"""The schema of files of earlier versions, which state no basis: their rules all use the logit lens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +44,11 @@ class ExitRule:
     lm: Decoder
     score: Score
     thresholds: np.ndarray
-    """One for each layer but the last."""
+    """The threshold of each layer but the last."""
     calibration: str
     """How the thresholds were chosen."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Corpus, number of examples, seed, and the level of risk control."""
+    """How the rule was fitted: corpus, number of examples, seed, and the level of risk control."""
     basis: Basis = "final"
     """How a layer's stream becomes a prediction: "final" (the logit lens) or "jacobian" (the fitted lens)."""
 

@@ -51,7 +51,7 @@ class _Layer:
         by_key = np.argsort(flat, kind="stable")
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
-        # Mean similarities need only the number of times that each key occurs in each group of examples.
+        # To compute mean similarities, it is enough to know how often each key occurs in each group of examples.
         occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row is for positions without a key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
         np.add.at(occurs, (flat, group_of[examples]), 1)

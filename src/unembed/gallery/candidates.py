@@ -25,7 +25,7 @@ from unembed.models.decoder import Decoder
 
 TOP_TOKENS = 30
 RANDOM_VECTORS = 299
-"""Random vectors for each layer; the concepts of the values are compared with theirs."""
+"""Number of random vectors for each layer, whose concepts are the control for those of value vectors."""
 SHOWN_TOKENS = 10
 
 
@@ -38,13 +38,14 @@ class TriggerText:
     positions: dict[str, Int[np.ndarray, "memory trigger"]]
     """For each pole the positions of the triggers in the text, strongest first; -1 where there are fewer."""
     starts: Int[np.ndarray, " layer_and_one"]
-    """The first memory of each layer."""
+    """For each layer the row of its first memory, and at the end the number of rows."""
     next_tokens: Callable[[Int[np.ndarray, " place"]], Int[np.ndarray, " place"]]
     """The token after each position; -1 where there is none."""
     prefix: Callable[[int], Int[np.ndarray, " pos"]]
     """The tokens that the model reads up to a position of the text, special tokens included."""
     promoted: Mapping[str, Int[np.ndarray, "memory k"]] | None = None
-    """For each pole the tokens that each memory promotes most, unlearned ones left out; None: they are read anew."""
+    """For each pole the tokens that each memory promotes most, without unlearned ones; None if they must be
+    computed."""
 
 
 @dataclass
@@ -55,13 +56,13 @@ class Candidate:
     index: int
     pole: str
     promoted: tuple[int, ...]
-    """The top tokens of the value at this pole."""
+    """The tokens that the memory promotes most at this pole."""
     concept: str | None = None
     concept_tokens: tuple[int, ...] = ()
     pattern: str | None = None
-    """What the triggers share, in words."""
+    """What the texts on which the memory fires most have in common, in words."""
     found: dict[str, Evidence | None] = field(default_factory=lambda: dict.fromkeys(INGREDIENTS))
-    """The evidence found so far, by ingredient; None where it was not measured."""
+    """The evidence found so far, by the name of the measure; None where it was not measured."""
 
     @property
     def score(self) -> float:

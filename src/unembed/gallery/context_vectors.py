@@ -18,17 +18,17 @@ from scipy.sparse.linalg import svds
 
 OFFSETS = (-2, -1, 1, 2)
 CONTEXTS = 1000
-"""The most frequent tokens are the contexts."""
+"""Number of tokens that serve as contexts: the most frequent ones."""
 DIM = 64
 MIN_COUNT = 10
-"""The fewest occurrences with which a token has a vector."""
+"""A token gets a context vector if it occurs at least this often."""
 MIN_TOKENS = 5
-"""The fewest tokens with a vector in a list that is judged."""
+"""A list is judged only if at least this number of its tokens have a vector."""
 DRAWS = 199
-"""Frequency-matched random lists for each list; the smallest p-value is 1 / 200."""
+"""Number of random lists, with tokens of the same frequencies, for each list; the smallest p-value is 1 / 200."""
 _ROWS = 4096
 _BETWEEN = 8
-"""Draws between two looks at which lists can still be significant."""
+"""After this number of random lists, comparison ends for lists that can no longer be significant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class ContextVectors:
     """The context vectors of frequent tokens, scaled to length 1, and the number of occurrences of every token."""
 
     vectors: Float[np.ndarray, "token dim"]
-    """Zero for tokens without a vector."""
+    """The context vector of each token; zero for tokens without one."""
     counts: Int[np.ndarray, " token"]
 
     @property
@@ -101,9 +101,10 @@ class Coherence:
     similarity: Float[np.ndarray, " list"]
     """Mean cosine of all pairs; NaN for lists with fewer than `MIN_TOKENS` tokens that have a vector."""
     expected: Float[np.ndarray, " list"]
-    """Its mean over the random lists."""
+    """The mean similarity of the random lists."""
     p: Float[np.ndarray, " list"]
-    """Share of random lists that are at least as similar, the list itself counted among them; 1 where not judged."""
+    """The share of random lists that are at least as similar, where the list itself counts too; 1 if it was not
+    judged."""
 
     @property
     def size(self) -> Float[np.ndarray, " list"]:

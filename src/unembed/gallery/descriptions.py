@@ -30,7 +30,7 @@ class MemoryDescriptions:
     """The one-line descriptions of memories (FFN neurons), by layer, index and sign of the coefficient."""
 
     other_lens: str | None
-    """The gallery's lens and the model's in a sentence, where they differ (`Gallery.other_lens`)."""
+    """A sentence that names the gallery's lens and the model's, if they differ (`Gallery.other_lens`)."""
 
     def __init__(
         self,

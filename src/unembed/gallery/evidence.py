@@ -29,7 +29,7 @@ class Evidence:
     """One of the five measures: its size and its p-value."""
 
     size: float
-    """0 to 1; for the effect in units of probability."""
+    """How far the measure exceeds chance, 0 to 1; for the effect, a difference of probabilities."""
     p: float
 
     @property
@@ -40,11 +40,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Truth:
-    """Correlation of a value vector's token scores with what adding it does to the logits; see `reading_truth`."""
+    """How well a value vector's token scores correlate with the change of the logits when it is added to the stream."""
 
     correlation: float
     control: float
-    """The size below which 99 % of the correlations with other values' effects stay."""
+    """The absolute value below which 99 % of the correlations with other value vectors' effects lie."""
 
 
 @dataclass(frozen=True)
@@ -57,25 +57,26 @@ class MemoryEvidence:
     layer: int
     index: int
     pole: str
-    """"positive", or "negative" for a gated memory whose coefficient is negative on these triggers."""
+    """The sign of the coefficient: "positive", or "negative" for a gated memory whose coefficient is negative on these
+    texts."""
     description: str
     top_tokens: tuple[str, ...]
-    """The tokens it promotes at this pole, most promoted first."""
+    """The tokens that the memory promotes at this sign, most promoted first."""
     top_ids: tuple[int, ...]
     concept: str | None
     """The least probable class among the top tokens."""
     concept_tokens: tuple[str, ...]
-    """Those of the top tokens that belong to it."""
+    """The top tokens that belong to the concept."""
     pattern: str | None
-    """The shared pattern of the triggers."""
+    """What the texts on which the memory fires most have in common, in words."""
     evidence: dict[str, Evidence | None]
-    """By ingredient, in the order of `INGREDIENTS`."""
+    """The five measures by name, in the order of `INGREDIENTS`."""
 
     experts: tuple[int, int] | None = None
-    """How many experts its layer has and how many memories each, where memories belong to experts."""
+    """The number of experts in the layer and of memories in each; None in a layer without experts."""
 
     truth: Truth | None = None
-    """How far the top tokens are those that adding the value raises; None where that was not measured."""
+    """How well the top tokens agree with those that adding the value vector raises; None if that was not measured."""
 
     def with_truth(self, truth: Truth) -> MemoryEvidence:
         """Return the row with the result of `reading_truth`.
@@ -98,7 +99,7 @@ class MemoryEvidence:
 
     @property
     def truth_in_words(self) -> str | None:
-        """The correlation of its token scores with what adding it does, as a sentence; None if it was not measured."""
+        """Whether adding the value vector raises its top tokens, as a sentence; None if it was not measured."""
         if self.truth is None:
             return None
         does = "raises what it is read to promote" if self.is_borne_out else "does not raise what it is read to promote"

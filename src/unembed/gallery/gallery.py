@@ -16,11 +16,11 @@ from unembed.results import Displayed, Provenance, Table, write_whole
 
 SCHEMA = "unembed.memories/1"
 FILE = "memories.json"
-"""The file of a saved gallery, in the folder of an embedded model or of an index."""
+"""The name of the file of a saved gallery, in the folder of a shipped model or of an index."""
 SAVED = 200
-"""Memories of a saved gallery."""
+"""Number of memories in a saved gallery."""
 ALIKE = 3
-"""Number of shared top tokens, of those listed, from which two memories count as alike."""
+"""Two memories count as alike if they share at least this number of their listed top tokens."""
 Order = Literal["score", "different first"]
 
 

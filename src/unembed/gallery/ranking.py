@@ -20,7 +20,7 @@ from unembed.results import Provenance
 from unembed.validation import positive_int, valid_seed
 
 _AT_ONCE = 100
-"""Memories whose effects are measured in one step, which is saved when it is finished."""
+"""Number of memories whose effects are measured in one step; a finished step is saved."""
 
 Progress = Callable[[str, int, int], None]
 

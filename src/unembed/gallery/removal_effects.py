@@ -24,7 +24,7 @@ from unembed.stream.run import forward_arguments, padded
 
 _TOKENS_AT_ONCE = 2048
 _SAME = 1e-3
-"""The largest difference of a probability between a pass with a cache and one without that counts as rounding."""
+"""A pass with a KV cache may differ from one without by this probability; a larger difference is not rounding."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_
     texts: list[tuple[list[int], list[int]]] = []  # the ids, and the numbers of the removals
     for i in order:
         ids = removals[i].ids.tolist()
-        # In this order, a prefix comes directly after a text that begins with it, if there is such a text.
+        # Sorted in this order, a prefix comes directly after the text that begins with it, if there is such a text.
         if not texts or texts[-1][0][: len(ids)] != ids:
             texts.append((ids, []))
         texts[-1][1].append(i)
@@ -128,7 +128,7 @@ def _before(
     rows, columns = [one.row for one in places], [one.position for one in places]
     cache = getattr(out, "past_key_values", None)
     plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
-    # If the model is on several devices, so are the layers of its cache, which is not supported here.
+    # If the model is on several devices, so is its KV cache, and this function does not support such a cache.
     plain = plain and len({parameter.device for parameter in lm.hf.parameters()}) == 1
     return _promoted(logits_of(lm, last[rows, columns]), places), cache if plain else None
 

@@ -17,11 +17,11 @@ from unembed.gallery.trigger_patterns import WINDOW, PatternFinder
 from unembed.models.decoder import Decoder
 
 COHERENT_TOKENS = 15
-"""Of the top tokens, those whose coherence is measured."""
+"""Number of top tokens whose coherence is measured."""
 EFFECT_TRIGGERS = 10
-"""Triggers on which the memory is removed."""
+"""Number of triggers on which the memory is removed to measure its effect."""
 LONGEST = 64
-"""Tokens of a prefix that are run for the effect."""
+"""Largest number of tokens of a prefix that are run to measure the effect."""
 
 
 class TextEvidence:
@@ -84,7 +84,7 @@ class TextEvidence:
         if not candidates:
             return
         ids = np.array([one.promoted for one in candidates], dtype=np.int64)
-        # Sort tokens with a context vector to the front, in their order, and take the first ones.
+        # Take the first tokens that have a context vector; if they are too few, add the first of the others.
         order = np.argsort(~self._contexts.known[ids], axis=1, kind="stable")[:, :COHERENT_TOKENS]
         lists = np.take_along_axis(ids, order, axis=1)
         found = coherence(self._contexts, lists, seed=self._seed, only_below=only_below)

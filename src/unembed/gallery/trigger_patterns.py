@@ -17,13 +17,13 @@ from jaxtyping import Float, Int
 from unembed.concepts.token_classes import Classes
 
 SHARED = 0.6
-"""Share of the triggers that makes a pattern."""
+"""The smallest share of the triggers that must have a property for it to be a pattern."""
 MAX_BASE = 0.1
-"""A property of more than this share of all tokens is not a pattern."""
+"""A property that more than this share of all tokens have is not a pattern."""
 SLOTS = 3
-"""Tokens at the end of the prefix that may form a pattern."""
+"""Number of tokens at the end of a prefix that may form a pattern."""
 WINDOW = 20
-"""Tokens at the end of the prefix that are searched for a shared word."""
+"""Number of tokens at the end of a prefix that are searched for a shared word."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class TriggerPattern:
     """What the texts on which a memory (FFN neuron) fires most have in common."""
 
     slots: tuple[Slot, ...]
-    """In the order of the text."""
+    """The common properties by position, in the order of the text."""
     word: Slot | None
-    """A word that the prefixes share, where their ends share nothing."""
+    """A word that the prefixes share; only if their last tokens have nothing in common."""
 
     @property
     def parts(self) -> tuple[Slot, ...]:

@@ -1,4 +1,4 @@
-"""Indexes on disk: where the memories (FFN neurons) of one model fire in one corpus, and queries on these data.
+"""Indexes on disk, which record where the memories (FFN neurons) of one model fire in one corpus, and queries on them.
 
 An index is a folder with memory-mapped arrays for fast access, the same contents as Parquet for SQL, SQLite files for
 text search and labels, and a manifest with provenance and checksums. `sweeps` and `memories` compute the contents. Only

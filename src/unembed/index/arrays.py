@@ -36,7 +36,7 @@ from unembed.errors import IndexFault, UnembedError
 from unembed.results import write_whole
 
 SUPPRESSED = "values/suppressed"
-"""Files that indexes of earlier versions lack."""
+"""The files of suppressed tokens, which indexes of earlier versions lack."""
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

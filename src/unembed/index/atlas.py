@@ -30,45 +30,46 @@ if TYPE_CHECKING:
 
 SCHEMA = "unembed.atlas/1"
 FILE = "atlas.npz"
-"""In the folder of an index: the map, and the fingerprint of the weights."""
+"""The name of the file in an index's folder with the map and the fingerprint of the weights."""
 KINDS = ("words", "names", "function words", "word pieces", "numbers", "punctuation", "mixed")
-"""Kinds of promoted tokens: that of at least half of a value's ten top tokens, or else mixed."""
+"""Kinds of promoted tokens: the kind of at least half of a value vector's ten top tokens; "mixed" if there is none."""
 _COUNTED, _SHOWN, _NAMING, _MATCHES = 10, 4, 3, 20_000
 _ARRAYS = ("memory", "position", "cluster", "cosine", "centre", "radius", "n_values")
 
 
 @dataclass(frozen=True)
 class Island:
-    """A cluster of similar value vectors, which is a disc on the map."""
+    """A cluster of similar value vectors, drawn as a disc on the map."""
 
     x: float
     y: float
     radius: float
     size: int
-    """Values shown on it."""
+    """Number of value vectors shown on the island."""
     tokens: list[str]
-    """Tokens that its values promote more often than other values do, the most distinctive first."""
+    """Tokens that the island's value vectors promote more often than others do, the most distinctive first."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """A memory (FFN neuron) of the saved gallery that is on the map, with its description."""
+    """A memory (FFN neuron) on the map that is also in the saved ranking of memories (the gallery)."""
 
     point: int
-    """Its position in the lists of the atlas."""
+    """The memory's index in the lists of `AtlasView`."""
     name: str
-    """Its name; a minus sign in front if its negative coefficients are described."""
+    """The memory's name, with a minus sign if its negative coefficients are described."""
     rank: int
     score: float
     description: str
     concept: str | None
-    """What most of its promoted tokens share; None if nothing is named."""
+    """What most of the promoted tokens have in common; None if they have no significant concept."""
     listed: bool
-    """Whether it is unlike every memory above it (`Gallery.different`)."""
+    """Whether the memory is not similar to any memory ranked above it (`Gallery.different`)."""
     truth: float | None
-    """Correlation of its value's scores with what adding the value does; None where that was not measured."""
+    """Correlation of the value vector's token scores with the change of the logits when it is added; None if
+    unmeasured."""
     truth_control: float | None
-    """The size below which 99 % of the correlations with other values' effects stay."""
+    """The absolute value below which 99 % of the correlations with other value vectors' effects lie."""
 
 
 @dataclass(frozen=True)
@@ -77,28 +78,28 @@ class AtlasView:
 
     schema: str
     n_values: int
-    """Of the model; more than are shown where it has more than a map holds."""
+    """Number of value vectors of the model; a map of a large model shows only some of them."""
     layer: list[int]
     index: list[int]
     x: list[float]
     y: list[float]
     cluster: list[int]
-    """The number of its island, from 0."""
+    """The number of the value vector's island, from 0."""
     density: list[float] | None
     """Activation density over the index's corpus; None without an index of all layers."""
     kind: list[int]
-    """The kind of its promoted tokens, as a position in `kinds`."""
+    """The kind of the promoted tokens, as an index into `kinds`."""
     kinds: list[str]
     top: list[list[int]]
-    """Ids of the tokens that it promotes most."""
+    """Ids of the tokens that the value vector promotes most."""
     tokens: dict[int, str]
     """The text of each id in `top`."""
     islands: list[Island]
     best: list[Best]
-    """Memories of the gallery that are shown, best first; empty where no gallery is saved."""
+    """Memories of the saved gallery that are on the map, best first; empty if no gallery is saved."""
     provenance: dict[str, Any]
     best_lens: str = ""
-    """The lens that the gallery was made with, and the model's where it is another, in a sentence."""
+    """A sentence that names the gallery's lens and the model's, if they differ."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unembed.models.model_source import UnopenedModel
 
 LAYER_POOL = 50
-"""Memories that are ranked where layers are given."""
+"""Number of memories that are ranked if the user chooses layers."""
 
 
 def memories(
@@ -66,7 +66,7 @@ def _saved(model: UnopenedModel, index: GivenIndex, top: int) -> tuple[Gallery |
     """Return the ranking saved with the index or shipped with the model, and remarks to print with it.
 
     The ranking is None if none is saved, if it has fewer than `top` memories, if the user chose an index without one,
-    or if the file is damaged; only then, a remark gives the reason.
+    or if the file is damaged. Only in this last case is there a remark, which gives the reason.
     """
     from unembed.jacobian import lens_identity
 

@@ -54,7 +54,7 @@ from unembed.sweeps import (
 
 CHECKPOINT = ".sweep"
 FIRST_TOKENS = 2048
-"""Tokens of the batch on which usual sizes are measured, by which a gated memory counts as firing."""
+"""Number of tokens of the batch on which the typical sizes of gated memories' coefficients are measured."""
 
 
 def build(
@@ -328,7 +328,7 @@ class _Builder:
 
 
 def poles_of(found: Triggers) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the largest ("positive") and most negative ("negative") coefficients, and their positions, (keys, t)."""
+    """Return the largest ("positive") and most negative ("negative") coefficients, with positions, each (keys, t)."""
     poles = {"positive": (torch.cat(found.values).float().numpy(), torch.cat(found.positions).numpy())}
     if found.negative_values is not None and found.negative_positions is not None:
         poles["negative"] = (

@@ -1,4 +1,4 @@
-"""Find the cluster that has the value vector of a memory (FFN neuron), among clusters of all value vectors."""
+"""Cluster all value vectors of a model, and describe the cluster to which a memory (FFN neuron) belongs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.cluster/1"
 FILE = "clusters.npz"
-"""In the folder of an index: the dendrogram of all values, and the fingerprint of the weights."""
+"""The name of the file in an index's folder with the tree of all value vectors and the fingerprint of the weights."""
 _TREE = ("children", "heights", "sizes", "memory")
 _COUNTED, _TOP, _SHOWN = 64, 30, 8
 
@@ -41,22 +41,22 @@ class ClusterView:
     layer: int
     index: int
     values: int
-    """Of the model."""
+    """Number of value vectors of the model."""
     n_clusters: int
-    """The cut: a tenth of the values, as in `unembed clusters`."""
+    """Number of clusters: one for every ten value vectors, as in `unembed clusters`."""
     linkage: str
     cluster: int | None
     size: int
-    """Members, this memory included."""
+    """Number of members of the cluster, this memory included."""
     coherence: float | None
-    """The mean cosine of two different members; None for a single one."""
+    """The mean cosine of two different members; None if the memory is the only member."""
     by_layer: list[int]
     shared: list[tuple[str, int]]
-    """Tokens that several members promote among their 30 top ones, and how many of the `counted` do, most first."""
+    """Tokens that are among the 30 top tokens of several members, each with the number of these members, most first."""
     counted: int
-    """Members whose tokens were counted: all, or the 64 nearest."""
+    """Number of members whose top tokens were counted for `shared`: all, or the 64 nearest."""
     members: list[Near]
-    """The nearest others, at most 8."""
+    """The nearest other members, at most 8."""
 
 
 def n_clusters_of(lm: Decoder) -> int:

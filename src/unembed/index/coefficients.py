@@ -23,12 +23,12 @@ _CACHE_BYTES = 2**27
 """Bytes of cached samples, for at least two layers of an index. A small model's samples all fit, so that going through
 all of its memories runs the model once per layer."""
 _SHOWN = 4
-"""Contexts of a band."""
+"""Number of contexts shown for a band."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """Sampled tokens whose coefficient lies between two bounds, and the contexts of some, from strong to weak."""
+    """The sampled tokens whose coefficient lies between two bounds; some have contexts, largest coefficient first."""
 
     above: float
     up_to: float
@@ -38,17 +38,17 @@ class Band:
 
 @dataclass(frozen=True)
 class StatisticsView:
-    """The size of one memory's (FFN neuron's) coefficient over the index's corpus, as the index stores it."""
+    """Statistics of one memory's (FFN neuron's) coefficient over the index's corpus, as the index stores them."""
 
     schema: str
     layer: int
     index: int
     statistics: dict[str, float]
-    """Over the whole corpus: mean, variance, least, largest, active_fraction."""
+    """The statistics mean, variance, least, largest and active_fraction, over the whole corpus."""
     layer_largest: float
     """The largest coefficient that any memory of the layer has on the corpus."""
     tokens: int
-    """Tokens of the corpus."""
+    """Number of tokens of the corpus."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class CoefficientsView(StatisticsView):
     """The distribution of one memory's (FFN neuron's) coefficient over the index's corpus."""
 
     edges: list[float]
-    """Bounds of the bins of the histogram, one more than counts."""
+    """The edges of the histogram's bins, one more than there are bins."""
     counts: list[int]
-    """Of the sampled tokens."""
+    """Number of sampled tokens in each bin."""
     high: float
-    """The 99th percentile of the sampled tokens."""
+    """The 99th percentile of the coefficient over the sampled tokens."""
     bands: list[Band]
-    """Of the sampled tokens, strongest first; bands without a token are left out."""
+    """The bands of sampled tokens, largest coefficients first; bands without a token are left out."""
     sampled: int
 
 

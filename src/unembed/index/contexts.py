@@ -17,7 +17,7 @@ from unembed.stream.run import run
 
 SCHEMA = "unembed.contexts/1"
 _LONGEST = 400
-"""Tokens of a context in a view, at most."""
+"""Largest number of tokens of a passage that is shown."""
 _SHADED = 20_000
 """Tokens read again for the triggers of one memory; where windows are long, later triggers have no coefficients."""
 _BATCH = 16
@@ -29,12 +29,12 @@ class Context:
 
     document: int
     position: int
-    """Of the last token in its document."""
+    """The position of the last token in its document."""
     coefficient: float
-    """At the last token."""
+    """The memory's coefficient at the last token."""
     tokens: list[str]
     coefficients: list[float]
-    """One for each token; empty where the passage was too long to read again."""
+    """The memory's coefficient at each token; empty if the passage was too long to run the model on it."""
     next_token: str | None
 
 
@@ -47,7 +47,7 @@ class ContextsView:
     index: int
     pole: str
     stored: int
-    """Triggers that the index stores for each key."""
+    """Number of triggers that the index stores for each memory."""
     contexts: list[Context]
 
 

@@ -21,7 +21,7 @@ from unembed.sweeps import Fast, FiringShare, MeanVariance, Reducer
 from unembed.sweeps.forward import feed_reducers
 
 _SAMPLE, _SWEPT, _VALUES = 20_000, 2_000, 256
-"""Tokens to tokenise, tokens to run, and values to read."""
+"""Sizes of the samples: tokens to tokenise, tokens to run the model on, and value vectors to read."""
 # Sizes in bytes. A trigger takes 8 in the arrays and about 8 in Parquet; a top token of a value vector takes 12 and
 # about 5. The other sizes were measured on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
@@ -94,7 +94,7 @@ def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_ba
 
 
 def _times(corpus: Corpus, last: Segment) -> float:
-    """Return how many times as large the whole corpus is as its part up to the segment `last`."""
+    """Return the size of the whole corpus divided by the size of its part up to the segment `last`."""
     by_share = 1 / last.share if last.share > 0 else float("inf")
     by_count = corpus.max_documents / (last.document + 1) if corpus.max_documents else float("inf")
     found = min(by_share, by_count)
@@ -118,9 +118,9 @@ def _run(
     """
     batches = list(bucketed(iter(sample), tokens_per_batch, 64))
     batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]
-    # Padding takes as long as real tokens. The sample's batches have much padding, those of a real build almost none,
-    # because it sorts many more segments by length. So padding counts as tokens here; otherwise the time per token
-    # would be too long.
+    # Padding takes as long as real tokens. The sample's batches have much padding. Those of a real build have almost
+    # none, because a build sorts many more segments by length. So padding counts as tokens here; otherwise the time per
+    # token would be overestimated.
     cells = sum(batch.tokens.numel() for batch in batches)
     for reducer in reducers:
         reducer.start(lm)

@@ -39,9 +39,9 @@ if TYPE_CHECKING:  # an index is read without torch
 
 
 _RANKING = ".ranking"
-"""The folder of a ranking that is not finished."""
+"""The name of the folder with the finished steps of a ranking that is not complete yet."""
 _TOP_TOKENS = 30
-"""Top tokens of a value that a ranking of memories reads."""
+"""Number of top tokens of each value vector that a ranking of memories uses."""
 
 
 @offers(
@@ -175,7 +175,7 @@ class Index(IndexQueries):
         self._lm = lm
 
     def is_read_by(self, lens: str | None) -> bool:
-        """Return whether a lens, given by its identity (None: no fitted lens), read the tokens that are stored."""
+        """Return whether the stored tokens were computed with a lens, given by its identity (None: the logit lens)."""
         fitted = self.provenance.basis == "jacobian"
         return self.manifest.settings.get("lens") == lens and fitted == (lens is not None)
 

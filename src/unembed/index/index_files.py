@@ -33,7 +33,7 @@ class IndexFiles:
         self.path, self.manifest = path, manifest
         self._checked: set[str] = set()
         self.samples: OrderedDict[int, Sample] = OrderedDict()
-        """Coefficients of layers on a sample of the corpus; see `index.coefficients`."""
+        """Cached coefficients, by layer, on a sample of the corpus; see `index.coefficients`."""
 
     def __repr__(self) -> str:
         facts, layers = self.manifest.facts, self.manifest.layers

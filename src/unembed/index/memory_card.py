@@ -38,12 +38,12 @@ class PoleOfMemory:
 
     pole: Pole
     title: str
-    """Empty where the memory fires at one sign only."""
+    """A heading that names the sign; empty if the memory fires at one sign only."""
     description: str | None
     triggers: Table | None
-    """None without an index."""
+    """The texts on which the memory fires most at this sign; None without an index."""
     often: str = ""
-    """On how many tokens the memory fires at this sign."""
+    """A sentence with the share of tokens on which the memory fires at this sign."""
 
     @property
     def strength(self) -> float:
@@ -57,14 +57,15 @@ class MemoryCard:
     """The contents of `unembed value` for one memory (FFN neuron)."""
 
     tokens: Table
-    """Those at both ends of the value, at the coefficient's sign `shown`."""
+    """The tokens that the memory promotes and suppresses most at the coefficient's sign `shown`."""
     shown: Pole
     poles: Sequence[PoleOfMemory]
-    """The one that was named with its sign first, else the stronger one."""
+    """The signs of the coefficient: first the one in the memory's name, if it has one, else the stronger one."""
     truth: str | None
-    """How true the reading is, in words, where that was measured, and by which lens the description was made."""
+    """Sentences that state how well adding the value vector raises the tokens, if measured, and the description's
+    lens."""
     to_build: str = ""
-    """The command that builds the index that is missing."""
+    """The command that builds an index; empty if there is one."""
 
 
 def value(

@@ -1,4 +1,4 @@
-"""The explorer's search for memories (FFN neurons): parse the query from its text box, and find what it means.
+"""The explorer's search for memories (FFN neurons): parse a query, and find the memories that match it.
 
 | query | finds memories |
 |---|---|
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 SCHEMA = "unembed.search/2"
 MAX_HITS = 100_000
-"""Hits of one part of a query: more than any page needs, and all hits in the index of a small model."""
+"""Largest number of hits for one term of a query: more than any page shows, and all hits in a small model."""
 MAX_SCORED = 1000
-"""Values listed where each value has a score for the token, so that the list has no natural end."""
+"""Number of value vectors listed for a token: every value vector has a score for it, so the list has no natural end."""
 _RANKED = 100
-"""Top tokens of a value among which the rank of a token is searched, where no index lists them."""
+"""Number of top tokens of a value vector among which a token's rank is searched if no index lists them."""
 MAX_MATCHED_TOKENS = 200
-"""Tokens of the vocabulary that a wildcard or a regular expression may match."""
+"""Largest number of tokens that a wildcard or a regular expression may match."""
 PATIENCE = 0.5
-"""Seconds for a regular expression over the vocabulary; with one repetition inside another, some never end."""
+"""Seconds after which the search for a regular expression ends; with nested repetitions it could take forever."""
 _PART = re.compile(r'(?P<kind>ctx:|name:|layer:|-)?(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))')
 _MEMORY = re.compile(r"[Ll](\d{1,6})[Mm.](\d{1,7})")
 _LAYERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
@@ -71,7 +71,7 @@ class Understood:
     layers: tuple[int, int] | None = None
     memory: tuple[int, int] | None = None
     pole: Pole = "positive"
-    """Of the memory."""
+    """The sign of the memory's coefficient in the query."""
 
 
 @dataclass(frozen=True)
@@ -81,24 +81,24 @@ class Hit:
     layer: int
     index: int
     why: str
-    """"description", "promotes", "suppresses", "trigger", "name" or "memory"."""
+    """Why it was found: "description", "promotes", "suppresses", "trigger", "name" or "memory"."""
     found: str
-    """The description, the token, the context or the label; the first of several."""
+    """What matched the query: a description, a token, a context or a label; the first of several."""
     rank: int | None
-    """Rank of the token among the top tokens of the value, from 1."""
+    """Rank of the token among the top tokens of the value vector, from 1."""
     score: float | None
     """The raw score of the token, or the coefficient on the trigger."""
     top_tokens: list[str]
     of: str = "memory"
-    """Or "head"."""
+    """What was found: "memory" or "head"."""
     also: list[str] = field(default_factory=list)
     """The other tokens, contexts or labels by which it was found."""
     density: float | None = None
     """The activation density of a memory; None without an index."""
     labelled: bool = False
-    """Whether people have labelled it."""
+    """Whether the memory or head has a label."""
     pole: Pole = "positive"
-    """The sign of the coefficient for which this holds; "negative" in gated layers only."""
+    """The sign of the coefficient at which the memory was found; "negative" in gated layers only."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,11 @@ class Search:
     """One row for each memory or head."""
     offset: int
     total: int
-    """Hits on all pages, after the filters."""
+    """Number of hits on all pages, after the filters."""
     layers: dict[int, int]
-    """Hits in each layer, before the filters."""
+    """Number of hits in each layer, before the filters."""
     reasons: dict[str, int]
-    """Hits by why they were found, before the filters."""
+    """Number of hits by the reason why they were found (`Hit.why`), before the filters."""
     suggestions: list[str]
     """Tokens that look like a word that was not found."""
     near: list[str]

@@ -1,4 +1,4 @@
-"""Whether adding a memory's (FFN neuron's) value vector raises the tokens listed for it: stored, or measured now."""
+"""Look up or measure whether adding a memory's (FFN neuron's) value vector raises the tokens listed for it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ SCHEMA = "unembed.truth-of-memory/1"
 
 @dataclass(frozen=True)
 class TruthView:
-    """The correlation of a value vector's token scores with what adding it does to the logits, over the vocabulary."""
+    """How well a value vector's token scores correlate with the change of the logits when it is added."""
 
     schema: str
     of: Literal["memory", "layer"] | None
-    """Whether it was measured for this memory, or is the median of a sample of its layer; None: not measured."""
+    """"memory" if the result is that of this memory, "layer" if it is the median of a sample; None if nothing was
+    measured."""
     correlation: float | None
     control: float | None
-    """The size below which 99 % of the correlations with other values' effects stay."""
+    """The absolute value below which 99 % of the correlations with other value vectors' effects lie."""
     borne_out: bool | None
     """Whether the correlation is at least the control."""
     words: str

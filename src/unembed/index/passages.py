@@ -80,7 +80,7 @@ class Sample:
     """The coefficients of one layer's memories on evenly spaced passages of the corpus."""
 
     coefficients: np.ndarray
-    """(tokens, memories of the layer)"""
+    """The coefficient of each memory of the layer at each token, (tokens, memories)."""
     at: np.ndarray
     begins: np.ndarray
     """Where each passage begins in the arrays."""

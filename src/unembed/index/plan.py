@@ -154,8 +154,8 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
         there = replace(there, settings=settings | read, provenance=replace(there.provenance, basis=basis))
     if not any(entry.part in damaged for entry in there.files):
         return there
-    # A part with a damaged file is built again as a whole. Parts that were computed from it stay: built again, they
-    # would be the same.
+    # A part with a damaged file is built again as a whole. Parts that were computed from it are kept, because
+    # rebuilding them would give the same files.
     repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
     write_manifest(folder, repaired)
     return repaired

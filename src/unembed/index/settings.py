@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # so that an index is read without torch
     from unembed.sweeps import Fast, TopTriggers
 
 BuildProgress = Callable[[str, int, int | None], None]
-"""Called with the name of a part, how much of it is done, and how much there is (None where that is not known)."""
+"""A function called with the name of a part of the index, the amount done, and the total (None if unknown)."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _VIEWS = {
     "LEFT JOIN read_parquet('{vocabulary}') n ON n.token_id = r.next_token_id",
 }
 VIEWS = (*_VIEWS, "labels")
-"""The tables of a statement."""
+"""The tables that a statement can read."""
 
 
 class Sql:

@@ -1,4 +1,4 @@
-"""Store the tokens of an index's corpus on disk: they are written while it is tokenised, and memory-mapped later."""
+"""Tokenise an index's corpus and write the tokens to disk at once; later, open them as a memory map."""
 
 from __future__ import annotations
 

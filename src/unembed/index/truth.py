@@ -1,4 +1,4 @@
-"""Whether adding value vectors raises the tokens listed for them, by layer: measured on a sample and stored.
+"""Measure by layer, on a sample, whether adding value vectors raises the tokens listed for them; store the result.
 
 The tokens listed for a value vector, with their scores, are its reading (see `unembed.memories.truth_of_values`). The
 result is a file in the index's folder, which names the lens that computed the scores. A later measurement replaces it.
@@ -26,7 +26,7 @@ COLUMNS = ("layer", "memories", "correlation", "overlap", "control", "control_99
 
 @dataclass(frozen=True)
 class LayerTruth:
-    """How far value vectors' token scores agree with what adding the value vectors does, by layer.
+    """The agreement, by layer, of value vectors' token scores with the change of the logits when they are added.
 
     Attributes:
         rows: one dict for each layer; the keys are the columns of `ReadingTruth.by_layer`.

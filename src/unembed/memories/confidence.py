@@ -163,7 +163,7 @@ def confidence_memories(
 
 
 def _read_directions(lm: Decoder) -> Float[Tensor, "d_model d_vocab"]:
-    """Return W_U with the final norm's gain and centring folded in, centred over the vocabulary, in float64."""
+    """Return W_U in float64, times the final norm's gain and centring, minus its mean over the vocabulary."""
     norm, W_U = lm.structure.final_norm, lm.weights.W_U.double()
     assert norm is not None
     folded = norm.gain.double()[:, None].to(W_U) * W_U

@@ -195,7 +195,8 @@ class EventRecorder(Reducer):
         self._points: list[tuple[StreamPoint, int]] = [
             ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
         ]
-        # Computed once rather than for each batch, because every access to `lm.weights.W_out` casts and transposes.
+        # The lengths are computed once and not for each batch, because every access to `lm.weights.W_out` casts and
+        # transposes.
         self._norms = [lm.weights.W_out[n].norm(dim=-1) for n in range(lm.n_layers)]
         self._activations: dict[Need, Tensor] = {}
         self._rows: list[dict[str, Tensor]] = []

@@ -138,7 +138,7 @@ def _confirmed(
     best: Tensor,
     negative: Bool[Tensor, "memory token"],
 ) -> list[RankedValue]:
-    """Return the candidates that have the word among their top tokens, in the order given."""
+    """Return those candidates whose value vector has the word among its top tokens, in the order given."""
     values, found = Values(lm), []
     for at, (layer, index) in zip(chunk.tolist(), memories_at(lm, chunk.cpu()).tolist(), strict=True):
         below = bool(negative[at, form[at]])

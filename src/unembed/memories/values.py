@@ -196,8 +196,8 @@ def first_tokens(
 ) -> tuple[Int[Tensor, " value"], Int[Tensor, " value"] | None]:
     """Return the top token of every value vector of a layer and, with `negated`, also of every negated value vector.
 
-    A norm maps v and -v to a + b and -a + b, where b is the norm's bias, so the products of a and of b with W_U give
-    the scores of both.
+    The final norm maps v to a + b and -v to -a + b, where b is the norm's bias. So the products of a and of b with W_U
+    give the scores of both v and -v.
 
     Memory: ROWS * COLUMNS scores at a time.
     """

@@ -1,4 +1,4 @@
-"""The checkpoints of one training: folders within a folder, or revisions of a repository on the hub."""
+"""The checkpoints of one training run: folders within a folder, or revisions of a repository on the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An opened language model: the transformers model, its tokenizer and its structure. Every analysis takes one first."""
+"""An opened language model: transformers model, tokenizer and structure. It is the first argument of every analysis."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Open the transformers model of which a `HookedTransformer` of TransformerLens 3 has a changed copy.
+"""Open the transformers model from which a `HookedTransformer` of TransformerLens 3 was made.
 
-A `HookedTransformer` copies the weights into modules of its own and folds norms into them, so that nothing of the
-original model is left in it; it keeps the name by which the hub has the model. That model is loaded, and accepted if
-both predict the same.
+A `HookedTransformer` copies the weights into modules of its own and folds norms into them, so the original modules are
+lost. But it stores the model's name on the hub. The model of that name is loaded, and accepted if its predictions are
+the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_hooked(model: object) -> bool:
 
 
 def name_of(model: Any) -> str:
-    """Return the name by which the hub has the model.
+    """Return the model's name on the hub.
 
     Raises:
         InvalidInput: the model was not made from a pretrained one.
@@ -46,7 +46,7 @@ def check_same(model: Any, hf: PreTrainedModel, name: str) -> None:
     """Compare the predictions of both models on tokens spread over the vocabulary.
 
     Raises:
-        InvalidInput: they differ, as those of a model that was trained further or cut do.
+        InvalidInput: they differ, for example because the HookedTransformer was trained further or has fewer layers.
     """
     known = min(int(model.cfg.d_vocab), hf.config.get_text_config().vocab_size)
     tokens = torch.linspace(0, known - 1, _TOKENS).long()[None]

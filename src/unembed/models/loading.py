@@ -338,7 +338,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "*.model", "*.tiktoke
 def _given_or_read(
     given: PreTrainedTokenizerBase | str | None, where: str, common: dict[str, Any]
 ) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """Return the tokenizer that the caller gives, or else the model's own; and why there is none.
+    """Return the tokenizer that the caller gives, or else the model's own; and the reason if there is none.
 
     The reason is empty if there is a tokenizer, or if the model has no tokenizer files.
     """
@@ -354,7 +354,7 @@ def _given_or_read(
 
 
 def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """Return the tokenizer of a folder or hub model; or None, with the reason if tokenizer files exist but fail.
+    """Return the tokenizer of a folder or hub model; or None, with the reason if there are files that cannot be read.
 
     Without a tokenizer, token ids still work; only requests that need text are refused.
     """
@@ -375,7 +375,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerB
 
 
 def _no_decoder(where: str) -> str:
-    """Return a sentence that says what kind of model this is, which transformers does not open as a decoder."""
+    """Return a sentence that names the kind of a model that transformers does not open as a decoder."""
     try:
         config = AutoConfig.from_pretrained(where, local_files_only=True)
     except (OSError, ValueError, KeyError):

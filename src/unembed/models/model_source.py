@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class UnopenedModel(Protocol):
-    """A model that the command line or the server has a name for, but has not opened yet."""
+    """A model that the command line or the server knows by name, but has not opened yet."""
 
     @property
     def name(self) -> str:

@@ -201,7 +201,7 @@ class OpaqueNorm(Norm):
 
     @property
     def gain(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
-        """Refuse: this norm has no fixed gain.
+        """Raise an error, because this norm has no fixed gain.
 
         Raises:
             Unsupported: always.
@@ -210,7 +210,7 @@ class OpaqueNorm(Norm):
 
     @property
     def bias(self) -> Float[Tensor, " d_model"] | None:  # type: ignore[override]
-        """Refuse: this norm has no fixed bias.
+        """Raise an error, because this norm has no fixed bias.
 
         Raises:
             Unsupported: always.
@@ -219,7 +219,7 @@ class OpaqueNorm(Norm):
 
     @property
     def centred(self) -> bool:  # type: ignore[override]
-        """Refuse: this norm is not linear.
+        """Raise an error, because this norm is not linear.
 
         Raises:
             Unsupported: always.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anywidget import AnyWidget
 
 _LISTED = 20
-"""Number of nodes in the table that a circuit's drawing replaces."""
+"""Number of nodes in a circuit's table, which the drawing replaces."""
 _PICTURES: WeakKeyDictionary[CircuitGraph, FlowView] = WeakKeyDictionary()
 MAX_DATA = 1_000_000
 """Maximum number of characters of data in one output; a larger result is shown as a table only."""

@@ -35,7 +35,7 @@ class Provenance:
     notes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        # Copies the mapping, so that later changes by the caller have no effect here.
+        # The mapping is copied, so that later changes by the caller have no effect here.
         object.__setattr__(self, "notes", dict(self.notes))
 
     def to_dict(self) -> dict[str, Any]:

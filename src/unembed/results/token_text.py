@@ -24,7 +24,7 @@ from typing import Any
 _NAMED = {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
 _OPEN, _CLOSE, _CARRIER = "⟨", "⟩", "◌"
 _MARKS = frozenset([*_NAMED.values(), _OPEN, _CLOSE, _CARRIER, *(chr(0x2400 + code) for code in range(0x20))])
-# Characters that are invisible, although Unicode classifies them as letters or marks: variation selectors, fillers,
+# These characters are invisible, although Unicode classifies them as letters or marks: variation selectors, fillers,
 # the grapheme joiner.
 _DRAWN_AS_NOTHING = frozenset(
     chr(code)

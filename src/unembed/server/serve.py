@@ -93,8 +93,8 @@ def serve(
     """
     import uvicorn
 
-    # A token is stored only for a port that the user chose, as the system chooses another port at each start, and only
-    # if no other machine can reach the server.
+    # A token is stored only if the user chose the port (the system would choose another one at each start), and only if
+    # no other machine can reach the server.
     is_kept = port != 0 and host in LOOPBACK
     sock = listening_socket(host, port)
     port = sock.getsockname()[1]

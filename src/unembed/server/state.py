@@ -84,7 +84,8 @@ class ServerState:
         self.presets = Presets(None if index is None else index.path)
         self.label_version = 0
         """A counter that increases with every new label, so that cached responses with labels are not used again."""
-        # One thread for long computations, so that they use at most one processor next to the model's.
+        # All long computations share one thread, so that they use at most one processor beside those that run the
+        # model.
         self._long = ThreadPoolExecutor(
             1, thread_name_prefix="unembed-long", initializer=torch.set_num_threads, initargs=(1,)
         )

@@ -48,7 +48,7 @@ def windows(
     """
     lm = require_decoder(lm)
     size = min(positive_int("window", window or 512, 2), lm.n_ctx or 10**9)
-    # Encodes only the beginning of a long text: enough for `max_tokens` tokens of up to 16 characters on average.
+    # Only the beginning of a long text is encoded, enough for `max_tokens` tokens of up to 16 characters on average.
     ids = lm.vocabulary.encode(text if max_tokens is None else text[: 16 * max_tokens + 64])[0][:max_tokens]
     if len(ids) < 2:
         raise InvalidInput("perplexity of a text of fewer than two tokens", instead="Give a longer text")

@@ -26,10 +26,10 @@ class Attended:
     """The keys, the values and the mask of one layer in a forward pass of one prompt."""
 
     key: Float[Tensor, "1 kv_head pos d_qk"]
-    """After the rotation."""
+    """The keys, after the rotation by position."""
     value: Float[Tensor, "1 kv_head pos d_v"]
     mask: Tensor | None
-    """As the attention function got it; None where every position attends to all before it."""
+    """The mask that the attention function received; None if every position attends to all positions before it."""
 
 
 def keeps_keys(lm: Decoder) -> bool:

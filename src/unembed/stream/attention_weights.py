@@ -26,7 +26,7 @@ from unembed.models.structure.dry_run import eager
 from unembed.models.structure.families import facts_of
 
 Attend = Callable[..., tuple[Tensor, Tensor | None]]
-"""An attention function of transformers: module, query, key, value, mask and more to the output and the weights."""
+"""An attention function of transformers: takes module, query, key, value, mask and more; returns output and weights."""
 
 
 def looks_up_its_function(module: nn.Module) -> bool:

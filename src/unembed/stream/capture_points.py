@@ -57,7 +57,7 @@ class CapturePoint:
     """How one named tensor of a block is captured: at which module, and whether it is the input or the output."""
 
     module: Callable[[Decoder, Block], nn.Module | None]
-    """The module; None where the layer does not have the point."""
+    """Function that returns the module, given a block; None if the block does not have the point."""
     before: bool
     """Whether the tensor is the module's input (True) or its output."""
     reshape: Callable[[Tensor, Block, ForwardPass], Tensor] = lambda t, _block, _pass: t
@@ -67,7 +67,7 @@ class CapturePoint:
     """The module's new input or output when the captured tensor is replaced: from the new tensor and the module's
     own; None where a replacement would not reach everything that reads the tensor."""
     item: Callable[[Block], int] = lambda _block: 0
-    """Which of the tensors that the module receives or returns it is."""
+    """The index of the tensor among those that the module receives or returns."""
 
 
 def _of_ffn(name: str) -> Callable[[Decoder, Block], nn.Module | None]:
@@ -325,7 +325,7 @@ _ROWS: dict[str, CapturePoint] = {
 
 
 OF_WEIGHTS = ("scores", "pattern")
-"""Points that fused kernels never form: their layers run the eager attention."""
+"""Points whose tensors fused kernels never store; the layers in which they are captured use eager attention."""
 
 
 def capture_point(point: str) -> CapturePoint:

@@ -313,13 +313,15 @@ class Directions:
     """
 
     start: Float[Tensor, "*pos d_model"] | Float[Tensor, "*pos stream d_model"]
-    """For the embedding: one for each stream where there are several."""
+    """The direction for the embedding; in a model with several streams, one for each."""
     steps: tuple[Mapping[str, Tensor], ...]
-    """By layer, for what each point of a component holds ("attn_out", "mlp_out", "writer 0", ...)."""
+    """For each layer, the directions for its components' outputs, by capture point ("attn_out", "mlp_out", "writer 0",
+    ...)."""
     end: tuple[Float[Tensor, "... d_model"], ...]
-    """By layer, for what is added to the stream after the block: an edit. Empty with several streams."""
+    """For each layer, the direction for a vector that an edit adds to the stream after the block. Empty with several
+    streams."""
     constants: tuple[tuple[int, Float[Tensor, "..."]], ...]
-    """By layer, what the biases of norms on the stream itself contribute."""
+    """For each layer, the contribution of the biases of norms that are applied to the stream itself."""
 
     def ffn(self, layer: int) -> Float[Tensor, "*pos d_model"]:
         """Return the direction for the output of a layer's FFN."""

@@ -23,13 +23,14 @@ SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p", "top_h", "typica
 _WITHOUT_EFFECT = re.compile(
     "do_sample|max_(length|new_tokens|cache_len)|(pad|bos|eos|decoder_start)_token_id|transformers_version|use_cache|"
     "use_mtp|cache_.*|prefill_chunk_size|.*compile.*|low_memory|continuous_batching_config|output_.*|return_dict.*|"
-    # Settings of assistant models, which propose tokens. The model accepts only tokens that it would choose itself.
+    # These settings are for assisted generation: an assistant model proposes tokens, and the model accepts only those
+    # that it would choose itself.
     "is_assistant|.*assistant.*|target_lookbehind|speculation_type|prompt_lookup_num_tokens|max_matching_ngram_size|"
     # These settings matter only in beam search, or do not change the order of tokens.
     "early_stopping|length_penalty|num_beam_groups|diversity_penalty|renormalize_logits|remove_invalid_values"
 )
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, [], {})
-"""Values that change nothing: no list, a size of 0, a penalty, a guidance or a number of beams of 1."""
+"""Values with which a setting changes nothing: None, 0, or 1 (a factor, or the number of beams)."""
 
 
 def rules_of(config: GenerationConfig | None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Step:
     id: int
     token: str
     probability: float
-    """Under the model's own distribution, before penalties, temperature, top-k and top-p."""
+    """The token's probability under the model's own distribution, before penalties, temperature, top-k and top-p."""
     candidates: tuple[tuple[int, str, float], ...]
     """The most probable tokens at this step: id, text, probability."""
     text: str

@@ -65,7 +65,8 @@ def attach_hooks(
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted, pattern_row)))
         decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
-        # This hook comes first, because the hooks on the blocks depend on the state of the forward pass that it sets.
+        # This hook is registered first, because it sets the state of the forward pass on which the blocks' hooks
+        # depend.
         if lm.structure.blocks:
             _before(stack, lm.structure.blocks[0].module, lambda t, _k: _note_shape(current, t))
         stack.callback(

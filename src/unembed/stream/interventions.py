@@ -49,7 +49,8 @@ class Edit:
     value: float
     positions: Where = "all"
     vector: tuple[float, ...] | None = None
-    """What the stream receives after the layer (target "stream"), times `value`."""
+    """For the target "stream": the vector that, times `value`, is added to the stream after the layer or replaces
+    it."""
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinity, which would spread through the model, and fields that do not fit together."""
@@ -147,7 +148,7 @@ def _numbers(vector: Float[Tensor, " d_model"] | Sequence[float]) -> tuple[float
 
 
 Edits = Sequence[Edit] | Edit | None
-"""Changes of a run, in order: several, one, or none."""
+"""The changes to make in a run, in order: several edits, one, or none."""
 
 
 def as_edits(edits: Edits) -> tuple[Edit, ...]:
@@ -227,7 +228,7 @@ class Rows:
     """The position of each column of the current batch in its own prompt, not counting padding."""
 
     real: Bool[Tensor, "batch pos"] | None = None
-    """False at padding; None when there is none."""
+    """False at padding; None if there is no padding."""
     start: Tensor | None = None
     """The position of the first column in each row (negative in left padding); None means 0."""
 

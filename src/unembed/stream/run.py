@@ -30,7 +30,7 @@ from unembed.stream.interventions import Edit, Edits, as_edits
 from unembed.validation import as_int, as_str, as_tuple
 
 _ONCE = ("position_embedding",)
-"""Points of the whole model: captured once."""
+"""Points that belong to the whole model and not to a layer, and are captured once."""
 
 OnePrompt = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A text, ids, or what a tokenizer of transformers returns, of which "input_ids" are taken."""
@@ -48,7 +48,7 @@ class _Layers:
     """Where the layers' tensors are put, wherever the layers are. A saved run is read back on the CPU."""
     stack: Tensor | None = None
     odd: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
-    """Layers whose shape differs from the first one's."""
+    """The tensors of layers whose shape differs from that of the first layer."""
 
     def put(self, layer: int, t: Tensor) -> None:
         if self.stack is None:
@@ -71,7 +71,7 @@ class Run(Displayed):
     attention_mask: Int[Tensor, "batch pos"]
     """1 at real tokens, 0 at padding."""
     layers: tuple[int, ...]
-    """Which layers the tensors hold, in order; all of them unless chosen."""
+    """The layers along the first axis of the tensors, in order: the chosen ones, or all."""
     _logits: Float[Tensor, "batch pos d_vocab"] | None
     provenance: Provenance
     _captured: dict[str, _Layers] = field(default_factory=dict[str, _Layers])

@@ -33,7 +33,7 @@ from unembed.validation import one_of
 
 Fast = Literal["float32", "bfloat16"]
 CHUNK = 1 << 17
-"""Elements of a chunk for each thread: 0.5 MB in float32, the fastest size with 1 MB of second-level cache."""
+"""Number of elements of a chunk for each thread: 0.5 MB in float32, the fastest size with 1 MB of level-2 cache."""
 
 
 def processor_has_bfloat16() -> bool:

@@ -50,14 +50,14 @@ class Arm:
     name: str
     edits: tuple[Edit, ...] = ()
     processor: Callable[[], Any] | None = None
-    """Makes a new processor for each batch."""
+    """Function that makes a new logits processor for each batch."""
     scores: Scores | None = None
-    """Next-token scores on a text, for perplexity, if the edits alone do not determine them."""
+    """Function that returns next-token scores on a text, for perplexity; None if the edits alone determine them."""
     has_perplexity: bool = True
     lead: int = 0
-    """Tokens it puts before a text; windows for perplexity are shorter by this number."""
+    """Number of tokens that the method puts before a text; windows for perplexity are shorter by this number."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further facts that identify the arm in the cache."""
+    """Further settings of the method, which distinguish its continuations in the cache."""
 
 
 def plain() -> Arm:
@@ -119,11 +119,11 @@ class Evaluation(Displayed):
     """The generated texts and their scores."""
 
     table: Table
-    """One row for each arm: share of toxic continuations by attribute with its 95 % interval, perplexity, published."""
+    """One row for each method: shares of toxic continuations with 95 % intervals, perplexity, and published numbers."""
     continuations: Mapping[str, tuple[tuple[str, ...], ...]]
-    """By arm: for each prompt, its continuations."""
+    """The continuations by method: a list for each prompt."""
     scores: Mapping[str, Mapping[str, np.ndarray]]
-    """By arm and attribute: (prompt, sample)."""
+    """The scores (prompt, sample), by method and attribute."""
 
     def to_table(self) -> Table:
         """Return the table of scores."""
@@ -298,7 +298,7 @@ def _scored(scorer: Scorer, rows: tuple[tuple[str, ...], ...]) -> dict[str, np.n
 def _perplexities(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: int) -> list[float | None]:
     if text is None:
         return [None] * len(arms)
-    # All methods use the same windows, so their length allows for the method that adds most tokens before a text.
+    # All methods use the same windows, which must be short enough for the method that adds most tokens before a text.
     rows = windows(lm, text, window=(lm.n_ctx or 512) - max(arm.lead for arm in arms), max_tokens=tokens)
     return [perplexity(lm, rows, arm.edits, scores=arm.scores) if arm.has_perplexity else None for arm in arms]
 

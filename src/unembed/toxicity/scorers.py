@@ -21,7 +21,7 @@ from unembed.toxicity.hashed_ngrams import margins
 from unembed.toxicity.word_filter import read_words
 
 ATTRIBUTES = ("toxicity", "severe_toxicity", "sexually_explicit", "threat", "profanity", "identity_attack")
-"""The paper's six, in the order of its Table 5."""
+"""The paper's six attributes of toxicity, in the order of its Table 5."""
 
 LABEL_NAMES = {
     "toxic": "toxicity",
@@ -32,7 +32,7 @@ LABEL_NAMES = {
     "hate": "toxicity",
     "label_1": "toxicity",
 }
-"""Labels of common classifiers in the paper's words; others keep their own."""
+"""The paper's names for the labels of common classifiers; other labels keep their names."""
 
 
 @runtime_checkable

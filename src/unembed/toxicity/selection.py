@@ -32,7 +32,7 @@ PAPER_VALUES = (
     *((13, 1852), (14, 72), (14, 1394), (15, 215), (16, 461)),
     *((16, 3208), (16, 4060), (17, 2920), (18, 1890), (22, 3769)),
 )
-"""The ten values of gpt2-medium picked by hand in Table 8, counted from 0 here."""
+"""Layer and index (from 0) of the ten memories of gpt2-medium that the paper picked by hand (Table 8)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,8 +41,8 @@ class Selection(Displayed):
 
     edits: tuple[Edit, ...]
     table: Table
-    """The tokens that each promotes; for the greedy choice, the curve: unwanted and wanted text and perplexity after
-    each."""
+    """The tokens that each memory promotes. For the greedy method: after each step, the surprisal of unwanted and
+    wanted text, and the perplexity."""
 
     def to_table(self) -> Table:
         """Return the table of selected memories."""

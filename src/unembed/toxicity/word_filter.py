@@ -67,7 +67,7 @@ class WordFilter(LogitsProcessor):
         self._bytes = token_bytes(tokenizer)
         self._longest = max(map(len, banned))
         self._words = banned
-        # For each beginning of a banned word, the possible endings; b"" is a beginning of every word.
+        # This maps each beginning of a banned word to the endings that complete it; b"" is a beginning of every word.
         self._rest: dict[bytes, list[bytes]] = {}
         for word in banned:
             for k in range(len(word)):

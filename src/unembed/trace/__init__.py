@@ -1,4 +1,4 @@
-"""Everything about one prompt: lens, memories, attention heads, logit attribution, and main findings in words."""
+"""Analyses of one prompt: logit lens, memories, attention heads, logit attribution, and the main findings in words."""
 
 from __future__ import annotations
 

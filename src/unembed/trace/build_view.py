@@ -56,9 +56,9 @@ class TraceSettings:
     against: str | int | None = None
     """The token to compare with; the runner-up when None."""
     alone: bool = False
-    """Explain the token's logit alone."""
+    """Whether to explain the token's logit alone, and not a difference of logits."""
     order: MemoryOrder = "effect"
-    """What memories are ranked by."""
+    """The quantity by which memories are ranked."""
 
 
 def trace_view(

@@ -26,7 +26,7 @@ class DescribedMemory:
     layer: int
     index: int
     name: str
-    """Such as L5M278, or L12E7M345 in a layer of experts."""
+    """The memory's name, such as L5M278, or L12E7M345 in a layer of experts."""
     description: str
     coefficient: float
     effect: float
@@ -72,6 +72,6 @@ def described_memories(
 
 
 def _promotes(lm: Decoder, row: DescribedMemory, token: int) -> bool:
-    """Tell whether the token is among those that the memory promotes most; only then can its description explain it."""
+    """Tell whether the memory promotes the token strongly; otherwise its description cannot explain the token."""
     listed, _ = Values(lm).top(row.layer, row.index, LISTED, bottom=row.coefficient < 0, show_unlearned=True)
     return token in listed.tolist()

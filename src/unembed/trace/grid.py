@@ -57,10 +57,10 @@ class Emergence:
     """The model's most likely next token after every position."""
     stages: list[Stage]
     embedding: Stage
-    """The stream that enters the first layer, as the only layer of a stage."""
+    """The top tokens of the stream that enters the first layer, as a stage with one layer."""
     events: list[EventView]
     texts: dict[int, str]
-    """The text of every token id above."""
+    """The text of every token id in the other fields."""
 
 
 @dataclass(frozen=True)

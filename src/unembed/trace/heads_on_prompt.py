@@ -105,9 +105,9 @@ class HeadSourcesView:
     target: Token
     against: Token | None
     logit: float
-    """Of the target, or its difference to that of `against`."""
+    """The logit of the target; with `against`, the difference of the two logits."""
     contributions: list[float]
-    """By source position, up to `position`."""
+    """What the head adds to `logit` from each source position up to `position`."""
 
 
 def head_sources_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadSourcesView:
@@ -144,10 +144,10 @@ class HeadHereView:
     position: int
     target: Token
     against: Token | None
-    """The `score` of the update is on the logit of `target`, or on its difference to that of `against`."""
+    """With `against`, the `score` of the update is what it adds to the difference of the two logits."""
     update: HeadUpdate
     basis: str
-    """How the update's tokens are read: "jacobian", by the fitted lens; "raw", by the logit lens."""
+    """How the update's top tokens were computed: "jacobian" by the fitted lens, "raw" by the logit lens."""
 
 
 def head_here_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadHereView:
@@ -188,12 +188,13 @@ class PromptHeadsView:
     target: Token
     against: Token | None
     logit: float
-    """Of the target, or its difference to that of `against`."""
+    """The logit of the target; with `against`, the difference of the two logits."""
     prediction: list[Candidate]
     """The most likely next tokens."""
     definitions: dict[str, str]
     scores: dict[str, list[list[float | None]]]
-    """By kind: [layer][head]; None in layers without attention. Without "moved" if `copied` is empty."""
+    """The scores by kind, as [layer][head]; None in layers without attention. The kind "moved" is missing if `copied`
+    is empty."""
     copied: list[Token]
     """The tokens of the prompt, up to the position, that spell the target's word, ignoring spaces and case. Empty also
     where the heads of the model cannot be split by source."""

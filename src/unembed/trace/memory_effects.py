@@ -27,7 +27,8 @@ from unembed.trace.question import Question
 from unembed.validation import positive_int
 
 MemoryOrder = Literal["effect", "deviation", "size", "coefficient"]
-"""What memories are ranked by: |effect|, |deviation|, |coefficient| * |value vector|, or |coefficient|."""
+"""The quantity by which memories are ranked: |effect|, |deviation|, |coefficient| * |value vector|, or
+|coefficient|."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -29,7 +29,7 @@ class HeadEffects:
     """Layer and head of each entry."""
     effects: Float[Tensor, " head"]
     by_source: Float[Tensor, "head src"] | None
-    """None where the heads cannot be split by source."""
+    """The effect of each head split by source position; None if the heads cannot be split."""
     run: Run | None
     """A run that captured the attention patterns, perhaps only the row of `position`; None if heads cannot be split."""
     position: int

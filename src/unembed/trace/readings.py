@@ -258,7 +258,7 @@ class PromptReadings:
         return self._readings[key]
 
     def read(self, point: StreamPoint, top: int = TOP, basis: Basis = "final", position: int | None = None) -> Reading:
-        """Return only the tensors of what `readings` returns, not its texts.
+        """Return what `readings` returns, as tensors and without the tokens' texts.
 
         If `top` is `TOP` and the basis is "final" or "jacobian", the result also has the rank of the final prediction.
         """
@@ -286,8 +286,8 @@ class PromptReadings:
         if self.before_ffn == "resid_mid":
             points.append("resid_mid")
         streams: dict[StreamPoint, Tensor] = {point: self.stream(point)[:, at] for point in points}
-        # A layer's input usually equals the previous layer's output bit for bit; then only the first input is read. A
-        # fitted lens has the same map for both.
+        # A layer's input usually equals the previous layer's output bit for bit; then only the first layer's input is
+        # read. A fitted lens maps input and output in the same way.
         follows = torch.equal(streams["resid_pre"][1:], streams["resid_post"][:-1])
         if follows:
             streams["resid_pre"] = streams["resid_pre"][:1]

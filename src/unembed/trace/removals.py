@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 PartKind = Literal["head", "memory", "attention", "mixer", "ffn"]
 _POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
 _LEAST_TOKENS, _MOST_PASSES, _LEAST_PARTS = 256, 1.5, 4
-"""How much is rerun: this many tokens (through all layers) or passes of the prompt, whichever is more, and at least
+"""Limits of the reruns: this many tokens (through all layers) or passes of the prompt, whichever is more; but at least
 this many components."""
 _READING_WEIGHTS = 32
-"""The weights of a layer are read in the time in which this many tokens pass through it, roughly."""
+"""Loading a layer's weights takes about as long as computing the layer for this many tokens."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,14 @@ class Removal:
 
     part: Part
     probability: float
-    """Of the question's token."""
+    """The probability of the token that is explained."""
     effect: float
-    """By how much the token's log-odds fall, in nats; for a chosen pair of tokens, the difference of their logits."""
+    """How much the token's log-odds fall, in nats; for a chosen pair of tokens, how much the difference of their logits
+    falls."""
     first: int
-    """The most likely token."""
+    """The most likely token without the component."""
     gained: int
-    """The token whose probability rises most."""
+    """The token whose probability rises most without the component."""
     gained_from: float
     gained_to: float
     tokens: MovedTokens
@@ -111,7 +112,7 @@ class ReadBy:
     layer: int
     head: int
     weights: Float[Tensor, " src"]
-    """Its attention weights at the position."""
+    """The head's attention weights at the position."""
     values: Float[Tensor, "src d_head"]
     """The head's value vector of each source."""
     sources: Sequence[int]

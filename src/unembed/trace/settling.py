@@ -25,17 +25,18 @@ class Settling:
 
     layer: int
     cause: Literal["ffn", "mixer", "embedding", "layer"]
-    """"layer" where there is no stream between the mixer and the FFN."""
+    """The update that caused it; "layer" if the stream between mixer and FFN cannot be read."""
     rank_before: int
     probability_before: float
     probability_after: float
     displaced: Candidate | None
     """The token that was first before the update."""
     displaced_since: int | None
-    """The layer after which that token was first, and after each from there on; None where it was not before this
+    """The first layer from which on `displaced` ranked first after every layer; None if it did not before this
     layer."""
     first_ten: int | None
-    """The layer from which on the target is among the first ten after each; None if that is this layer."""
+    """The first layer from which on the target is among the ten top tokens after every layer; None if it is this
+    layer."""
 
     @property
     def before(self) -> StreamPoint:

@@ -120,12 +120,12 @@ class ShownPosition:
         ]
 
     def lists_first(self, point: StreamPoint, layer: int) -> bool:
-        """Tell whether the first listed token has the highest logit of all tokens, hidden ones included."""
+        """Tell whether the first listed token has the highest logit of all tokens, those left out of lists included."""
         found = self.trace.read(point, self._top_read, self.basis, self.position)
         return float(found.logits[layer, 0, 0]) >= float(found.highest_hidden[layer, 0])
 
     def closer(self, one: LayerView, heads: bool) -> LayerView:
-        """Return a layer with more detail: each listed token's previous rank and, with `heads`, what its heads add."""
+        """Return one layer in more detail: the previous rank of each token and, with `heads`, what each head adds."""
         lists: dict[StreamPoint, list[Candidate]] = (
             {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
         )

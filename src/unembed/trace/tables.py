@@ -96,7 +96,7 @@ def head_update_records(title: str, updates: Sequence[HeadUpdate], provenance: P
 def described_records(
     title: str, memories: Sequence[DescribedMemory], provenance: Provenance
 ) -> Records[DescribedMemory]:
-    """Return memories with a description as a table."""
+    """Return the memories that have a description as a table."""
     names = {"memory": "name", "effect": "effect", "description": "description"}
     columns = {name: [getattr(one, field) for one in memories] for name, field in names.items()}
     return Records.of(title, memories, columns, provenance)

@@ -26,7 +26,7 @@ class Trace(PromptMemories, Displayed):
     """A prompt run through the model, perhaps with edits. Results are computed once, on first use."""
 
     def showing(self, unlearned: bool) -> Trace:
-        """Return this trace with unlearned tokens listed, or left out. The model is not run again."""
+        """Return this trace with, or without, tokens that the model never learned. The model is not run again."""
         if unlearned == self.show_unlearned:
             return self
         other = copy(self)

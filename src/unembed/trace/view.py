@@ -39,7 +39,7 @@ class EventView:
     """"ffn", "attention", "mixer" (another token mixer) or, for a token that ranked first before any update,
     "embedding"."""
     sentence: str = ""
-    """All of it in words."""
+    """The whole event in words."""
     update: str = "FFN"
     """The cause in words, such as "FFN" or "mixer (Mamba)"."""
 
@@ -78,9 +78,9 @@ class SubUpdateView(SubUpdate):
     trigger: TriggerView | None = None
     """The corpus position with its largest coefficient of the same sign as here; None without an index."""
     without: float | None = None
-    """The target's probability when this memory is silent; None where that was not measured."""
+    """The target's probability without this memory; None if it was not measured."""
     moved: MovedTokens | None = None
-    """The tokens that the memory raises and lowers most, measured likewise."""
+    """The tokens that the memory raises and lowers most, measured in the same run."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class MemoriesView:
     always_on: list[SubUpdateView]
     """Memories that are on for nearly every token."""
     others: int
-    """Active memories that are in neither list, and the sum of their effects."""
+    """Number of active memories that are in neither list; the next field is the sum of their effects."""
     others_effect: float
     total: float
     """What all memories of the layers add."""
@@ -111,7 +111,7 @@ class HeadSource:
     weight: float
     """The head's attention weight."""
     effect: float
-    """The part of the head's effect that comes from it, in logits."""
+    """The part of the head's effect that comes from this source token, in logits."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ class HeadEffectView:
     layer: int
     head: int
     effect: float
-    """What it adds to the difference of the two logits, or to the one logit."""
+    """What the head adds to the difference of the two logits, or to the one logit."""
     sources: list[HeadSource]
     """Where the effect comes from, the largest part first; empty where heads cannot be split by source."""
     without: float | None = None
     """The target's probability when this head writes nothing; None where that was not measured."""
     moved: MovedTokens | None = None
-    """The tokens that the head raises and lowers most, measured likewise."""
+    """The tokens that the head raises and lowers most, measured in the same run."""
 
     @property
     def name(self) -> str:
@@ -141,7 +141,7 @@ class HeadEffectsView:
 
     rows: list[HeadEffectView]
     others: int
-    """Heads that are not in the list, and the sum of their effects."""
+    """Number of heads that are not in the list; the next field is the sum of their effects."""
     others_effect: float
 
 
@@ -159,17 +159,18 @@ class LayerView:
     events: list[EventView]
     sub_updates: list[SubUpdateView]
     probability_before: float = 0.0
-    """Of the target token, as the ranks are."""
+    """The target token's probability before the layer's updates."""
     probability_middle: float | None = None
     probability_after: float = 0.0
     middle_from: list[int] | None = None
-    """The rank before of every candidate of the middle; None where several layers are shown, or no middle is."""
+    """For each candidate in `middle`, its rank before the layer; None if several layers are shown, or if `middle` is
+    None."""
     after_from: list[int] | None = None
-    """The rank in the middle, or before where there is none, of every candidate after."""
+    """For each candidate in `after`, its rank between attention and FFN, or before the layer if `middle` is None."""
     heads: list[HeadUpdate] = field(default_factory=list[HeadUpdate])
     """What the layer's heads add; empty unless requested."""
     mixer: str = "attention"
-    """What writes before the FFN, in words, such as "attention" or "mixer (Mamba)"."""
+    """The name of the component before the FFN, such as "attention" or "mixer (Mamba)"."""
 
 
 def mixer_of_all(layers: Sequence[LayerView]) -> str:
@@ -206,7 +207,7 @@ class AttributionView:
     others: int
     others_contribution: float
     always_on: list[Row] = field(default_factory=list[Row])
-    """By memory: those that are on for nearly every token, which are not in `rows`."""
+    """In an attribution by memory: the memories that are on for nearly every token, which are not in `rows`."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class GridView:
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence about a position, and the layer and component that it links to.
+    """One sentence about a prediction, and the layer and component that it is about, to which the explorer links.
 
     `kind`: "head", "memory" or "layer" (the component without which the target falls most), "settled", or "displaced".
     """
@@ -228,18 +229,18 @@ class Finding:
     kind: str
     sentence: str
     definition: str
-    """The part that the finding is about."""
+    """What the finding's statement means: its definition, in one sentence."""
     nats: float
-    """By how much the target's log-odds fall without the part (the difference of the logits of two chosen tokens); of
-    the other kinds, by how much the token's log-probability changes."""
+    """How much the target's log-odds fall without the component (for two chosen tokens, the difference of their
+    logits). For the kinds "settled" and "displaced": how much the token's log-probability changes."""
     layer: int
     point: str
     """The stream after the update: resid_mid after attention or another mixer, resid_post after the FFN; resid_pre
     for the embedding."""
     index: int | None
-    """Of the memory or head, where it is one."""
+    """The index of the memory or head in its layer; None for other components."""
     source: int | None = None
-    """The position that the head reads, where it is one."""
+    """The position that the head reads; None for other components."""
 
 
 @dataclass(frozen=True)
@@ -265,23 +266,24 @@ class TraceView:
     grid: GridView | None
     attributions: list[AttributionView]
     findings: list[Finding] = field(default_factory=list[Finding])
-    """At most three: the part that matters most, when the prediction settles, what it displaced; only where all layers
-    are shown."""
+    """At most three findings: the component that matters most, when the prediction settles, which token it displaced.
+    Empty if one layer is shown."""
     moves: list[EventView] = field(default_factory=list[EventView])
-    """Updates across which the target's rank at least halves or doubles; where all layers are shown."""
+    """Updates across which the target's rank at least halves or doubles; empty if one layer is shown."""
     described: list[DescribedMemory] = field(default_factory=list[DescribedMemory])
     """Memories with a description that promote the target, the largest effect first."""
     memories: MemoriesView | None = None
-    """What the memories add to the question; None where the model has none, or none were requested."""
+    """What the memories add to the logit difference; None if the model has no memories, or none were requested."""
     roles: list[str | None] | None = None
     """The role of each token of a conversation, null for the chat template's own; None where the prompt is a text."""
     heads: HeadEffectsView | None = None
-    """What the heads add to the question; None where the model has none that add up, or one layer is shown."""
+    """What the heads add to the logit difference; None if the heads' outputs do not add up, or if one layer is
+    shown."""
     hidden: int = 0
     """Tokens that the lists leave out: bytes of longer characters, and tokens that the model never learned. Ranks count
     them."""
     removed: int = 0
-    """Parts that were removed one at a time, for the findings and for `without`."""
+    """Number of components that were removed one at a time, for the findings and the fields `without`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON values; `roles` only if the prompt is a conversation."""

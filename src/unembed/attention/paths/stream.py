@@ -1,4 +1,4 @@
-"""Show how layers share the residual stream: what reads what, how many dimensions each uses, and what erases."""
+"""Show how layers share the residual stream: which read each other's output, in how many dimensions, which erase it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stream_section(
     provenance: Provenance,
     top: int = 20,
 ) -> Section:
-    """Describe what reads what through the stream, how many dimensions each uses, and what erases earlier output."""
+    """Describe which layers read each other's output, how many dimensions each uses, and what erases earlier output."""
     every = weights.to_table()
     best = every[:top].columns
     virtual = {**{name: best[name] for name in ("writer", "reader", "ratio")}, "times_random": best["over_chance"]}

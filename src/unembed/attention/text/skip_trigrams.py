@@ -224,7 +224,8 @@ def count_in_corpus(
     """
     wanted = torch.tensor(list(triples), dtype=torch.long).reshape(-1, 3)
     counts = torch.zeros(4 * len(wanted), dtype=torch.long)
-    # Triples are grouped by destination token: `begin` is where a token's group starts, `number` is its size.
+    # Triples are sorted by destination token; for each token, `begin` is the index of its first triple, `number` their
+    # count.
     by_destination = wanted[:, 1].argsort(stable=True)
     number = torch.bincount(wanted[:, 1], minlength=lm.d_vocab)
     begin = number.cumsum(0) - number

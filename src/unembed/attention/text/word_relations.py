@@ -24,7 +24,7 @@ class Relation:
     """A relation: source words, each with its right targets.
 
     Attributes:
-        name: in words, such as "country to capital".
+        name: the name in plain words, such as "country to capital".
         pairs: (source, targets); any of the targets is right.
     """
 

@@ -187,7 +187,7 @@ def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Prov
         "head": [name for name, _ in rows for _ in offsets],
         "offset": [offset for _ in rows for offset in offsets],
         "score": [float(value) for _, scores in rows for value in scores],
-        # Heads differ in scale, so the picture shows each head's scores relative to the range of that head.
+        # Heads' scores differ in scale, so the picture shows the scores of each head relative to its own range.
         "of_range": [
             float((value - scores.mean()) / (scores - scores.mean()).abs().max().clamp_min(1e-30))
             for _, scores in rows

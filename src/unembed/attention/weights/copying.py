@@ -159,7 +159,7 @@ def matching(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OwnToken(Displayed):
-    """How much a full OV circuit raises the logit of the token attended to, which eigenvalues alone do not prove."""
+    """How much a full OV circuit raises the logit of the token attended to, which eigenvalues alone cannot show."""
 
     mean_z: float
     """How far the diagonal entry lies above its row's mean, in the row's standard deviations; mean over tokens."""

@@ -190,8 +190,8 @@ class HeadMatrices:
         check_basis(basis)
         require_heads(self.lm, "the circuits")
         if basis == "folded" and self.lm.structure.streams is not None:
-            # The error about folded weights recommends raw ones. If no layer has raw circuits either, the error about
-            # raw circuits is raised instead.
+            # The error about folded weights recommends the raw basis. If no layer has circuits in the raw basis either,
+            # the error about that basis is raised instead.
             missing = missing_circuits(self.lm, "raw")
             if len(missing.ov if circuit == "ov" else missing.qk) == len(self.lm.attention_layers):
                 _ = self.lm.structure.blocks[self.lm.attention_layers[0]].attention.layout

@@ -1,6 +1,7 @@
 """Rotate all weights that touch the stream: outputs stay the same, as the stream has no privileged basis.
 
-Exact without norms, for RMSNorm once gains are folded, and for LayerNorm with rotations that keep the mean direction.
+This is exact for models without norms, for RMSNorm after its gain is folded into the next matrix, and for LayerNorm if
+the rotation leaves the mean over channels unchanged.
 
 Source: Elhage et al. 2021, "The residual stream as a communication channel".
 """

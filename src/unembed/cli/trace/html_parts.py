@@ -144,7 +144,8 @@ def attribution_section(attribution: AttributionView) -> str:
         names = ", ".join(row.label.removeprefix("memory ") for row in on)
         contributions.append((f"always on: {escape(names)}", sum(row.contribution for row in on), ""))
     if attribution.others:
-        # This row has no bar, because the sum may be much larger than the largest contribution in the list.
+        # The row of the others has no bar, because their sum may be much larger than the largest contribution in the
+        # list.
         contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
     places = decimals(row.contribution for row in attribution.rows)
     rows = "".join(

@@ -245,8 +245,7 @@ class _Clusters:
         self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
         self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
         self.known[rows] = False
-        # After a comparison with all clusters, the nearest one is on the list, so it need not be compared with the
-        # bound.
+        # A row that was just compared with all clusters has its nearest one on the list, so the bound is not needed.
         self._find_listed(rows)
 
     def _find_listed(self, rows: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The tree of merges of a clustering: one class for the time when it is built, one for the finished tree."""
+"""The tree of merges of a clustering: `Tree` while it is being built, and `Dendrogram` when it is finished."""
 
 from __future__ import annotations
 

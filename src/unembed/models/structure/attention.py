@@ -20,7 +20,8 @@ from unembed.models.structure.structure import AttentionSite, ScoreRule, ValueSo
 _HEAD_COUNTS = ("num_v_heads", "num_heads", "n_heads", "num_attention_heads", "nheads", "n_mamba_heads")
 _NO_WEIGHTS = (
     "its attention returns no weights, so sources and values cannot be found; build it with "
-    # Before transformers 5.13.0, Nemotron chooses its attention implementation when it is built.
+    # Before transformers 5.13.0, Nemotron chooses its attention implementation when the model is built, and cannot
+    # change it later.
     'attn_implementation="eager" and pass load() the model, or use a newer transformers (Nemotron: 5.13.0)'
 )
 
@@ -143,7 +144,7 @@ def _attention_path(probe: Probe, path: str, source: str) -> str:
     """Return the innermost module around or inside `source` that returned attention weights; else the mixer itself."""
     around = [p for p in probe.recording.calls if p.startswith(path + ".") and (source + ".").startswith(p + ".")]
     inside = [p for p in probe.recording.calls if p.startswith(source + ".")]
-    # GPT-Neo wraps its attention module in another one. Of these, the innermost computes the pattern.
+    # If several nested modules returned the weights, the innermost computes them (GPT-Neo wraps its attention module).
     weighted = [p for p in (*inside, *around) if probe.recording.calls[p].weights is not None]
     if weighted:
         return max(weighted, key=lambda p: p.count("."))

@@ -37,7 +37,7 @@ class BlockSum:
 
 
 def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:
-    """Return the smallest set of modules among `paths` whose outputs turn `base` into `target`, or the closest attempt.
+    """Return the smallest set of modules among `paths` whose outputs turn `base` into `target`, or the closest set.
 
     Returns:
         The sum with the smallest error; None where there is no candidate. The caller compares the error with its

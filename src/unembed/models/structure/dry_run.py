@@ -86,7 +86,8 @@ def given_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None
 
 
 def _with_positions(t: Tensor | None) -> Tensor | None:
-    # OPT flattens batch and positions inside its blocks; a position table may come without a batch axis.
+    # The batch axis may be missing: OPT flattens batch and positions inside its blocks, and a table of positions has
+    # none.
     return t[None] if t is not None and t.dim() == 2 and t.shape[0] == N_TOKENS else t
 
 
@@ -136,8 +137,8 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     running = [""]
 
     def noted(t: Tensor) -> Tensor:
-        # A copy, since Falcon, CTRL and OLMo change such tensors in place later in the pass; all on one device, since a
-        # device_map may spread the layers over several.
+        # Tensors are copied, because Falcon, CTRL and OLMo change them in place later in the pass. The copies are on
+        # one device, although a device_map may spread the layers over several.
         return t.detach().to(tokens.device, copy=True)
 
     def note_input(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ class Probe:
 
     @property
     def way_on(self) -> str | None:
-        """What to do if a block's sum was not found: load the model in float32.
+        """The advice for an error about a block's sum that was not found: load the model in float32.
 
         None if it already is in float32 or float64, where rounding is not the cause.
         """

@@ -1,8 +1,8 @@
 """Find the `Structure` of a loaded model by running it once and comparing the recorded tensors.
 
 Each question ("which norm does the MLP read through?", "is anything else added to the stream?") is answered by finding
-the tensor, and the answer is checked by recomputing the block's output. A model whose structure is not recognised is
-refused, and the message names the part.
+the recorded tensor that fits, and checked by recomputing the block's output. A model whose structure is not recognised
+is refused, and the message names the part.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ async def get_models(state: State) -> dict[str, Any]:
 
 
 def index_mark(manifest: Manifest) -> str:
-    """Return a short hash of an index's weights, corpus and settings: 8 hexadecimal digits."""
+    """Return a short hash (8 hexadecimal digits) of the model's weights, the corpus and the settings of an index."""
     content = [manifest.weights, manifest.provenance.corpus, dict(manifest.settings), dict(manifest.facts)]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:8]
 

@@ -56,7 +56,7 @@ def get_matches(state: r.State, q: Annotated[str, Query(max_length=400)]) -> Atl
 
 
 def _packed(state: ServerState, progress: Callable[[int, int], None]) -> PackedAtlas:
-    """Return the map: without files of the user's that it depends on, from the cache folder if it was made before."""
+    """Return the map. If it depends on no files of the user, it is stored in the cache folder and read from there."""
     if state.index is not None or state.atlas_folder is not None:
         return pack(atlas_view(state.lm, state.index, progress))
     path = stored_path(state.lm)

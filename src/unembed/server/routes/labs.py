@@ -60,7 +60,7 @@ def _suppress(state: ServerState, query: r.SuppressRequest, report: Callable[[ob
     prompts = [query.prompt, *query.further]
     pairs: list[dict[str, Any]] = []
     for prompt in prompts:
-        # The perplexity does not depend on the prompt: it is measured once, with the last prompt.
+        # The perplexity does not depend on the prompt, so it is measured only once, together with the last prompt.
         is_last = len(pairs) + 1 == len(prompts)
         found = steering.steer(
             state.lm,

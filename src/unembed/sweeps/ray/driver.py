@@ -17,9 +17,9 @@ from unembed.sweeps.ray.shards import Coverage, Shard
 from unembed.sweeps.ray.workers import JobResult, MergeJob, ReadJob, WorkerPool
 
 WORKER_TIMEOUT_S = 300.0
-"""Seconds without any living worker after which a sweep fails."""
+"""The sweep fails if no worker is alive for this number of seconds."""
 MAX_JOB_FAILURES = 5
-"""Workers beyond the size of the pool that may die at one job."""
+"""The sweep fails if more workers die at one job than this number plus the size of the pool."""
 
 
 class SweepDriver:
@@ -27,8 +27,8 @@ class SweepDriver:
 
     The corpus is cut into shards (sequences of batches). Workers process shards and merge the results of neighbouring
     ones; the result of neighbouring shards is a `Part`. A part is called stored when this process has a copy of its
-    states. Until then, the batches of its shards stay in memory here, so that they can be processed again if a worker
-    dies. The merge of a stored part with another is stored at once.
+    states. Until then, this process keeps the batches of the part's shards in memory, so that they can be processed
+    again if a worker dies. When a stored part is merged with another, the result is stored at once.
 
     Args:
         shards: the shards of the corpus that are not in `parts`.

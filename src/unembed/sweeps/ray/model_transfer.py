@@ -31,7 +31,7 @@ class SerializedModel:
     attention: str | None
     weights: dict[str, tuple[np.ndarray, torch.dtype, tuple[int, ...]]]
     extras: dict[str, Any]
-    """Tokenizer, name, revision, token counts."""
+    """What else is needed to open the model: tokenizer, name, revision and token counts."""
     weights_hash: str
 
 

@@ -17,7 +17,7 @@ from unembed.sweeps.forward import feed_reducers
 from unembed.sweeps.reducers.reducer import Reducer
 
 States = tuple[Mapping[str, Any], ...]
-"""The state of every reducer, its tensors on the CPU."""
+"""The states of all reducers, with tensors on the CPU."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from unembed.sweeps.ray.shards import Coverage, Shard, States, merge_states, red
 from unembed.sweeps.reducers.reducer import Reducer
 
 MAX_STARTUP_FAILURES = 5
-"""Workers beyond the size of the pool that may die in a row before their model is open."""
+"""The sweep fails if more workers in a row die before their model is open than this number plus the size of the
+pool."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ class WorkerPool:
 
     def _start_worker(self) -> None:
         actor = self._actor_class.options(scheduling_strategy="SPREAD").remote()
-        # The worker loads its model in a separate call, because an error in a constructor looks like a dead machine.
+        # The worker loads its model in a separate call, because Ray reports an error in a constructor like a dead
+        # machine.
         self._starting[actor.open.remote(*self._arguments)] = actor
 
     def running_jobs(self) -> list[Job]:

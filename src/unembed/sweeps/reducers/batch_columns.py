@@ -53,9 +53,9 @@ class BatchColumns:
         self.allowed: Bool[Tensor, " column"] = as_columns(counted)
         self.groups: Int[Tensor, " column"] | None = None if groups is None else as_columns(groups)
         self.first = int(batch.positions[counted].min())
-        """The smallest position of an allowed column."""
+        """The smallest position of a column that may enter a list."""
         self.within: list[tuple[int, Int[Tensor, " some"]]] | None = None
-        """For each document its number and allowed columns, with `per_document`."""
+        """With `per_document`: for each document, its number and the columns that may enter a list."""
         if per_document and self.groups is not None:
             documents = batch.documents.unique().tolist()
             by_document = [(d, (self.allowed & (self.groups == d)).nonzero()[:, 0]) for d in documents]

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 STEP = 8
-"""Rows in a block; the fastest size measured for activations larger than the cache."""
+"""Number of rows in a block; the fastest size measured for activations that do not fit in the cache."""
 
 
 def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]:

@@ -23,7 +23,7 @@ from unembed.sweeps.reducers.pointwise import Pointwise, counted_columns, key_co
 from unembed.sweeps.reducers.reducer import Summed
 
 FIRES = 0.5
-"""The share of its usual size above which a gated memory's coefficient counts as firing."""
+"""A gated memory fires where its absolute coefficient is at least this share of its typical size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class FiringCounts:
     count: int
     positive: tuple[Int[Tensor, " _"], ...]
     negative: tuple[Int[Tensor, " _"], ...]
-    """0 for memories without a gate."""
+    """Number of positions with a negative coefficient; 0 for memories without a gate."""
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ class Moments:
     count: int
     mean: tuple[Float[Tensor, " _"], ...]
     variance: tuple[Float[Tensor, " _"], ...]
-    """Over the counted positions: the sum of squares is divided by their number, not by one less."""
+    """The variance over the counted positions: the sum of squares divided by their number, not by one less."""
     least: tuple[Float[Tensor, " _"], ...]
     largest: tuple[Float[Tensor, " _"], ...]
 
@@ -126,7 +126,7 @@ class ActiveShare:
     layers: tuple[int, ...]
     count: int
     active: tuple[Int[Tensor, " _"], ...]
-    """The number of positions at which each unit was active."""
+    """The number of positions at which each memory was active."""
 
     def share(self, layer: int) -> Float[Tensor, " width"]:
         """Return the share of positions at which each memory of a layer was active."""

@@ -23,7 +23,7 @@ class Routing:
 
     layers: tuple[int, ...]
     count: int
-    """Positions counted."""
+    """Number of positions that were counted."""
     chosen: tuple[Int[Tensor, " _"], ...]
     """By layer, the number of positions at which each expert was chosen."""
     tokens: tuple[Int[Tensor, "_ d_vocab"], ...] | None

@@ -22,7 +22,7 @@ def nth_of_rows(x: Float[Tensor, "key column"], n: int, *, largest: bool = True)
     """Return the n-th largest entry of every row, or the n-th smallest."""
     if x.device.type != "cpu":
         return x.topk(n, dim=1, largest=largest).values[:, -1]
-    # On short rows NumPy selects several times faster than torch. NumPy has no bfloat16, hence the conversion.
+    # On short rows NumPy selects several times faster than torch. NumPy has no bfloat16, so the dtype is converted.
     rows = x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
     at = rows.shape[1] - n if largest else n - 1
     return torch.from_numpy(np.partition(rows, at, axis=1)[:, at])
@@ -32,7 +32,7 @@ def at_least(x: Float[Tensor, "row key"], bound: Float[Tensor, " key"], sign: in
     """Mark where `sign * x` is at least the bound of its key."""
     if x.device.type != "cpu":
         return x >= bound if sign > 0 else x <= -bound
-    # NumPy compares several times faster than torch. NumPy has no bfloat16, hence the conversion.
+    # NumPy compares several times faster than torch. NumPy has no bfloat16, so the dtype is converted.
     rows = x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
     return torch.from_numpy(rows >= bound.numpy() if sign > 0 else rows <= -bound.numpy())
 

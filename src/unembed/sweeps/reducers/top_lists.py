@@ -29,13 +29,13 @@ from unembed.sweeps.reducers.tie_order import (
 )
 
 CELLS = 1 << 15
-"""Cells scanned at once."""
+"""Number of array cells that are scanned at once."""
 KEYS = 1 << 12
-"""Keys merged at once."""
+"""Number of keys whose lists are merged at once."""
 BUFFER_SHARE = 0.07
-"""Size of the buffer (16 bytes a candidate) relative to the lists (12 bytes a slot): less than a tenth in bytes."""
+"""Number of candidates (16 bytes each) in the buffer, as a share of the lists' entries (12 bytes each)."""
 SMALL_BUFFER = 1 << 17
-"""Candidates (2 MB) for which there is room in any buffer of at most half the slots, even beyond its share."""
+"""Smallest size of a buffer, in candidates (2 MB), but at most half of the lists' entries."""
 
 
 class TopLists:
@@ -309,7 +309,7 @@ class TopLists:
 
 
 def _starts(counts: Tensor, order: Tensor) -> Tensor:
-    """Return where each run begins. Runs have the lengths `counts` and follow one another as `order` tells."""
+    """Return where each run begins: run i has `counts[i]` elements and is number `order[i]` in the sequence of runs."""
     lengths = torch.empty_like(counts).scatter_(0, order, counts)
     return (lengths.cumsum(0) - lengths).index_select(0, order)
 

@@ -1,4 +1,4 @@
-"""Experts whose weights are stored, or used in the forward pass, in a way of one family: Llama 4, DBRX and JetMoE."""
+"""The experts of Llama 4, DBRX and JetMoE, whose weights are stored or used in a way that only one family has."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ EachStream = Float[Tensor, "*pos stream d_model"]
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """Directions at one block whose dot products with what is added to the streams sum to one quantity at the end.
+    """Directions at one block: their dot products with the vectors added to the streams sum to one quantity at the end.
 
     There is one direction for the output of attention, one for that of the FFN, and one for each stream that enters.
     """
@@ -248,4 +248,4 @@ _HYPER_CONNECTIONS = (
     ("attn_hc", "ffn_hc", "hc_head"),
     ("attn_hyper_connection", "mlp_hyper_connection", "hyper_connection_mixer"),
 )
-"""The names of a block's mixers, before attention and before the FFN, and of the model's end."""
+"""Attribute names: the modules that mix the streams before attention and before the FFN, and at the model's end."""

@@ -195,7 +195,7 @@ def _shown_source(m: Measurements, frozen: FrozenRun) -> tuple[tuple[int, int], 
     pattern = frozen.layers[layer].pattern[0, head].clone()
     pattern[:, 0] = 0.0
     wanted = min(DESTINATIONS, max(1, len(pattern) - 1))
-    # The attention of the destination that attends least, among those shown.
+    # Choose a source to which several destinations attend: the one whose third-largest attention weight is the largest.
     source = int(pattern.topk(min(3, wanted), dim=0).values[-1].argmax())
     chosen = pattern[:, source].topk(wanted)
     return (layer, head), source, sorted(chosen.indices[chosen.values > 0].tolist())
