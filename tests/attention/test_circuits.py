@@ -10,6 +10,7 @@ from tests.conftest import tiny
 from tests.families import FAMILIES
 from unembed.attention.circuits import Circuits
 from unembed.attention.weights import composition as pairs
+from unembed.attention.weights.folded_weights import unembedding
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 
 MIXED = ["attention-only", "gpt2", "llama", "gpt_bigcode", "falcon-40b", "gpt_neox", "gemma2", "granite", "phi3"]
@@ -96,7 +97,8 @@ def test_an_embedding_followed_by_a_norm_is_read_after_the_norm() -> None:
     ids = torch.tensor([5, 9, 70])
     entered = tiny("bloom", torch.float64).run(ids, "resid_pre").at("resid_pre", 0)[0]
     ov = circuits.ov(0, 1, "folded")
-    close(circuits.ov_full(0, 1, "folded", sources=ids, centre=False).left @ ov.right, entered @ ov.dense())
+    dense = entered @ ov.dense() @ unembedding(circuits.lm, "folded")
+    close(circuits.ov_full(0, 1, "folded", sources=ids, centre=False).dense(), dense)
 
 
 def test_own_token_equals_the_dense_diagonal() -> None:

@@ -153,14 +153,18 @@ def head_view(
     lists: list[list[Scored]] = []
     refused: list[str] = []
     of_circuits: list[tuple[str, ...]] = []
-    for full_circuit, token in ((circuits.ov_full, src), (circuits.qk_full, dst)):
+    from_source, to_destination = (torch.tensor([token], device=lm.device) for token in (src, dst))
+    for row in (
+        lambda: circuits.ov_full(layer, head, sources=from_source),
+        lambda: circuits.qk_full(layer, head, destinations=to_destination),
+    ):
         try:
-            full = full_circuit(layer, head)
+            full = row()
         except Unsupported as error:
             refused.append(str(error))
             lists += [[], []]
             continue
-        ends = (full.top_of_row(token, top, largest=largest, hidden=lm.unlisted) for largest in (True, False))
+        ends = (full.top_of_row(0, top, largest=largest, hidden=lm.unlisted) for largest in (True, False))
         lists += [scored(lm, entries.columns, entries.values) for entries in ends]
         of_circuits.insert(0, full.notes)
     notes = list(dict.fromkeys((*refused, *(note for of_one in of_circuits for note in of_one))))

@@ -179,7 +179,9 @@ def test_the_card_of_a_head_shows_the_relations_that_it_maps_and_no_others(monke
     assert found.relation == "capital" and found.share == float(whole.share[1, 2]) == 1.0
     assert found.shuffled == float(whole.shuffled[1, 2]) and found.pairs == len(known)
     role = head_role(circuits, 1, 2)
-    assert role is None or role.share >= ROLE
+    assert role == next((one for one in head_relations(circuits, 1, 2) if one.share >= ROLE), None)
+    assert head_relations(circuits, 1, 2, basis="raw", at_least=ROLE) == [found]
+    assert head_relations(circuits, 1, 2, basis="raw", at_least=1.1) == []
     assert head_view(circuits, 1, 2, " the", " the", 4).maps == (None if role is None else role.in_words())
     assert head_view(circuits, 0, 3, " the", " the", 4).maps is None
     assert head_relations(circuits, 0, 3, basis="raw") == []

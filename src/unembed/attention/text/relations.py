@@ -142,6 +142,7 @@ def relations_of_heads(
     basis: HeadBasis | None = None,
     seed: int = 0,
     only: HeadAddress | None = None,
+    at_least: float = 0.0,
 ) -> list[RelationOfHeads]:
     """Measure several relations at once, computing each head's logits only once; see `relations`.
 
@@ -149,6 +150,7 @@ def relations_of_heads(
 
     Args:
         only: measure only this head; its p-values are then not corrected for the number of heads.
+        at_least: leave all p-values NaN, which saves the shuffles, if no share reaches this.
     """
     lm, basis = circuits.lm, circuits.known_basis(basis)
     require_heads(lm, "relations")
@@ -158,10 +160,18 @@ def relations_of_heads(
     ids = sorted({source for one in pairs for source in one.sources})
     tops = _top_tokens(circuits, ids, k, sources, basis, only)
     provenance = lm.provenance(basis=basis, seed=seed, notes={} if sources == "embedding" else {"sources": sources})
-    made = [
-        _of_relation(lm, relation, one, tops, ids, k, seed, provenance)
-        for relation, one in zip(wanted, pairs, strict=True)
-    ]
+
+    def scored(shuffles: int) -> list[tuple[RelationOfHeads, Tensor]]:
+        return [
+            _of_relation(lm, relation, one, tops, ids, k, seed, shuffles, provenance)
+            for relation, one in zip(wanted, pairs, strict=True)
+        ]
+
+    if at_least > 0:
+        made = scored(shuffles=0)
+        if not any((one.share >= at_least).any() for one, _ in made):
+            return [one for one, _ in made]
+    made = scored(SHUFFLES)
     # The share of n shuffled pairs varies as 1 / sqrt(n), so that relations of all sizes are compared in these units.
     units = [len(one.pairs) ** 0.5 for one, _ in made]
     largest = torch.stack([unit * by_chance for unit, (_, by_chance) in zip(units, made, strict=True)]).amax(dim=0)
@@ -231,6 +241,7 @@ def _of_relation(
     sources: Sequence[int],
     k: int,
     seed: int,
+    shuffles: int,
     provenance: Provenance,
 ) -> tuple[RelationOfHeads, Float[Tensor, " shuffle"]]:
     """Score one relation, given the tokens that each head raises most for each source.
@@ -250,8 +261,8 @@ def _of_relation(
     belongs = torch.zeros(len(known_targets), n)
     belongs[torch.searchsorted(known_targets, targets), columns] = 1.0
     apart = belongs.T @ belongs == 0
-    orders = torch.rand(SHUFFLES, n, generator=torch.Generator().manual_seed(seed)).argsort(dim=1)
-    largest = torch.full((SHUFFLES,), -torch.inf, dtype=torch.float64)
+    orders = torch.rand(shuffles, n, generator=torch.Generator().manual_seed(seed)).argsort(dim=1)
+    largest = torch.full((shuffles,), -torch.inf, dtype=torch.float64)
     for head, top in tops.items():
         raised = (top[place][:, :, None] == known_targets).any(dim=1)
         hits = raised.float() @ belongs > 0  # (source, pair)
@@ -259,10 +270,8 @@ def _of_relation(
         share[head] = hits.diagonal().double().mean()
         shuffled[head] = hits[apart].double().mean()
         largest = largest.maximum(hits[torch.arange(n), orders].double().mean(dim=1) - shuffled[head])
-    texts = tuple(
-        (lm.token_strings([source])[0], lm.token_strings([min(targets)])[0])
-        for source, targets in zip(pairs.sources, pairs.targets, strict=True)
-    )
+    ends = pairs.sources, [min(targets) for targets in pairs.targets]
+    texts = tuple(zip(*(lm.token_strings(ids) for ids in ends), strict=True))
     found = RelationOfHeads(relation.name, share, shuffled, p_value, mapped, texts, pairs.left_out, k, provenance)
     return found, largest
 
@@ -291,13 +300,19 @@ class HeadRelation:
 
 
 def head_relations(
-    circuits: HeadMatrices, layer: int, head: int, *, basis: HeadBasis | None = None, seed: int = 0
+    circuits: HeadMatrices,
+    layer: int,
+    head: int,
+    *,
+    basis: HeadBasis | None = None,
+    seed: int = 0,
+    at_least: float = 0.0,
 ) -> list[HeadRelation]:
     """Find the built-in relations that one head maps, sorted by how far the share exceeds that of shuffled pairs.
 
     A relation is listed if in at most 1 % of a thousand random orders of the targets any relation has a share as far
     above that of shuffled pairs. This p-value is not corrected for the number of heads; `relations` corrects for all
-    heads of a model.
+    heads of a model. Relations of which the head maps a smaller share than `at_least` are left out.
 
     Raises:
         OutOfRange: there is no such head.
@@ -309,13 +324,13 @@ def head_relations(
     wanted = known_relations(lm)
     if not wanted:
         return []
-    made = relations_of_heads(circuits, wanted, basis=chosen, seed=seed, only=place)
+    made = relations_of_heads(circuits, wanted, basis=chosen, seed=seed, only=place, at_least=at_least)
     found = [
         HeadRelation(
             one.relation, float(one.share[place]), float(one.shuffled[place]), len(one.pairs), one.examples(*place)
         )
         for one in made
-        if float(one.p_value[place]) <= OF_ONE
+        if float(one.p_value[place]) <= OF_ONE and float(one.share[place]) >= at_least
     ]
     return sorted(found, key=lambda one: one.shuffled - one.share)
 
@@ -328,23 +343,27 @@ def head_role(circuits: HeadMatrices, layer: int, head: int) -> HeadRelation | N
 
     def compute() -> HeadRelation | None:
         try:
-            found = head_relations(circuits, layer, head)
+            found = head_relations(circuits, layer, head, at_least=ROLE)
         except Unsupported:
             return None
-        return next((one for one in found if one.share >= ROLE), None)
+        return next(iter(found), None)
 
     return circuits.lm.once((__name__, "role", layer, head), compute)
 
 
 def known_relations(lm: Decoder) -> list[Relation]:
     """Return the built-in relations for which at least two word pairs are single tokens of the model's vocabulary."""
-    found: list[Relation] = []
-    for name in shipped_relations():
-        one = open_relation(name)
-        with suppress(InvalidInput):
-            _pairs(lm, one)
-            found.append(one)
-    return found
+
+    def read() -> list[Relation]:
+        found: list[Relation] = []
+        for name in shipped_relations():
+            one = open_relation(name)
+            with suppress(InvalidInput):
+                _pairs(lm, one)
+                found.append(one)
+        return found
+
+    return list(lm.once((__name__, "known"), read))
 
 
 def _pairs(lm: Decoder, relation: Relation) -> TokenPairs:

@@ -148,8 +148,8 @@ class HeadMatrices:
         Memory: d_vocab * d_head for each of the two factors.
         """
         qk = self.qk(layer, head, offset, basis)
-        left = through_embedding(self.lm, qk.left, basis, destinations, centre=centre)
-        right = through_embedding(self.lm, qk.right.mT, basis, sources, centre=centre, sources=True)
+        left, right = _narrowest(through_embedding(self.lm, qk.left, basis, destinations, centre=centre), qk.right)
+        right = through_embedding(self.lm, right.mT, basis, sources, centre=centre, sources=True)
         return LowRank(left, right.mT, qk.notes)
 
     def resolve_head(self, layer: int, head: int, basis: HeadBasis) -> tuple[int, int]:
@@ -226,8 +226,16 @@ def full_ov(
     lm: Decoder, ov: LowRank, basis: HeadBasis, sources: Tensor | None, outputs: Tensor | None, centre: bool
 ) -> LowRank:
     """Return the full OV circuit W_E W_OV W_U between tokens, given W_OV."""
-    left = through_embedding(lm, ov.left, basis, sources, centre=centre)
-    return LowRank(left, through_unembedding(lm, ov.right, basis, outputs, centre=centre), ov.notes)
+    left, right = _narrowest(through_embedding(lm, ov.left, basis, sources, centre=centre), ov.right)
+    return LowRank(left, through_unembedding(lm, right, basis, outputs, centre=centre), ov.notes)
+
+
+def _narrowest(left: Float[Tensor, "n r"], right: Float[Tensor, "r d_model"]) -> tuple[Tensor, Tensor]:
+    """Return two factors of the same product: with fewer rows than `r`, the rows of the product."""
+    if len(left) >= len(right):
+        return left, right
+    dtype = torch.promote_types(left.dtype, right.dtype)
+    return torch.eye(len(left), dtype=dtype, device=left.device), left.to(dtype) @ right.to(dtype)
 
 
 def queries_and_keys(
