@@ -103,7 +103,7 @@ def test_the_change_is_listed_by_predicted_token() -> None:
 
 def test_bad_input_is_refused_in_one_line() -> None:
     lm = unembed.load()
-    with pytest.raises(InvalidInput, match="over a corpus it is"):
+    with pytest.raises(InvalidInput, match="over a corpus it must be"):
         ablate(lm, open_corpus(TEXTS), to="nothing")
     with pytest.raises(InvalidInput, match="empty group of memories"):
         ablate(lm, open_corpus(TEXTS), memories={"none": []})

@@ -152,7 +152,7 @@ def token_agreement(annotations: Sequence[Annotation], provenance: Provenance | 
         InvalidInput: there are fewer than two annotations, or they are not of the same lists of tokens.
     """
     if len(annotations) < 2:
-        raise InvalidInput(f"{len(annotations)} annotation", why="agreement needs two annotators or more")
+        raise InvalidInput(f"{len(annotations)} annotation file", why="agreement needs two annotators or more")
     first = annotations[0]
     for other in annotations[1:]:
         if other.vectors != first.vectors or other.ids != first.ids:

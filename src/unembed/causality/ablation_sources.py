@@ -68,7 +68,7 @@ def sources_of(
             means = {need: up_to(mean, n_pos, text.name) for need, mean in means.items()}
         return [Source(means, by_position)], f"the mean over {text.name}" + (" by position" if by_position else "")
     if isinstance(to, str) or not isinstance(to, Sequence) or not to or not all(isinstance(p, str) for p in to):
-        raise InvalidInput(f"ablation to {to!r:.60}", why='it is not "zero", "mean" or a list of prompts')
+        raise InvalidInput(f"to={to!r:.60}", why='activations can be ablated to "zero", "mean" or a list of prompts')
     sources = []
     points = tuple(sorted({point for point, _ in needs}))
     for prompt in to:

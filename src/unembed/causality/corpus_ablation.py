@@ -132,7 +132,7 @@ def ablate_corpus(
 ) -> CorpusAblation:
     """Ablate groups one at a time over a corpus, and compare the loss of every predicted token; see `ablate`."""
     if to not in ("zero", "mean", "resample"):
-        raise InvalidInput(f"ablation to {to!r:.60}", why='over a corpus it is "zero", "mean" or "resample"')
+        raise InvalidInput(f"to={to!r:.60}", why='over a corpus it must be "zero", "mean" or "resample"')
     seed = valid_seed(seed)
     needs = sorted({(point, layer) for group in groups for point, layer, _ in group.targets})
     words, means = "zero", Source()

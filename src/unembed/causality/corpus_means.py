@@ -100,7 +100,7 @@ def first_batches(lm: Decoder, corpus: Corpus, n_tokens: int, tokens_per_batch: 
         if counted >= n_tokens:
             return
     if not counted:
-        raise Unsupported("a measurement over this corpus", why="it has no text")
+        raise Unsupported("a measurement over this corpus", why="the corpus contains no text")
 
 
 @torch.no_grad()

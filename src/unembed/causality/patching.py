@@ -249,7 +249,9 @@ def patch(
     """
     if through is not None:
         if layers is not None:
-            raise InvalidInput("layers together with through", why="the names of writers and readers give their layers")
+            raise InvalidInput(
+                "layers together with through", why="with `through`, the names of the components state the layers"
+            )
         chosen = (positions, alignment, direction, edits, batch)
         return patch_paths(lm, cast(Any, clean), cast(Any, corrupted), points, through, cast(Any, metric), *chosen)
     if points not in PATCH_POINTS:
@@ -259,7 +261,11 @@ def patch(
     if attention_mask is None and not (are_several(clean) and are_several(corrupted)):
         return _patch_each(lm, [(clean, corrupted)], [cast(Any, metric)], chosen, batch)[0]
     if points == "coefficients":
-        raise InvalidInput("coefficients over pairs", why="each pair patches its own memories", instead="Use one pair")
+        raise InvalidInput(
+            "patching coefficients in several pairs",
+            why="other memories are patched in each pair",
+            instead="Give one pair",
+        )
     masks = attention_mask or (None, None)
     first, second = (unpadded(lm, cast(Any, one), mask) for one, mask in zip((clean, corrupted), masks, strict=True))
     if len(first) != len(second):
@@ -364,8 +370,8 @@ def _heads_of(lm: Decoder, layers: Sequence[int]) -> int:
     counts = {n_heads_of(lm, layer) for layer in layers}
     if len(counts) > 1:
         raise Unsupported(
-            f"a grid of {lm.name}'s heads",
-            why=f"its layers have {', '.join(map(str, sorted(counts)))} heads",
+            f"a grid of {lm.name}'s heads by layer",
+            why=f"its layers have different numbers of heads: {', '.join(map(str, sorted(counts)))}",
             instead="Patch attn_out, or ablate pairs (layer, head)",
         )
     return counts.pop()

@@ -139,7 +139,7 @@ def prompt_pair(
         InvalidInput: a position has no corresponding token, or the metric is the same in both runs.
     """
     if direction not in ("denoising", "noising"):
-        raise InvalidInput(f"direction {direction!r}", why='it is "denoising" or "noising"')
+        raise InvalidInput(f"direction {direction!r}", why='it must be "denoising" or "noising"')
     first = Rerun(lm, clean, points, edits)
     second = _corrupted(lm, first, corrupted, points, edits)
     pairs, how = align(lm, first.ids[0], second.ids[0], alignment)

@@ -74,7 +74,7 @@ def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
             have a counterfactual.
     """
     if isinstance(pairs, str) or not len(pairs):
-        raise InvalidInput("pairs", why="there are none", instead="Give (prompt, counterfactual, token, against)")
+        raise InvalidInput("the list of pairs is empty", instead="Give pairs (prompt, counterfactual, token, against)")
     found: list[Case] = []
     for number, given in enumerate(pairs):
         if isinstance(given, str) or len(given) != 4:

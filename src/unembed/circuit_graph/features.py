@@ -42,7 +42,9 @@ def require_nodes(dictionary: AttachedDictionary) -> None:
         )
     if parts[0].writes not in WRITES or parts[0].reads not in READS:
         points = f"{parts[0].reads} -> {parts[0].writes}"
-        raise Unsupported(what, why=f"they are at {points}", instead=f"Use one that writes {', '.join(WRITES)}")
+        raise Unsupported(
+            what, why=f"their capture points are {points}", instead=f"Use one that writes {', '.join(WRITES)}"
+        )
 
 
 def in_place_of_memories(dictionary: AttachedDictionary | None) -> OtherNodes | None:

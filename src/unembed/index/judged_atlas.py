@@ -100,7 +100,7 @@ def _require_same(lm: Decoder, built: Provenance, corpus: str | None) -> None:
     if built.corpus != corpus:
         raise InvalidInput(
             f"an atlas of the corpus {built.corpus}",
-            why=f"the index is of the corpus {corpus}, so that its test documents are others than the atlas's",
+            why=f"the index is of the corpus {corpus}, so its test documents are not those of the atlas",
             instead="Give the index of which the atlas was built: --index DIR",
         )
 

@@ -100,7 +100,9 @@ def read_manifest(folder: Path) -> Manifest:
         ) from error
     if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
         raise IndexFault(
-            f"{path} is not of an index", why="unembed did not write it", instead="Give the folder of an index"
+            f"{path} is not the manifest of an index",
+            why="unembed did not write it",
+            instead="Give the folder of an index",
         )
     if stored.get("schema") != SCHEMA:
         raise IndexFault(

@@ -207,7 +207,7 @@ def unread_windows(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int
     if len(found) < contexts:
         raise InvalidInput(
             f"{len(found)} passages of the text",
-            why=f"{contexts} are needed behind its first {unread:,} tokens, on which a lens may have been fitted",
+            why=f"{contexts} are needed after its first {unread:,} tokens, on which a lens may have been fitted",
             instead="Give a longer text, or fewer contexts",
         )
     return found

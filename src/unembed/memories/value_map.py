@@ -88,7 +88,7 @@ def value_map(
     shown = positive_int("max_points", max_points)
     total = lm.n_memories
     if not total:
-        raise Unsupported(f"{lm.name} has no values to map", why="no layer has an FFN without experts")
+        raise Unsupported(f"{lm.name} has no value vectors to map", why="no layer has an FFN without experts")
     rows = np.unique(np.linspace(0, total - 1, min(total, shown)).round().astype(np.int64))
     starts = np.cumsum([0, *(lm.n_memories_of(layer) for layer in range(lm.n_layers))])
     rows = np.union1d(rows, np.array([starts[layer] + index for layer, index in also], dtype=np.int64))

@@ -56,7 +56,7 @@ def find_checkpoints(model: str, pattern: str, *, offline: bool = False) -> list
         kind = "folders with a config.json" if local else "revisions"
         raise InvalidInput(
             f"--revisions {pattern!r}",
-            why=f"{len(found)} of the {len(names)} {kind} of {model} match it, and a training has at least two",
+            why=f"{len(found)} of the {len(names)} {kind} of {model} match it, and a series needs at least two",
             instead="Give a pattern such as 'step*'",
         )
     _, counts = training_counts(found)

@@ -131,7 +131,9 @@ def _open(
         return _shipped(name, dtype, device, placed)
     if name in PUBLISHED:
         if revision is not None:
-            raise InvalidInput(f"revision of {name}", why="it has one version", instead="Leave revision out")
+            raise InvalidInput(
+                f"revision of {name}", why="the model has only one version", instead="Leave revision out"
+            )
         opened = _open(fetched_folder(name), tokenizer=tokenizer, dtype=dtype, device=device, **placed)
         return replace(opened, name=name, revision=PUBLISHED[name].sha256)
     return _pretrained(
@@ -183,7 +185,7 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
     if _needs_loops(hf):
         raise InvalidInput(
             f"{type(hf).__name__} in float64",
-            why="its experts run as grouped products, which PyTorch has up to float32",
+            why="its experts use grouped matrix products, which PyTorch does not support in float64",
             instead='Call model.set_experts_implementation("eager") first',
         )
     if device is not None:
@@ -269,7 +271,7 @@ def _pretrained(
     if (weights := gguf_file(path)) is not None:
         _refuse_placing(placed, "GGUF")
         if revision is not None:
-            raise InvalidInput(f"revision of {name}", why="a file has none", instead="Leave revision out")
+            raise InvalidInput(f"revision of {name}", why="a GGUF file has no revisions", instead="Leave revision out")
         return _gguf(weights, tokenizer, dtype=dtype, device=device)
     check_adapter(path)
     if path.is_dir() and not ((path / "config.json").exists() or (path / ADAPTER).exists()):

@@ -35,15 +35,15 @@ class Graph:
         """
         if of.numel() != 1 or not of.requires_grad:
             raise InvalidInput(
-                "the number whose gradient is taken",
-                why="it is not one number computed from this run's logits",
+                "the tensor whose gradient is requested",
+                why="it is not a scalar computed from this run's logits",
                 instead="Give for example run.logits[0, -1, a] - run.logits[0, -1, b]",
             )
         own = [self.own[point, layer] for layer in layers]
         if len({t.shape for t in own}) > 1:
             raise Unsupported(
                 f"the gradient at {point} in layers {layers[0]} to {layers[-1]}",
-                why="their sizes differ",
+                why="the layers differ in size",
                 instead="Run with layers=[...] of one size",
             )
         found = torch.autograd.grad(of.reshape(()), own, retain_graph=True, allow_unused=True)

@@ -62,7 +62,9 @@ class Edit:
         if self.vector is not None:
             object.__setattr__(self, "vector", tuple(finite_float("a vector's number", x) for x in self.vector))
         if isinstance(self.positions, str) and self.positions not in ("all", "last"):
-            raise InvalidInput(f"positions {self.positions!r}", why='they are "all", "last" or a sequence of numbers')
+            raise InvalidInput(
+                f"positions {self.positions!r}", why='they must be "all", "last" or a sequence of numbers'
+            )
 
     def applied(self, numbers: Tensor) -> Tensor:
         """Return a changed copy of the values to which the edit applies."""

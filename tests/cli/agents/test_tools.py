@@ -51,7 +51,7 @@ def test_other_arguments_are_refused_with_those_that_there_are(arguments: dict[s
 
 
 def test_a_dash_is_not_standard_input() -> None:
-    with pytest.raises(InvalidInput, match="which a tool has not"):
+    with pytest.raises(InvalidInput, match="which a tool does not have"):
         checked(tools()["trace"], {"prompt": "-"}, MODELS)
 
 

@@ -90,7 +90,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     site = lm.structure.blocks[layer].attention
     what = f"the scores of {head_name(layer, head)} of {lm.name}"
     if not site.scores.understood:
-        raise Unsupported(what, why=site.scores.missing, instead="Use captured patterns")
+        raise Unsupported(what, why=site.scores.missing, instead="Capture the attention patterns of a run")
     points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
     seen = run(lm, tokens, points, logits=False)
     if seen.tokens.shape[0] != 1:
@@ -117,11 +117,11 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     if not error <= max(tolerance(lm), SUM_TOLERANCE["float32"]):
         if site.clip is not None:
             why = f"queries and keys are clipped at {site.clip:g}, which is not a sum"
-            raise Unsupported(what, why=why, instead="Use captured patterns")
+            raise Unsupported(what, why=why, instead="Capture the attention patterns of a run")
         raise SumNotProved(
             what,
             why=f"the softmax of their sum differs from the model's pattern by {error:.1e}",
-            instead="Use captured patterns",
+            instead="Capture the attention patterns of a run",
         )
     provenance = lm.provenance(notes={"layer": layer, "head": head})
     return ScoreTerms(terms, total, pattern, error, provenance)

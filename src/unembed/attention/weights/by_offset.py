@@ -54,9 +54,9 @@ def position_scores(
         site = lm.structure.blocks[layer].attention
         by_offset = site.scores.understood and (site.scores.rotary is not None or site.scores.alibi_slopes is not None)
         raise Unsupported(
-            f"scores of positions of layer {layer} of {lm.name}",
+            f"position scores of layer {layer} of {lm.name}",
             why="the model has no table of position embeddings",
-            instead="Use scores_by_offset" if by_offset else "Use captured patterns",
+            instead="Use scores_by_offset" if by_offset else "Capture the attention patterns of a run",
         )
     n = table.shape[0] if lm.n_ctx is None else min(table.shape[0], lm.n_ctx)
     table = table[: n if positions is None else min(n, positive_int("positions", positions))]
@@ -124,7 +124,7 @@ def scores_by_offset(
             why="positions are added to the embedding outside any module"
             if added
             else "its scores do not depend on positions",
-            instead="Use captured patterns" if added else "Use qk, which is the same at every offset",
+            instead="Capture the attention patterns of a run" if added else "Use qk, which is the same at every offset",
         )
     if site.scores.rotary is not None:
         mean = mean_embedding(lm, basis, centre=True).double()

@@ -37,7 +37,9 @@ def is_composed(site: AttentionSite) -> bool:
 def _without_qk(site: AttentionSite) -> str:
     """Say what to use instead in a layer that has no QK circuit."""
     has_values = site.head_layout is not None or (site.readings is not None and "v" in site.readings.parts)
-    return "Use OV circuits or captured patterns" if has_values else "Use captured patterns"
+    return (
+        "Use OV circuits, or the attention patterns of a run" if has_values else "Use the attention patterns of a run"
+    )
 
 
 def check_part(site: AttentionSite, part: str | None) -> None:
@@ -75,7 +77,7 @@ def composed_weights(
     if readings is None or which not in readings.parts:
         raise Unsupported(
             f"the {'queries' if which == 'q' else 'keys'} of layer {layer} of {lm.name}",
-            why="its queries are not read through one matrix or one normed latent",
+            why="its queries are not a linear map of the stream or of one normalised latent",
             instead=_without_qk(site),
         )
     check_part(site, part)

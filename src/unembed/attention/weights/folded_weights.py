@@ -184,7 +184,9 @@ def _tokens(lm: Decoder, ids: Any) -> Int[Tensor, " token"]:
     if not isinstance(ids, Tensor):
         ids = torch.tensor([as_int("token", i) for i in as_tuple("tokens", ids)], dtype=torch.long, device=lm.device)
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype is torch.bool:
-        raise InvalidInput(f"tokens of shape {tuple(ids.shape)}", why="token ids are a vector of integers")
+        raise InvalidInput(
+            f"tokens of shape {tuple(ids.shape)}", why="token ids must be a one-dimensional tensor of integers"
+        )
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < lm.d_vocab:
         low, high = int(ids.min()), int(ids.max())
         raise OutOfRange(

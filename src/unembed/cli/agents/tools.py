@@ -157,7 +157,7 @@ def checked(tool: Tool, arguments: Mapping[str, Any], models: Mapping[str, str])
         raise InvalidInput(f"arguments of {tool.name}", why=why, instead=f"Its arguments are {names}")
     if arguments.get("prompt") == "-":
         raise InvalidInput(
-            "prompt '-'", why="it stands for standard input, which a tool has not", instead="Give a text"
+            "prompt '-'", why="it stands for standard input, which a tool does not have", instead="Give a text"
         )
 
 

@@ -30,7 +30,7 @@ class Dendrogram:
             OutOfRange: fewer than one cluster, or more than there are vectors.
         """
         if not 1 <= n_clusters <= self.n:
-            raise OutOfRange(f"{n_clusters} clusters", why=f"there are {self.n} vectors, so 1 to {self.n}")
+            raise OutOfRange(f"{n_clusters} clusters", why=f"{self.n} vectors can form 1 to {self.n} clusters")
         return self._labels(self.n - n_clusters)
 
     def _labels(self, merges: int) -> Int[np.ndarray, " n"]:

@@ -89,7 +89,7 @@ def cluster(
     """
     n, n_clusters = len(as_tuple("vectors", vectors)), as_int("n_clusters", n_clusters)
     if not 1 <= n_clusters <= max(n, 1):
-        raise OutOfRange(f"{n_clusters} clusters", why=f"there are {n} vectors, so 1 to {n}")
+        raise OutOfRange(f"{n_clusters} clusters", why=f"{n} vectors can form 1 to {n} clusters")
     return torch.from_numpy(dendrogram(vectors, linkage, metric).cut(n_clusters))
 
 

@@ -55,7 +55,7 @@ class Routing:
 
     def _row(self, layer: int) -> int:
         if layer not in self.layers:
-            raise OutOfRange(f"layer {layer}", why=f"routing was counted in layers {list(self.layers)}")
+            raise OutOfRange(f"layer {layer}", why=f"routing was counted only in layers {list(self.layers)}")
         return self.layers.index(layer)
 
 
@@ -82,7 +82,7 @@ class RoutedShare(Summed, Pointwise):
         super().start(lm)
         experts = {n: lm.experts_of(n) for n in self._layers}
         if self.layers is not None and None in experts.values():
-            raise InvalidInput("routing", why=f"some of the layers {list(self._layers)} have no experts")
+            raise InvalidInput(f"routing in layers {list(self._layers)}", why="some of these layers have no experts")
         sizes = {n: e[0] for n, e in experts.items() if e is not None}
         self._layers = tuple(sizes)
         vocabulary = lm.d_vocab if self.counts_tokens else 0
