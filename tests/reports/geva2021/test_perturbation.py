@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from tests.sweeps.recorder import texts
 from unembed.corpus import open_corpus
 from unembed.corpus.token_stream import TokenStream
 from unembed.reports.geva2021 import perturbation
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.parts.keys import shortened
+from unembed.reports.geva2021.perturbation import KINDS
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
 from unembed.sweeps import sweep
 
@@ -79,3 +83,11 @@ def test_shortened_triggers_that_end_at_a_massive_token_are_left_out() -> None:
             seen["whole" if prefix[-1] == e else "shorter" if prefix[-2] == e else "none"] += 1
     assert min(seen[kind] for kind in ("whole", "shorter", "none")) > 2
     assert made.left_out >= 3 * seen["whole"] + seen["shorter"]
+
+
+def test_a_layer_whose_triggers_cannot_be_shortened_is_no_layer_of_the_comparison() -> None:
+    changes = np.full((3, 2, len(KINDS)), np.nan)
+    changes[1:, :, :2] = [[[-0.1, -0.4], [-0.2, -0.5]], [[-0.6, -0.3], [-0.7, -0.1]]]
+    m = Mock(spec=Measurements, perturbed=np.array([[0, 1], [1, 1], [2, 1]]), changes=changes, seed=0, n_layers=3)
+    found = shortened(m)
+    assert found is not None and (found.layers, found.n_layers) == (1, 2)

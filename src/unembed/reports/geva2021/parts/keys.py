@@ -215,8 +215,8 @@ def shortened(m: Measurements) -> Numbers | None:
         return None
     layer, per_key, seed = m.perturbed[:, 0], _changes_by_key(m.changes), m.seed
     first, last, random = per_key.T
-    with np.errstate(invalid="ignore"):
-        by_layer = [np.nanmean(last[layer == n]) < np.nanmean(first[layer == n]) for n in np.unique(layer)]
+    found = [(plain_mean(last[layer == n]), plain_mean(first[layer == n])) for n in np.unique(layer)]
+    by_layer = [of_last < of_first for of_last, of_first in found if not np.isnan(of_last - of_first)]
     return Numbers(
         first=mean_of(first, seed=seed),
         last=mean_of(last, seed=seed),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unembed.document.exhibits import boxes, by_layer, exhibit
+from unembed.document.exhibits import boxes, by_layer, exhibit, plain_mean
 from unembed.document.intervals import Measured, rank_correlation, share_of
 from unembed.document.model import Exhibit, Figure, Reference, Section
 from unembed.document.numbers import format_interval, format_number, format_percent, percent
@@ -49,7 +49,7 @@ def agreement(m: Measurements) -> Numbers:
         high=_rate(a, m.upper, n),
         last=_rate(a, n - 1, n),
         whole=_rate(a, 0, n),
-        by_chance=float(np.nanmean([a.by_chance(n) for n in range(m.n_layers)])),
+        by_chance=plain_mean(np.array([a.by_chance(n) for n in range(m.n_layers)])),
         one_token=1 / m.lm.d_vocab,
         d_vocab=m.lm.d_vocab,
     )
@@ -108,7 +108,7 @@ def predictive(m: Measurements) -> Numbers:
 
 def explain_agreement(m: Measurements) -> str | None:
     """State the agreement by chance in the lower layers; None if it is less than a third of the measured agreement."""
-    chance = float(np.nanmean([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
+    chance = plain_mean(np.array([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
     rate = agreement(m).low.value
     if not chance >= rate / 3:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from unembed.document.exhibits import by_layer, exhibit, means
+from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, mean_of
 from unembed.document.model import Section
 from unembed.document.numbers import format_number, percent
@@ -140,7 +140,7 @@ def section(m: Measurements) -> Section | None:
         cells[f"{name}_signs"] = means([_mean(row) for row in own], m.seed)
         cells[f"{name}_by_chance"] = [by_chance(s, c) for s, c in zip(score, change, strict=True)]
         cells[f"{name}_signs_of_logit"] = [
-            float(np.nanmean(agreeing(s, c))) for s, c in zip(score, found.logit[..., t], strict=True)
+            plain_mean(agreeing(s, c)) for s, c in zip(score, found.logit[..., t], strict=True)
         ]
     for name, t in _NAMES.items():
         cells[f"{name}_rank_correlation"] = ranks[:, t].tolist()
