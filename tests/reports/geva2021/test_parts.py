@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from tests.reports.geva2022.test_parts import around
 from tests.reports.sample import part_of
 from unembed.reports.geva2021 import QUANTITIES
+from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.parts.refinement import overturned
 from unembed.reports.geva2021.parts.values import PAPER_BINS, by_paper_bins
 from unembed.reports.geva2021.values import Agreement
 from unembed.reports.quantities import Numbers
@@ -125,3 +128,19 @@ def test_agreement_in_the_papers_bins_is_that_of_a_loop() -> None:
         rows = [i for i in range(300) if target[i] >= 0 and ends[n] <= probability[i] < ends[n + 1]]
         assert rate.n == len(rows) and rate.value == pytest.approx(np.mean(top[rows] == target[rows]))
     assert len(found) == 9 and sum(rate.n for rate in found) == (target >= 0).sum()
+
+
+def test_the_ranks_of_a_new_token_are_those_of_a_loop() -> None:
+    random = np.random.default_rng(0)
+    names = ("output", "residual", "output_in_residual", "output_in_update")
+    e = {name: random.integers(1, 40 if "_in_" in name else 4, (3, 50)) for name in names}
+    lm = SimpleNamespace(d_vocab=1000)
+    found = overturned(part_of(Measurements, examples=e, seed=0, lm=lm))
+    changes = [(n, i) for n in range(3) for i in range(50) if e["output"][n, i] != e["residual"][n, i]]
+    assert found is not None and found.n == len(changes) and found.by_chance == 0.01
+    ranks = np.array([[e[name][at] for name in names[2:]] for at in changes])
+    assert found.median == np.median(ranks, axis=0).tolist()
+    assert found.head.value == pytest.approx(np.mean([rank <= 10 for rank, _ in ranks]))
+    assert found.ahead.value == pytest.approx(np.mean([first < second for first, second in ranks]))
+    few = {name: rows[:1, :20] for name, rows in e.items()}
+    assert overturned(part_of(Measurements, examples=few, seed=0, lm=lm)) is None
