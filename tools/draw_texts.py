@@ -17,9 +17,11 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "unembed"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 KINDS = ("docstring", "error", "help", "comment")
 
 
@@ -40,6 +42,7 @@ def texts_of(path: Path) -> Iterator[Text]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if found := ast.get_docstring(node):
                 yield Text("docstring", f"{name}:{getattr(node, 'lineno', 1)}", _signed(node, source, found))
+            yield from _of_attributes(name, node, source)
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             yield Text(
                 "error", f"{name}:{node.lineno}", textwrap.dedent(ast.get_source_segment(source, node.exc) or "")
@@ -58,6 +61,16 @@ def _help(node: ast.AST) -> ast.Constant | None:
     else:
         return None
     return text if isinstance(text, ast.Constant) else None
+
+
+def _of_attributes(name: str, node: ast.Module | ast.ClassDef | Function, source: str) -> Iterator[Text]:
+    """The strings directly below assignments, which explain the names that are assigned, with the assignments."""
+    for above, below in pairwise(node.body):
+        match above, below:
+            case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text))):
+                yield Text("docstring", f"{name}:{below.lineno}", _signed(above, source, " ".join(text.split())))
+            case _:
+                pass
 
 
 def _signed(node: ast.AST, source: str, text: str) -> str:

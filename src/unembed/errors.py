@@ -41,7 +41,7 @@ class UnembedError(Exception):
         return " ".join(". ".join(sentences).split()) + "."
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Default pickling loses keyword-only arguments; errors are pickled when they come from another process.
+        # Python's default pickling would lose the keyword-only arguments of an error that comes from another process.
         return (_rebuild, (type(self), self.what, self.why, self.instead))
 
 

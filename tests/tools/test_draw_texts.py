@@ -21,6 +21,9 @@ def open_door(key: str) -> None:
 
 option(help="Which key.")
 Key = Annotated[str, Option("The key to try.", "k")]
+DOORS = 3
+"""Number of
+doors."""
 '''
 
 
@@ -43,6 +46,7 @@ def test_texts_are_found_where_they_stand(tmp_path: Path, monkeypatch: pytest.Mo
     assert found == {
         ("docstring", "unembed/room.py:1"): "The room.",
         ("docstring", "unembed/room.py:4"): "def open_door(key: str) -> None:\nOpen the door.",
+        ("docstring", "unembed/room.py:15"): "DOORS = 3\nNumber of doors.",
         ("error", "unembed/room.py:9"): 'InvalidInput("no key", why="#1")',
         ("help", "unembed/room.py:12"): "Which key.",
         ("help", "unembed/room.py:13"): "The key to try.",

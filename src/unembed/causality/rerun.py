@@ -101,7 +101,9 @@ class Rerun:
             )
         for point in points:
             if point not in PATCH_POINTS:
-                raise InvalidInput(f"point {point!r}", why=f"activations are replaced at {', '.join(PATCH_POINTS)}")
+                raise InvalidInput(
+                    f"point {point!r}", why=f"activations can be replaced only at {', '.join(PATCH_POINTS)}"
+                )
         if stream is not None:
             require_one_stream(lm, "a replaced embedding")
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}

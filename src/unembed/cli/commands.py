@@ -50,7 +50,7 @@ class OneLineErrors(TyperGroup):
 
 
 def _end(message: object, status: int) -> NoReturn:
-    # A prompt or a path may contain control characters, which a terminal would execute.
+    # Control characters in a prompt or a path are marked, because a terminal would execute them.
     print(f"unembed: {visible(str(message), prose=True)}", file=sys.stderr)
     raise typer.Exit(status)
 
@@ -101,7 +101,8 @@ def _root(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    # Characters that the terminal's encoding lacks are printed as escapes; by default Python would raise an error.
+    # Characters that the terminal's encoding lacks are printed as escapes, because Python would raise an error by
+    # default.
     codecs.register_error("unembed.escape", _escape)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

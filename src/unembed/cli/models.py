@@ -44,7 +44,7 @@ def models(
             _fit(name)
     elif name is not None:
         raise typer.BadParameter("a name is allowed only after get: unembed models get NAME", param_hint="NAME")
-    # This reads plain files, to avoid importing torch.
+    # The sizes are read from plain files, to avoid importing torch.
     found = [*_shipped(), *_published()]
     if action == "get":
         found = [entry for entry in found if entry["name"] == name]

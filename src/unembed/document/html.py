@@ -243,7 +243,7 @@ def _exhibit(exhibit: Exhibit) -> str:
 def _table(exhibit: Exhibit, shown: list[str]) -> str:
     names, rows = exhibit.table.column_names, list(exhibit.table.rows())
     sizes = [f"{name}_n" for name in shown if f"{name}_n" in names]
-    # If every row has the same sample size in all columns, the sizes are shown once, as the last column.
+    # If in every row all columns have the same sample size, the sizes are shown only once, as the last column.
     together = len(sizes) > 1 and all(len({row[size] for size in sizes}) == 1 for row in rows)
     columns = [column for name in shown for column in _columns(exhibit, name, rows, sized=not together)]
     if together:

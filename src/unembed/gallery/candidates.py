@@ -113,7 +113,7 @@ def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlea
     n = lm.weights.n_memories[layer]
     found = []
     for pole in poles:
-        # With a fitted lens the index is not used, because its tokens may have been read without the lens.
+        # With a fitted lens, the index's tokens are not used, because they may have been computed without the lens.
         if known is not None and known.promoted is not None and not show_unlearned and lens_of(lm) is None:
             ids = np.asarray(known.promoted[pole][known.starts[layer] : known.starts[layer + 1], :TOP_TOKENS])
         else:

@@ -53,7 +53,7 @@ def memories(
         gallery, remarks = _saved(model, index, top)
     if gallery is None:
         chosen = {"layers": layers or None, "show_unlearned": show_unlearned, "seed": seed, "progress": progress}
-        # If there is a remark, the saved ranking is damaged; it is computed again and replaced.
+        # There are remarks only if the file of the saved ranking is damaged; then it is computed again and replaced.
         gallery, more = _ranked(model, index, top, recompute=recompute or bool(remarks), **chosen)
         remarks += more
     listed = (gallery if by_score else gallery.varied()).first(top)
@@ -96,13 +96,13 @@ def _ranked(
     from unembed.gallery.ranking import rank_memories
 
     lm = model.open()
-    # Invalid layers, and models without memories, raise an error here, before an index is built.
+    # This raises an error for invalid layers, and for models without memories, before an index is built.
     for layer in chosen["layers"] or ():
         lm.layer(layer)
     if not lm.memory_layers:
         lm.feed_forward(0)
     if (known := index()) is not None:
-        # More memories are ranked than are listed, so that the list can have memories that differ from each other.
+        # More memories are ranked than listed, so that enough of them differ from each other.
         pool = max(top, SAVED if chosen["layers"] is None else LAYER_POOL)
         return known.memories(pool, recompute=recompute, **chosen), ()
     build = f"unembed index build --model {shlex.quote(model.name)}"

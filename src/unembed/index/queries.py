@@ -153,7 +153,7 @@ class IndexQueries(IndexFiles):
         order = np.argsort(-strength, kind="stable")
         best: list[int] = []
         for some in text_search.some_at_a_time(order):
-            # Several memories may fire on the same text, which is then searched only once.
+            # Several memories may fire on the same text; such a text is searched only once.
             places, which = np.unique(at[some], return_inverse=True)
             matching = np.zeros(len(places), dtype=bool)
             texts = [passages.text(passages.read_to(int(p))) for p in places]

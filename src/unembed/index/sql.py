@@ -61,7 +61,8 @@ class Sql:
                         why=_first_line(error),
                         instead="Run the build again: it repairs the index",
                     ) from error
-        # With replacement scans enabled, a SELECT could read any Python variable that looks like a table.
+        # Replacement scans are turned off, because with them a SELECT could read any Python variable that looks like a
+        # table.
         run("SET python_enable_replacements = false")
         run("SET lock_configuration = true")
 

@@ -84,7 +84,7 @@ def _prove(lm: Decoder, layer: int, site: AttentionSite, scores: Tensor, pattern
     if (slopes := site.scores.alibi_slopes) is not None:
         where = torch.arange(scores.shape[-1], device=scores.device)
         scores = scores + slopes.to(scores)[:, None, None] * where
-    # With an attention sink, the pattern's rows sum to less than 1; the softmax is scaled to the same sum.
+    # With an attention sink, the rows of the pattern sum to less than 1, so the softmax is scaled to the same sums.
     made = scores.masked_fill(~visible, -torch.inf).softmax(-1) * pattern.sum(-1, keepdim=True)
     what = f"the patterns of layer {layer} of {lm.name} by its queries and keys"
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])  # float64 models compute the softmax in float32

@@ -347,7 +347,8 @@ class Table:
         else:
             numeric, names = self._numeric(most), list(headings)
             tables = []
-            # Columns that do not fit without breaking words are shown in another table below.
+            # If the columns do not fit side by side without breaking words, they are split into several tables, one
+            # below the other.
             for block in column_blocks(least, width - 1, gap=2):
                 shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
                 columns = [names[i] for i in block]
@@ -380,7 +381,8 @@ class Table:
         from rich.console import Console
 
         out, width = io.StringIO(), positive_int("width", width)
-        # In a Jupyter kernel rich displays what it prints, in place of writing it to `file`.
+        # `force_jupyter=False`, because in a Jupyter kernel rich would otherwise display the text and not write it to
+        # `file`.
         Console(file=out, width=width, color_system=None, legacy_windows=False, force_jupyter=False).print(self)
         return out.getvalue()
 

@@ -128,7 +128,8 @@ def attending_by(module: nn.Module, name: str, make: Callable[[Attend], Attend])
         name: a name for the other function, which must not be in use for this module.
         make: takes the module's present function and returns the other one.
     """
-    # A model family may define its own table of attention functions (Doge does) instead of transformers' table.
+    # The table of attention functions is that of the model's own source file, which may not be transformers' table
+    # (Doge).
     functions = inspect.unwrap(type(module).forward).__globals__.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
     config: Any = module.config
     present = config._attn_implementation

@@ -294,7 +294,7 @@ def require_unnormalised_stream(lm: Decoder, what: str) -> None:
     if lm.structure.has_stream_norms or any(b.handover != 1.0 for b in lm.structure.blocks):
         raise Unsupported(
             f"{what} of {lm.name}",
-            why="the stream itself is normalised or rescaled on its way",
+            why="blocks normalise or rescale the residual stream itself",
             instead="Attributions take it into account",
         )
 

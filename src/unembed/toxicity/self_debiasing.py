@@ -115,7 +115,7 @@ class SelfDebiasing(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return corrected log-probabilities of the next token."""
         announced = self._announced(input_ids)
-        # A token that an earlier logits processor excluded (-inf) stays excluded.
+        # A token whose score an earlier logits processor set to minus infinity keeps that score.
         return debiased(scores, announced, self.decay, self.epsilon).to(scores.dtype)
 
     @torch.no_grad()

@@ -127,7 +127,7 @@ def head_sources_view(trace: Trace, layer: int, head: int, question: Question, p
     found = trace.attribution(question.token, position, question.against, by="source")
     contributions = [0.0] * (position + 1)
     for row in found.rows:
-        # The rows also include source positions after this one; their contributions are zero.
+        # The rows also include later source positions, whose contributions are zero; these are left out.
         if row.source is not None and row.source <= position and (row.layer, row.index) == (layer, head):
             contributions[row.source] += row.contribution
     target, against = question_tokens(trace.lm, question, position)

@@ -263,7 +263,7 @@ class PromptReadings:
         If `top` is `TOP` and the basis is "final" or "jacobian", the result also has the rank of the final prediction.
         """
         if as_str("point", point) in POINTS and point not in STREAM_POINTS:
-            raise InvalidInput(f"readings of {point}", why=f"readings exist at {', '.join(STREAM_POINTS)}")
+            raise InvalidInput(f"the stream at {point!r}", why=f"it can be read only at {', '.join(STREAM_POINTS)}")
         column = None if position is None else position_of(self.run, position)
         whole = self._read.get((point, top, basis, None))
         if whole is not None and column is not None:

@@ -208,7 +208,7 @@ class Removals:
         return [None if abs(own - reference) > 1e-2 else [own - other for other in others] for own, *others in found]
 
     def _of_last(self, changes: Sequence[Replacement]) -> _Logits | None:
-        """Return the unchanged logits, and the logits with each change alone, by rerunning only the position.
+        """Return the unchanged logits, and the logits with each change alone, by rerunning only the last position.
 
         None if that is inexact; after one inexact result, every call returns None.
         """

@@ -123,7 +123,7 @@ def in_context(
     edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
     read: list[Tensor] = []
     repeated: list[Tensor] = []
-    # No overlap: every window starts without context. With overlap, its early positions would have context too.
+    # Windows do not overlap, so that the early positions of every window have little context.
     text = windows_of(corpus, window, overlap=0)
     for batch in text.batches(lm, tokens_per_batch):
         rows = batch.tokens[batch.lengths == window][: max_windows - sum(map(len, read))]

@@ -111,7 +111,8 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     if site.scores.window is not None:
         hidden = hidden | (where[:, None] - where >= site.scores.window)
     pattern = seen.at("pattern", layer)[0, head]
-    # An attention sink takes a share of each row of the pattern; the softmax over the scores distributes the rest.
+    # If there is an attention sink, it takes a share of each row of the pattern, and the softmax of the scores is
+    # scaled to the rest.
     seen_share = pattern.sum(dim=-1, keepdim=True)
     error = float((total.masked_fill(hidden, -torch.inf).softmax(dim=-1) * seen_share - pattern).abs().max())
     if not error <= max(tolerance(lm), SUM_TOLERANCE["float32"]):

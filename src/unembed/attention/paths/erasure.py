@@ -371,7 +371,7 @@ def _gather(
     for index in memories:
         x, d = at(ffn_reads), directions[layer, index].to(captured[ffn_reads].device)
         before, after = x @ d.to(x.dtype), (x + at("mlp_out")) @ d.to(x.dtype)
-        # The direction ignores a branch norm and multiplier, which only scale the FFN's output by a positive number.
+        # A norm and a multiplier after the FFN are left out here: they only scale its output by a positive number.
         of_memories[layer, index].add(at("coefficients")[:, index], before, after)
     if not heads:
         return

@@ -243,7 +243,8 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
     seen = run(lm, tokens, required_points(lm))
     layers: dict[int, FrozenLayer] = {}
     error = 0.0
-    # Many families compute norms and softmax in float32, whatever the dtype of the weights.
+    # The tolerance is at least that of float32, because many families compute norms and softmax in float32 whatever the
+    # dtype of the weights.
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
     first = written_to_end(lm, seen.at("resid_pre", 0), 0, "embedding", seen)
     constants: list[tuple[str, int, Tensor]] = [("embedding", 0, first)]

@@ -52,7 +52,8 @@ def read_dictionary(path: str | Path) -> Dictionary:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelUnavailable(f"dictionary {path}", why=reading_fault(error)) from error
-    # splitlines() would also break at other line separators, which some words of WikiText contain.
+    # splitlines() is not used, because it would also split at other line separators, which some words of WikiText
+    # contain.
     for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
         overwrite = line.endswith(f" {_OVERWRITE}")
         entry = line.removesuffix(f" {_OVERWRITE}")

@@ -38,7 +38,7 @@ def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tupl
     late = [one for one in late if one is not ffn]
     mixer = mixer_among(late if steps.early is None else early)
     if steps.early is not None and steps.late.constant is not None:
-        raise probe.fail(f"block {path}", "something constant is added after its FFN")
+        raise probe.fail(f"block {path}", "a constant vector is added after its FFN")
     site, feed_forward, parallel = None, None, False
     if mixer is not None:
         site = mixer_site(mixer, path, (steps.early or steps.late).constant)

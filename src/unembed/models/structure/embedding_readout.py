@@ -92,7 +92,7 @@ def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None
         final_norm, before = divided
         scale = float((probe.recording.logits * out).double().sum() / out.double().square().sum())
         if relative(scale * out, probe.recording.logits) > probe.tolerance:
-            raise probe.fail("its readout", "the logits are not the head's output, scaled")
+            raise probe.fail("its readout", "the logits are not a constant times the head's output")
         return final_norm, before * scale, None
     else:
         raise probe.fail("its readout", "the head reads neither the last block's output nor a norm of it")
@@ -113,4 +113,4 @@ def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None
     for cap in (30.0, 15.0):
         if capped(cap):
             return final_norm, 1.0, cap
-    raise probe.fail("its readout", "the logits are neither the head's output, scaled, nor soft-capped")
+    raise probe.fail("its readout", "the logits are not a constant times the head's output, with or without a soft cap")

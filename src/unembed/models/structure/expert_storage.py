@@ -192,7 +192,7 @@ def _grouped(module: Any) -> Iterator[None]:
     if config is None or before in (None, "grouped_mm", "batched_mm"):
         yield
         return
-    # The grouped matrix product does not support float64.
+    # Grouped matrix products do not support float64, so batched ones are used instead.
     config._experts_implementation = "batched_mm" if module.down_proj.dtype == torch.float64 else "grouped_mm"
     try:
         yield

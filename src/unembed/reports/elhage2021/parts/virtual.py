@@ -61,9 +61,11 @@ def _require_factors(m: Measurements, layer: FrozenLayer) -> None:
     """
     what = f"virtual heads of {m.lm.name} as one pattern and one OV circuit"
     if changes_stream(m.lm):
-        raise Unsupported(what, why="its blocks change the stream itself")
+        raise Unsupported(what, why="its blocks rescale or normalise the residual stream itself")
     if layer.gate is not None:
-        raise Unsupported(what, why=f"in layer {layer.layer} a gate of each position lies within the heads")
+        raise Unsupported(
+            what, why=f"in layer {layer.layer} a gate that depends on the position multiplies what the heads move"
+        )
 
 
 def _scaled(layer: FrozenLayer, head: int) -> Float[Tensor, "dst src"]:
@@ -116,7 +118,8 @@ def virtual_heads(m: Measurements) -> Numbers | None:
         pairs=found,
         n_pairs=m.expansion.orders.count(2),
         error=max(one.error for one in found),
-        # Many families compute the softmax in float32, whatever the weights are.
+        # The tolerance is at least that of float32, because many families compute the softmax in float32 whatever the
+        # weights are.
         limit=max(tolerance(m.lm), SUM_TOLERANCE["float32"]),
         most=max(float(one.pattern.sum(dim=1).max()) for one in found),
         future=max(float(one.pattern.masked_fill(~future, 0.0).abs().max()) for one in found),
