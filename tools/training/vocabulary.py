@@ -61,6 +61,7 @@ def fit_vocabulary(counts: Counter[str], *, size: int, fragments: int = 2000, le
         fragments: how many fragments to begin with.
         least: every piece occurs at least this often in the encoded text.
     """
+    fragments = min(fragments, size)
     words = [word for word, count in counts.most_common() if count >= least]
     n_words = max(0, size - fragments)
     whole = set(words[:n_words])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -80,3 +81,9 @@ def test_the_saved_folder_opens_as_a_fast_tokenizer_with_offsets(tokenizer, tmp_
     assert opened.decode(encoded["input_ids"]) == text
     assert "".join(text[a:b] for a, b in encoded["offset_mapping"][:2]) == text[: encoded["offset_mapping"][1][1]]
     assert opened.eos_token_id == opened.bos_token_id == 0
+
+
+def test_a_vocabulary_smaller_than_the_fragments_stays_small():
+    rng = random.Random(0)
+    counts = Counter({"".join(rng.choices("abcdefgh", k=6)): 300 for _ in range(400)})
+    assert fit_vocabulary(counts, size=45, fragments=2000, least=1).get_vocab_size() <= 45 + len(BYTES) + 1
