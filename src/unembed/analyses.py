@@ -15,10 +15,12 @@
 **Add an analysis** in three steps: write the function and its `ANALYSIS` in the subpackage that it belongs to; add the
 module's name to `MODULES` below; run `python -m tools.analyses`, which writes `analyses.json` and
 `docs/cli-reference.md`. The example above gives the command `unembed circuits composition` with `--help`, `--json`,
-`--csv`, `--html` and `--plain`, and the route `POST /api/v1/analyses/circuits-composition`.
+`--csv`, `--html` and `--plain`, and the route `POST /api/v1/analyses/circuits-composition`. CONTRIBUTING.md lists the
+page and the saved output that tests compare with the commands.
 
 **The function** takes as its first argument what `Needs` names: the model, its circuits, an index, or a model that is
-loaded only when the function opens it (`models.UnopenedModel`). Every further parameter is an option:
+loaded only when the function opens it (`models.UnopenedModel`). `stream.run.run` runs a model and captures activations;
+`lm.provenance()` gives a table its provenance. Every further parameter is an option:
 
 - its annotation is one of the types in `unembed.options` (`Top`, `Prompt`, `Seed` ...), or
   `Annotated[int, Option("What it means.")]` for an option that no other analysis has. A name means the same in all
