@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -24,7 +24,6 @@ from unembed.names import CircuitNodes, GroupChange, GroupRule, RankedBy, SetTo
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import one_of, positive_int
 
-NodeKind = Literal["memory", "head", "feature", "token", "bias", "rest"]
 KINDS: tuple[PartKind, ...] = ("memory", "head", "feature")
 """The kinds of nodes in a circuit. Nodes of other kinds are the inputs of a circuit, or sums of what it leaves out."""
 METRIC = "metric"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 N_LAYERS = 16
 FIRST_UPPER = 10
-"""Its first "upper layer" (counted from 0), in which value vectors begin to predict the tokens after triggers."""
-N_MEMORIES = 4096
-"""Memories (FFN neurons) in each of its layers."""
+"""WikiLM's first "upper layer" (counted from 0), in which value vectors begin to predict the tokens after triggers."""
 D_VOCAB = 267_744
-"""Words in its vocabulary."""
+"""Number of words in WikiLM's vocabulary."""
 NO_FIGURE = "The paper has no such figure."
 
 
