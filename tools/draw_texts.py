@@ -43,13 +43,18 @@ def texts_of(path: Path) -> Iterator[Text]:
             if found := ast.get_docstring(node):
                 yield Text("docstring", f"{name}:{getattr(node, 'lineno', 1)}", _signed(node, source, found))
             yield from _of_attributes(name, node, source)
-        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and _has_words(node.exc):
             yield Text(
                 "error", f"{name}:{node.lineno}", textwrap.dedent(ast.get_source_segment(source, node.exc) or "")
             )
         elif (text := _help(node)) is not None:
             yield Text("help", f"{name}:{text.lineno}", str(text.value))
     yield from _comments(name, source)
+
+
+def _has_words(error: ast.Call) -> bool:
+    """Whether a message is written where the error is raised, and not passed on."""
+    return any(isinstance(part, ast.Constant) and " " in str(part.value) for part in ast.walk(error))
 
 
 def _help(node: ast.AST) -> ast.Constant | None:

@@ -92,7 +92,7 @@ def _saved(model: UnopenedModel, index: GivenIndex, top: int) -> tuple[Gallery |
 def _ranked(
     model: UnopenedModel, index: GivenIndex, top: int, *, recompute: bool, **chosen: Any
 ) -> tuple[Gallery, tuple[str, ...]]:
-    """Rank the memories of an index; without one, rank by the weights alone and return a remark about that."""
+    """Rank the memories of an index; without one, rank by the weights alone, and return a sentence that says so."""
     from unembed.gallery.ranking import rank_memories
 
     lm = model.open()

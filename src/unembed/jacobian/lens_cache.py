@@ -104,7 +104,7 @@ def own_lens(lm: Decoder) -> JacobianLens:
         raise InvalidInput(
             f"a lens of {lm.name}",
             why="none was fitted on this machine",
-            instead="Fit one: lm.fit_lens(), or `unembed fit-lens`, which keeps it",
+            instead="Fit one: lm.fit_lens(), or `unembed fit-lens`, which stores it",
         )
     return found
 

@@ -100,7 +100,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
 
 
 def kinds_of(lm: Decoder, edits: Sequence[Edit] = ()) -> list[By]:
-    """Return the kinds of attribution that the model and these edits allow, without "source", whose result is large."""
+    """Return the kinds of attribution that the model and these edits allow, except "source", whose result is large."""
     kinds: tuple[By, ...] = ("component", "head", "memory")
     found: list[By] = []
     for by in kinds:

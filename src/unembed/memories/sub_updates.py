@@ -22,9 +22,9 @@ from unembed.validation import positive_int
 def contributions(
     coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"]
 ) -> Float[Tensor, "*pos d_mlp"]:
-    """Return the length of each memory's (FFN neuron's) sub-update: |m_i| times the length of v_i, in stream units.
+    """Return the norm of each memory's (FFN neuron's) sub-update m_i v_i: |m_i| times the norm of v_i.
 
-    If a norm or a gate per channel follows the FFN, this is the length before that norm or gate.
+    If a norm layer or a gate per channel follows the FFN, this is the norm before that layer or gate.
 
     Source: Geva et al. 2022, the contribution by which sub-updates are ranked.
     """

@@ -24,7 +24,7 @@ class MemoryView:
     layer: int
     index: int
     norm: float
-    """The length of the value vector, in units of the stream."""
+    """The Euclidean norm of the value vector."""
     promoted: list[Scored]
     suppressed: list[Scored]
     edges: list[float]

@@ -41,8 +41,8 @@ class PatternView:
     weights: list[list[float]]
     """By destination, over the sources up to it; each row adds up to one, unless the family has attention sinks."""
     norms: list[list[float]] | None
-    """Attention weight times the length of what the head would write from that source alone, in stream units; None
-    where a gate or norm after the mixing depends on the position."""
+    """Attention weight times the norm of the vector that the head would write from that source alone; None if a gate or
+    norm after the mixing depends on the position."""
 
 
 def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:

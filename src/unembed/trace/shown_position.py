@@ -97,7 +97,7 @@ class ShownPosition:
         try:
             middle, rank_middle, p_middle = at("resid_mid")
         except PointMissing:
-            # Parallel and attention-only blocks have no stream between attention and FFN to read.
+            # In parallel and attention-only blocks there is no residual stream between attention and FFN.
             middle = rank_middle = p_middle = None
         events = event_views(self.trace, self.position)
         return [

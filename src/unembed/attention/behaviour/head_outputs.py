@@ -28,7 +28,7 @@ class HeadUpdate:
     layer: int
     index: int
     norm: float
-    """The length of the vector, in stream units."""
+    """The Euclidean norm of the vector."""
     share: float
     """The length of the vector, divided by the sum of the lengths for all heads of the layer."""
     score: float | None

@@ -154,7 +154,7 @@ def occurred_earlier(tokens: Int[Tensor, "window pos"]) -> Bool[Tensor, "window 
 def head_output_lengths(
     lm: Decoder, corpus: CorpusSource = None, *, window: int | None = None, max_windows: int = 8
 ) -> Float[Tensor, "layer head"]:
-    """Return the mean length, in stream units, of what each head adds on text; NaN where a layer has no heads.
+    """Return the mean norm of the vectors that each head adds to the stream on text; NaN in layers without heads.
 
     Raises:
         Unsupported: no attention layer has an output projection that can be split by head.

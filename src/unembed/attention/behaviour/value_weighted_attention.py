@@ -31,7 +31,7 @@ def contribution_norms(lm: Decoder, seen: Run, layer: int) -> Float[Tensor, "hea
         seen: a run that captured `POINTS`.
 
     Returns:
-        Lengths in stream units, never negative.
+        Euclidean norms of vectors in the residual stream.
     """
     carried = torch.einsum("hsd,hdm->hsm", source_values(lm, seen, layer), lm.weights.W_O[layer]).norm(dim=-1)
     multiplier = abs(lm.structure.blocks[layer].attention.multiplier)

@@ -187,7 +187,7 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
         raise Unsupported(
             f"the folded OV circuits of layer {layer} of {lm.name}",
             why=GATES[values.gate],
-            instead="Use basis='raw', which leaves it out, or an attribution by source, which includes it",
+            instead="Use basis='raw', which leaves the gate or norm out, or an attribution by source",
         )
 
 

@@ -28,7 +28,8 @@ class AttentionOnlyConfig(PretrainedConfig):
     model_type = "unembed_attention_only"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
-    # The constructor is written out because the generated one would hide the fields that transformers passes through.
+    # transformers would generate a constructor with these sizes as its only parameters, but it also passes other
+    # fields.
     def __init__(
         self,
         vocab_size: int = 8192,

@@ -162,7 +162,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
         raise ModelUnavailable(f"checkpoint {path}", why=f"torch cannot read it: {first_sentence(error)}") from error
     state = content.get("model") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
-        raise ModelNotUnderstood(f"{path}", why="it contains no 'model' of named tensors", instead=_NOT_THIS)
+        raise ModelNotUnderstood(f"{path}", why="it has no entry 'model' that is a dict of tensors", instead=_NOT_THIS)
     arguments = content.get("args")
     return dict(state), vars(arguments) if isinstance(arguments, argparse.Namespace) else {}
 

@@ -140,7 +140,7 @@ def _activations(probe: Probe, module_hint: str) -> dict[str, Any]:
     known = ["gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "relu", "relu2"]
     found: dict[str, Any] = {name: ACT2FN[name] for name in [*named, *known] if name in ACT2FN}
     for path, part in probe.hf.get_submodule(module_hint).named_modules():
-        # An activation with parameters (xIELU) or with a class of its own (BloomGelu) is called directly.
+        # An activation module that has parameters (xIELU) or is not in ACT2FN (BloomGelu) is tried as it is.
         if path and not list(part.children()) and re.search(r"(^|\.)(act|act_fn|activation_fn|gelu_impl)$", path):
             found.setdefault(type(part).__name__, part)
     return found

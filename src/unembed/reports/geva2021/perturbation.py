@@ -36,7 +36,7 @@ class Shortened:
 
     tokens: Int[np.ndarray, " pos"]
     comparisons: list[tuple[int, int, int]]
-    """For each comparison, its index in the result of `changes`: (key, trigger, kind)."""
+    """The comparisons that need this prefix, as indices (key, trigger, kind of token) into the result of `changes`."""
 
 
 @dataclass(frozen=True, eq=False)

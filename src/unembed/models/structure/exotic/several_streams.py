@@ -91,7 +91,10 @@ def _called(module: nn.Module, *args: Tensor) -> Any:
 
 
 class HyperConnections(Streams):
-    """Streams mixed by one module per branch (DeepSeek-V4, HY-V4, Qwen 4): x_k' = post_k out + sum_j comb_jk x_j."""
+    """Several streams, mixed by a module before attention and one before the FFN (DeepSeek-V4, HY-V4, Qwen 4).
+
+    With `out` the output of attention or FFN, stream x_k becomes post_k out + sum_j comb_jk x_j.
+    """
 
     def __init__(self, count: int, mixers: list[tuple[nn.Module, nn.Module]], head: Any, flat: bool) -> None:
         """Store the modules.

@@ -47,7 +47,7 @@ def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
     """
     numbers, counts = np.unique(clusters_of_rows, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    # Take clusters, most frequent first, until they have the share of all rows.
+    # Take the most frequent clusters until they contain the share `FREQUENT` of all rows.
     n = int(np.searchsorted(np.cumsum(counts[order]), FREQUENT * len(clusters_of_rows) - 1e-9)) + 1
     return np.isin(clusters_of_rows, numbers[order[:n]])
 
