@@ -13,8 +13,8 @@
     )
 
 **Add an analysis** in three steps: write the function and its `ANALYSIS` in the subpackage that it belongs to; add the
-module's name to `MODULES` below; run `python -m tools.analyses`, which writes `analyses.json` and
-`docs/cli-reference.md`. The example above gives the command `unembed circuits composition` with `--help`, `--json`,
+module's name to `MODULES` below; run `python -m tools.analyses`, which writes `analyses.json`, `docs/cli-reference.md`
+and the files for agents. The example above gives the command `unembed circuits composition` with `--help`, `--json`,
 `--csv`, `--html` and `--plain`, and the route `POST /api/v1/analyses/circuits-composition`. CONTRIBUTING.md lists the
 page and the saved output that tests compare with the commands.
 
