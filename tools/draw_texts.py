@@ -4,6 +4,11 @@
     python -m tools.draw_texts --seed 46 --number 20
 
 A reader marks each text: understood at the first reading or not. The same seed draws the same texts from the same tree.
+
+| seeds | reader | understood |
+|---|---|---|
+| 93, 94 | blind readers, who had not seen the project | 107 of 120 |
+| 95, 96 | an editor who knows the project, so not comparable | 115 of 120 |
 """
 
 from __future__ import annotations

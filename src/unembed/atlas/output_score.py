@@ -130,7 +130,7 @@ class OutputTest:
         """Score descriptions by the effects of the value vectors that they describe.
 
         Args:
-            effects: how far each value vector raises every token.
+            effects: for each value vector, how far adding it raises every token.
             tested: for each value vector, the number of its description in `named`, and its index in the layer.
             random: the same for another description to test on this value vector, as a control; None for no such test.
         """

@@ -225,7 +225,7 @@ def ablate(
         if to != "zero" or any(one is not None for one in chosen):
             raise InvalidInput(
                 "a choice of components with attribution patching",
-                why="it always estimates the effect of setting each head and memory to zero",
+                why="attribution patching always estimates the effect of setting each head and memory to zero",
             )
         return attribution_patching(lm, cast(Any, prompt), cast(Any, metric), top=top, edits=edits)
     groups = groups_of(lm, *chosen)

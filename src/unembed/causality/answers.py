@@ -349,7 +349,9 @@ def _metric(token: str | None, against: str | None) -> Metric | None:
     """Return the metric "logit of `token` minus logit of `against`"; None if no token is given."""
     if token is None:
         if against is not None:
-            raise InvalidInput(f"comparing with {against!r} alone", why="no token is named", instead="Give --token too")
+            raise InvalidInput(
+                f"a comparison with {against!r}", why="the token to explain is not given", instead="Give --token too"
+            )
         return None
     return logit_difference(token, None if against == "none" else against)
 

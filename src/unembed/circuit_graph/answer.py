@@ -189,7 +189,7 @@ def circuit_answer(
     if pairs is not None:
         return _of_pairs(lm, pairs, test_pairs, find, test, form)
     if prompt is None:
-        raise InvalidInput("a circuit of nothing", why="it needs a prompt, --pairs or --graph")
+        raise InvalidInput("there is nothing to explain", why="a circuit needs a prompt, --pairs or --graph")
     target = int(run(lm, prompt).logits[0, -1].argmax()) if token is None else token
     case = read_case(lm, prompt, against_prompt, target, against)
     if against is not None and case.counterfactual is None and not alone:

@@ -84,8 +84,8 @@ def circuit(
         cases = read_cases(lm, pairs)
     elif prompt is None or token is None:
         raise InvalidInput(
-            "a circuit of nothing",
-            why="it needs a prompt and a token, or pairs",
+            "there is nothing to explain",
+            why="a circuit needs a prompt and a token, or pairs",
             instead='Give lm.circuit("The capital of France is", " Paris", " London")',
         )
     else:

@@ -50,7 +50,7 @@ def build(
         Option("Store triggers with positive coefficients only, or with both signs; auto: both in gated layers."),
     ] = "auto",
     min_prefix: Annotated[
-        int, Option("Minimum number of tokens in the text of a trigger, up to the position itself.", low=0)
+        int, Option("Minimum number of tokens in a trigger's text, which ends where the memory fires.", low=0)
     ] = 0,
     skip_first: Annotated[bool, Option("Skip the first position of each sentence or window.")] = False,
     per_document: Annotated[

@@ -36,8 +36,8 @@ def steer_answer(
     in_usual: Annotated[
         bool,
         Option(
-            "For the memories that --promote finds, count --coefficient in units of each memory's typical "
-            "coefficient on text.",
+            "For the memories that --promote finds, multiply --coefficient by each memory's typical coefficient on "
+            "text.",
             name="times-usual",
         ),
     ] = False,

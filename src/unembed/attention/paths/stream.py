@@ -116,8 +116,8 @@ def stream_answer(
     verify: Annotated[
         bool,
         Option(
-            "Also measure on text whether memories (FFN neurons) and heads that erase by their weights make the "
-            "stream smaller along the direction that they write."
+            "Also measure on text whether the memories (FFN neurons) and heads that the weights suggest really erase: "
+            "whether the residual stream becomes smaller along the direction that they write."
         ),
     ] = False,
     corpus: Corpus = None,

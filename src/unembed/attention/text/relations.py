@@ -389,8 +389,8 @@ def relations_answer(
     sources: Annotated[
         Sources,
         Option(
-            "Represent each source word by its embedding, or, standing alone, by what the layers below the head make "
-            "of it."
+            "Represent each source word by its embedding, or by the residual stream that enters the head's layer when "
+            "the model runs on this word alone (layers-below)."
         ),
     ] = "embedding",
     basis: CircuitBasis = None,

@@ -99,14 +99,14 @@ def inner_products(
 
 
 def writers(lm: Decoder, layers: Sequence[int], basis: HeadBasis) -> Gram:
-    """Return the Gram matrix W_OV' W_OV of what each head of some layers writes."""
+    """Return the Gram matrix W_OV' W_OV of the output of each head of some layers."""
     for layer in layers:
         require_ov(lm, layer, basis)
     return Gram.of(_stacked([writing_weights(lm, n, basis).mT for n in layers]), _reads(lm, layers, "v", basis))
 
 
 def readers(lm: Decoder, layers: Sequence[int], mode: str, basis: HeadBasis) -> Gram:
-    """Return the Gram matrix of what a head's queries (W_QK W_QK'), keys (W_QK' W_QK) or values (W_OV W_OV') read."""
+    """Return Gram matrices of heads' inputs: W_QK W_QK' for queries, W_QK' W_QK for keys, W_OV W_OV' for values."""
     outer = _reads(lm, layers, mode, basis)
     if mode == "v":
         for layer in layers:
