@@ -6,6 +6,7 @@ import re
 
 import pytest
 from playwright.sync_api import expect
+from scipy.stats import binomtest
 
 import unembed
 from tests.browser.axe_rules import assert_no_violation
@@ -162,3 +163,30 @@ def test_the_change_at_every_position_is_beside_the_text(opened, lm):
     assert shaded == [n for n, row in enumerate(rows) if row["divergence"] >= 0.001] and min(shaded) == 2
     words.nth(3).click()
     expect(region.get_by_role("status").last).to_contain_text(f"{100 * rows[3]['edited']:.1f} %")
+
+
+def test_samples_show_the_share_with_a_word_and_its_interval_on_both_sides(opened, lm):
+    page = opened(f"#/intervene?{HERE}&edits=L3M5:set:60@all")
+    card = page.get_by_role("region", name="Samples")
+    best = lm.token_strings(lm.trace("The first month of the year is").prediction[-1:])[0].strip()
+    word = card.get_by_role("textbox", name="Word to count")
+    expect(word).to_have_value(best)
+    card.get_by_role("spinbutton", name="Samples").fill("6")
+    card.get_by_role("spinbutton", name="Tokens of each sample").fill("5")
+    card.get_by_role("button", name="Sample", exact=True).click()
+    edits = [unembed.set_coefficient(3, 5, 60.0)]
+    prompt = "The first month of the year is"
+    texts = [
+        [text[len(prompt) :] for text in lm.generate([prompt] * 6, some, max_new_tokens=5, seed=0)]
+        for some in ((), edits)
+    ]
+    wanted = re.findall(r"[A-Za-z]{2,}", texts[1][0])[0]
+    word.fill(wanted)  # counted again, without new samples
+    for name, side in (("baseline", texts[0]), ("with the edits", texts[1])):
+        hits = sum(re.search(rf"(?<!\w){wanted}(?!\w)", text, re.IGNORECASE) is not None for text in side)
+        bounds = binomtest(hits, 6).proportion_ci(0.95, method="exact")
+        row = card.get_by_role("row").filter(has_text=name)
+        expect(row).to_contain_text(re.compile(rf"{100 * bounds.low:.1f}\s%\sto\s{100 * bounds.high:.1f}\s%"))
+    assert_no_violation(page)
+    page.goto(page.url.replace("L3M5:set:60", "L3M5:set:61"))
+    expect(card.get_by_role("row")).to_have_count(0)

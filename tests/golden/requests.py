@@ -132,6 +132,7 @@ ASK: list[tuple[str, Any]] = [
     ("heads/1/2/here", {"prompt": PROMPT}),
     ("heads/1/2/here", ASKED),
     ("next/positions", {"prompt": PROMPT, "edits": EDITS}),
+    ("samples", {"prompt": PROMPT, "edits": EDITS, "samples": 3, "max_new_tokens": 4}),
 ]
 WRITTEN: list[tuple[str, str, Any]] = [
     ("POST", "labels", {"layer": 1, "index": 6, "label": "names", "author": "carla", "note": "n", "tags": ["x"]}),

@@ -119,6 +119,14 @@ class CompareRequest(PromptRequest):
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
 
 
+class SamplesRequest(PromptRequest):
+    """A prompt to continue several times without and with its edits."""
+
+    samples: int = Field(20, ge=2, le=64)
+    max_new_tokens: int = Field(10, ge=1, le=60)
+    seed: int = Field(0, ge=0, le=LARGEST)
+
+
 class QuestionRequest(PromptRequest):
     """A prompt, a position, and the token to explain; by default, the prediction compared with the runner-up."""
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from scipy.stats import binomtest
 from starlette.testclient import TestClient
 
 import unembed
@@ -40,6 +41,19 @@ def test_both_sides_are_what_generate_gives(client, wren):
 def test_the_same_seed_gives_the_same_text_and_no_edits_one_side(client):
     one, two = (compare(client, seed=9)[-2]["texts"] for _ in range(2))
     assert one == two and set(one) == {"base"}
+
+
+def test_samples_are_what_generate_gives_and_their_shares_have_exact_intervals(client, wren):
+    body = {"prompt": PROMPT, "edits": [EDIT], "samples": 4, "max_new_tokens": 5, "seed": 2}
+    found = client.post("/api/v1/samples", json=body).json()
+    for side, edits in (("plain", ()), ("edited", [unembed.set_coefficient(3, 5, 60.0)])):
+        texts = wren.generate([PROMPT] * 4, edits, max_new_tokens=5, seed=2)
+        assert [PROMPT + text for text in found[side]] == texts
+    for hits, share in enumerate(found["shares"]):
+        bounds = binomtest(hits, 4).proportion_ci(0.95, method="exact")
+        assert [share["value"], share["low"], share["high"]] == pytest.approx([hits / 4, bounds.low, bounds.high])
+    assert len(found["shares"]) == 5 and len(set(found["edited"])) > 1
+    assert client.post("/api/v1/samples", json={"prompt": PROMPT}).json()["message"] == "steering without edits"
 
 
 def test_turning_off_then_on_returns_the_baseline(client):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from fastapi.responses import StreamingResponse
 
 from unembed import steering
+from unembed.document import share_of
 from unembed.errors import NotFinite
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
@@ -31,6 +32,17 @@ def post_next_token(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
 def post_positions(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
     """At every position of the prompt: the top token without and with the edits, and the KL divergence."""
     return steering.change_by_position(state.lm, query.prompt, query.library_edits()).to_dict()
+
+
+@routes.answer("POST /samples", "sampling", channel="samples")
+def post_samples(state: r.State, query: r.SamplesRequest) -> dict[str, Any]:
+    """Sampled continuations without and with the edits; `shares[i]` is the share i / samples with its 95 % interval."""
+    n, edits = query.samples, query.library_edits()
+    found = steering.steer(
+        state.lm, query.prompt, edits, samples=n, max_new_tokens=query.max_new_tokens, seed=query.seed
+    )
+    shares = [dataclasses.asdict(share_of(i, n)) for i in range(n + 1)]
+    return {"plain": found.plain, "edited": found.edited, "shares": shares}
 
 
 @routes.post("/compare")

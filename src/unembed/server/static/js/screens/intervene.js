@@ -6,6 +6,7 @@ import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../stat
 import { editsPane } from "./intervene-edits.js";
 import { positionsPane } from "./intervene-positions.js";
 import { runsPane } from "./intervene-runs.js";
+import { samplesPane } from "./intervene-samples.js";
 import { continuations } from "./intervene-texts.js";
 
 export function render(root, page) {
@@ -24,16 +25,18 @@ export function render(root, page) {
   });
   const generated = () => Math.max(1, Math.min(200, Number(newTokens.value) || 30));
   const both = continuations(api, { seed, generated, finished: () => runs.draw() });
-  const edited = editsPane(page, { preview: (all) => preview(api, next, all), generated });
+  const ofNext = (all) => preview(api, next, all, samples.suggest);
+  const edited = editsPane(page, { preview: ofNext, generated });
   const runs = runsPane(api, restore);
   const places = positionsPane(api);
+  const samples = samplesPane(api);
   const controls = [worded("new tokens", newTokens), worded("seed", seed), both.start, both.stop];
   fill(root, [
     h("div.stack.bounded", [
       h("h1.hidden", "Intervene"),
       h("section.prompt", box),
       h("div.two", card("Continuations", controls, both.el), edited.el),
-      h("div.two", card("Next token", null, next, places.el), runs.el),
+      h("div.two", card("Next token", null, next, places.el), h("div.stack", samples.el, runs.el)),
     ]),
   ]);
 
@@ -53,7 +56,8 @@ export function render(root, page) {
       if (asksAnew(now, before)) {
         if (!opened) both.stale();
         edited.draw();
-        preview(api, next, edits());
+        ofNext(edits());
+        samples.stale();
         places.draw(activeEdits());
       }
       if (opened) runs.draw();
@@ -67,12 +71,13 @@ export function render(root, page) {
 }
 
 /** The next token without and with the edits. Only the newest value is sent; older requests are cancelled. */
-function preview(api, box, all) {
+function preview(api, box, all, suggest) {
   const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
   const ask = () => api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
   const head = ["token", "baseline", "", "edited", "", "change (percentage points)"];
   return answered(box, ask, ({ rows, provenance }) => {
     const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
+    suggest(rows.reduce((best, r) => (r.plain > best.plain ? r : best)).token);
     const bar = (p) => h("span.bar-track", h("span.bar.plus", { style: { width: `${(100 * p) / most}%` } }));
     const line = ({ token: text, plain, edited }) => [
       token(text),
