@@ -10,7 +10,7 @@ WHEELS := .cache/wheels
 PROMPT ?= The war lasted from 1861
 
 .DEFAULT_GOAL := help
-.PHONY: real real-model golden pictures oldest wheel toxic-model toxicity-scorer browser help run test families lint bench docs models parity readme questions clean
+.PHONY: real real-model golden pictures oldest wheel toxic-model toxicity-scorer browser screens help run test families lint bench docs models parity readme questions clean
 
 help:  ## list what there is
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -65,6 +65,12 @@ test: $(VENV)/.installed-dev  ## all tests but those in a browser
 
 real: $(VENV)/.installed-dev  ## the tests on SmolLM2, eight minutes at most; skipped in one line where it was not fetched (make real-model)
 	@OMP_NUM_THREADS=2 timeout 480 $(BIN)/python -m pytest tests/real $(ARGS)
+
+# Every screen once, and the journeys: what CI counts, so that no screen can lose a control unseen.
+SCREENS := $(addprefix tests/browser/test_,accessible.py strangers_journeys.py journeys_in_five_actions.py deep_model.py)
+
+screens: $(VENV)/.installed-browser  ## every screen and the journeys of a stranger, in headless Chromium
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SCREENS) $(ARGS)
 
 browser: $(VENV)/.installed-browser  ## the explorer in headless Chromium (a `chromium` on the path)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser $(ARGS)

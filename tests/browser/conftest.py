@@ -7,20 +7,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import unembed
+from tests.sweeps.recorder import lettered
 from unembed.server.app import create
 from unembed.server.serve import listening_socket
 from unembed.server.state import ServerState
 
 expect.set_options(timeout=30_000)  # the machine that runs the tests may be busy
 TOKEN = "a-token-for-tests"
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}|{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant:{% endif %}"
+)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LINES = [
     "The first month of the year is January .",
@@ -92,6 +100,29 @@ def served(lm, index) -> Iterator[Served]:
     found = Served(lm, index)
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def deep() -> Iterator[Served]:
+    """An explorer of a Llama of 30 layers with random weights, which knows letters and conversations."""
+    tokenizer: Any = lettered("llama", bos=True).tokenizer
+    tokenizer.chat_template = TEMPLATE
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=30,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    served = Served(unembed.load(model, tokenizer=tokenizer))
+    yield served
+    served.stop()
 
 
 @pytest.fixture(scope="session")

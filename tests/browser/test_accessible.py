@@ -1,10 +1,11 @@
-"""Every screen in both themes under axe, WCAG 2.2 A and AA."""
+"""Every screen in both themes, wide and narrow, under axe, WCAG 2.2 A and AA."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.browser.axe_rules import assert_no_violation
+from tests.browser.test_flow import HERE as FLOW
 
 SCREENS = {
     "trace": ("#/trace", "Sum "),
@@ -25,11 +26,20 @@ SCREENS = {
     "concept": ("#/search/concept/places", "Tokens that members share"),
     "label": ("#/label", "Annotator name"),
     "labs": ("#/labs", "Values found"),
+    "toxicity": ("#/labs/toxicity?edits=L3M5:set:20@all", "Sample and score"),
+    "early exit": ("#/labs/early-exit", "Saved"),
+    "flow": (FLOW, "Test "),
+    "compare": ("#/compare", "As a table"),
 }
 
 
+UNSEEN = """() => [...document.querySelectorAll('#main :is(textarea, input, select, button)')]
+    .filter((el) => !el.checkVisibility() && !el.closest('[hidden], details:not([open])')).map((el) => el.outerHTML)"""
+"""Controls that a screen has but does not show, such as a text box that a style for empty elements hides."""
+
+
 @pytest.mark.parametrize("screen", list(SCREENS))
-def test_no_violation_in_both_themes(opened, served, screen):
+def test_no_violation_in_both_themes_wide_and_narrow(opened, served, screen):
     if screen == "concept":
         served.session.index.add_label(4, 21, "places", author="emil")
     where, ready = SCREENS[screen]
@@ -38,4 +48,7 @@ def test_no_violation_in_both_themes(opened, served, screen):
     page.wait_for_function(
         "!document.querySelector('#main .waiting') || !document.querySelector('#main').matches('.waiting')"
     )
+    assert page.evaluate(UNSEEN) == []
+    assert_no_violation(page)
+    page.set_viewport_size({"width": 390, "height": 900})
     assert_no_violation(page)

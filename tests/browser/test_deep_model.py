@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from playwright.sync_api import Page, expect
-from transformers import LlamaConfig, LlamaForCausalLM
 
-import unembed
 from tests.browser.axe_rules import assert_no_violation
-from tests.browser.conftest import Served, address
-from tests.sweeps.recorder import lettered
+from tests.browser.conftest import address
 from unembed.trace import TraceSettings, trace_view
 
 TEXT = "the cat sat"
 AT = f"#/trace?prompt={TEXT.replace(' ', '+')}"
-TEMPLATE = (
-    "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}|{% endfor %}"
-    "{% if add_generation_prompt %}<s>assistant:{% endif %}"
-)
-
-
-@pytest.fixture(scope="module")
-def deep() -> Iterator[Served]:
-    """An explorer of a Llama of 30 layers with random weights, which knows letters and conversations."""
-    tokenizer: Any = lettered("llama", bos=True).tokenizer
-    tokenizer.chat_template = TEMPLATE
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=24,
-        intermediate_size=40,
-        num_hidden_layers=30,
-        num_attention_heads=3,
-        num_key_value_heads=1,
-    )
-    model = LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    served = Served(unembed.load(model, tokenizer=tokenizer))
-    yield served
-    served.stop()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.axe_rules import assert_no_violation
 from tests.browser.conftest import address
 from unembed.circuit_graph import FlowView, prompt_picture
 
@@ -126,10 +125,6 @@ def test_a_narrow_window_cuts_nothing_off(opened, theme):
       });
     }).length"""
     assert page.evaluate(cut) == 0
-
-
-def test_the_screen_is_accessible(opened):
-    assert_no_violation(drawn(opened))
 
 
 def test_the_picture_is_saved_with_its_test(opened):

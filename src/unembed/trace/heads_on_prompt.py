@@ -198,6 +198,8 @@ class PromptHeadsView:
     copied: list[Token]
     """The tokens of the prompt, up to the position, that spell the target's word, ignoring spaces and case. Empty also
     where the heads of the model cannot be split by source."""
+    probabilities: list[float]
+    """Probability of the target as the next token, and of `against`."""
 
 
 @torch.no_grad()
@@ -237,6 +239,7 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
             moved[layer][head] = amount
         kinds["moved"] = by_layer(lm.n_layers, moved)
     target, against = question_tokens(lm, question, position)
+    probabilities = trace.logits(position).float().softmax(-1)
     quantity = f"the logit of {target.token!r}" + ("" if against is None else f" minus that of {against.token!r}")
     return PromptHeadsView(
         SCHEMA_PROMPT_HEADS,
@@ -248,6 +251,7 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
         {kind: DEFINITIONS[kind].format(question=quantity, position=position) for kind in kinds},
         {kind: numbers_or_none(scores) for kind, scores in kinds.items()},
         copied,
+        [float(probabilities[one.id]) for one in (target, against) if one is not None],
     )
 
 

@@ -49,22 +49,19 @@ export function movedPane(t) {
 
 /** The model's own prediction without the heads at the position. */
 function measured(t, box, list) {
-  const { target, against, position, prediction } = t.here;
+  const { target, against, position, probabilities: before } = t.here;
   const parts = list.map(({ layer, index }) => ({ part: "head", layer, index, at: position }));
   const body = { ...t.question(position, t.prompt()), edits: [], parts };
   const ask = () => t.api.post("/flow/group", body, { channel: "heads-moved", what: "Measuring" });
   return answered(box, ask, ({ probabilities }) => {
-    const line = (one, now) => {
-      const before = prediction.find(({ id }) => id === one.id);
-      return [token(one.token), before && ` from ${percent(before.probability)}`, ` to ${percent(now)}`];
-    };
+    const line = (one, i) => [token(one.token), ` from ${percent(before[i])} to ${percent(probabilities[i])}`];
     return [
       h(
         "span.soft",
         `Without ${list.length === 1 ? "this head" : `these ${many(list.length, "head")}`} here (measured): `,
       ),
-      line(target, probabilities[0]),
-      against && [", ", line(against, probabilities[1])],
+      line(target, 0),
+      against && [", ", line(against, 1)],
       ".",
     ];
   });
