@@ -162,8 +162,10 @@ def test_bad_vectors_are_refused_in_one_line(tokens: Tensor) -> None:
         run(lm, tokens, edits=[add_vector(0, [1.0, 2.0])])
     with pytest.raises(InvalidInput, match="number"):
         add_vector(0, [float("nan")])
-    with pytest.raises(InvalidInput, match='edits of "stream" take a vector'):
+    with pytest.raises(InvalidInput, match="an edit of 'stream': it needs a vector"):
         Edit("stream", "add", 0, 0, 1.0)
+    with pytest.raises(InvalidInput, match='only edits of "stream" take a vector'):
+        Edit("coefficient", "set", 0, 0, 1.0, vector=(1.0, 2.0))
     with pytest.raises(PointMissing):
         run(load("attn-1l"), tokens, edits=[scale_ffn(0, 0.0)])
 

@@ -230,7 +230,7 @@ class AttachedDictionary:
             layer, index = self.feature(edit.layer, as_int("feature", edit.index))
             changes.setdefault(layer, []).append(replace(edit, layer=layer, index=index))
         waiting: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        """For each layer written to: pairs of the changes of features and the value vectors of these features."""
+        """For each layer whose output changes: pairs of changes of features and these features' value vectors."""
 
         def read_features(x: Tensor, layer: int) -> None:
             part = self.part(layer)

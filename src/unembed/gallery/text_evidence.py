@@ -84,7 +84,8 @@ class TextEvidence:
         if not candidates:
             return
         ids = np.array([one.promoted for one in candidates], dtype=np.int64)
-        # Take the first tokens that have a context vector; if they are too few, add the first of the others.
+        # Take the most promoted tokens that have a context vector; if they are too few, add the most promoted of the
+        # others.
         order = np.argsort(~self._contexts.known[ids], axis=1, kind="stable")[:, :COHERENT_TOKENS]
         lists = np.take_along_axis(ids, order, axis=1)
         found = coherence(self._contexts, lists, seed=self._seed, only_below=only_below)

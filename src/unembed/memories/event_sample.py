@@ -174,8 +174,8 @@ class EventRecorder(Reducer):
         Args:
             seed: the seed of the random sub-updates.
             hidden: a mask of tokens to ignore in predictions, candidates and ranks: those that the model never learned.
-            basis: "final", as in the paper, or "jacobian": the model's fitted lens carries streams and sub-updates to
-                the end of the model; ranks and scores are then computed in the same way.
+            basis: "final", to read streams and sub-updates by the final norm and the unembedding, as in the paper;
+                "jacobian", to map them to the end of the model by its fitted lens first.
         """
         self.hidden = hidden
         self.basis: Basis = basis

@@ -56,9 +56,8 @@ class Edit:
         """Refuse NaN and infinity, which would spread through the model, and fields that do not fit together."""
         object.__setattr__(self, "value", finite_float("edit value", self.value))
         if (self.vector is None) == (self.target == "stream"):
-            raise InvalidInput(
-                f"an edit of {self.target!r}", why='edits of "stream" take a vector, and other edits do not'
-            )
+            why = "it needs a vector" if self.vector is None else 'only edits of "stream" take a vector'
+            raise InvalidInput(f"an edit of {self.target!r}", why=why)
         if self.vector is not None:
             object.__setattr__(self, "vector", tuple(finite_float("a vector's number", x) for x in self.vector))
         if isinstance(self.positions, str) and self.positions not in ("all", "last"):

@@ -1,4 +1,4 @@
-"""The comparison of all pairs at the start of average linkage: the most similar rows of each row.
+"""Find the rows most similar to each row, with which average linkage starts.
 
 The similarity of each pair is computed once, in square tiles; only the maxima of groups of columns are stored.
 """
@@ -21,7 +21,7 @@ _CHOSEN, _PER_GROUP = 6, 8
 def first_lists(
     means: Float32[Tensor, "n d"], group: int, tile: int, listed: int, progress: Callable[[int], None]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the most similar rows of each row, their similarities, and an upper bound on all other similarities.
+    """Return the rows most similar to each row, their similarities, and an upper bound on all other similarities.
 
     First the largest similarity of each row to each group of `group` rows is computed, each pair of rows only once.
     Then candidates are taken from the groups with the largest maxima; the similarities to all rows of the other groups

@@ -114,7 +114,7 @@ class SweepDriver:
                 self._pool.submit(ReadJob(shard))
             else:
                 break
-        # One shard is cut ahead while all workers are busy, so that no worker waits for it.
+        # While all workers are busy, the next shard is cut from the corpus and queued, so that no worker waits for it.
         if len(self._queue) < self._pool.n and (shard := self._next_shard()) is not None:
             self._queue.append(shard)
 
