@@ -82,7 +82,7 @@ CHECKS: dict[str, dict[str, str]] = {
             "ranges_links_tour the_baseline_is_seen_while_its_key_is_held"
         ),
         "No rule of WCAG 2.2 A and AA is broken, in the light and the dark theme": (
-            "accessible no_violation_in_both_themes; memory_heads_labs no_violation_in_both_themes"
+            "accessible no_violation_in_both_themes_wide_and_narrow; memory_heads_labs no_violation_in_both_themes"
         ),
         "The system's settings for colours and motion are followed": (
             "shell forced_colours_keep_the_shades_and_less_motion_moves_nothing"
@@ -333,7 +333,8 @@ CHECKS: dict[str, dict[str, str]] = {
             "circuit_graph/removal_of_each a_removal_is_an_edit_of_that_part_alone"
         ),
         "Arrow keys move through the picture; a table has all numbers": (
-            "flow the_picture_is_moved_through_by_keyboard_and_read_as_a_table; flow the_screen_is_accessible"
+            "flow the_picture_is_moved_through_by_keyboard_and_read_as_a_table; "
+            "accessible no_violation_in_both_themes_wide_and_narrow"
         ),
         "More parts, another question, another prompt to compare with": (
             "flow fewer_parts_and_another_question_draw_another_picture; "
