@@ -20,6 +20,8 @@ class Shape:
     d_mlp: int
     d_vocab: int
     context: int
+    position_size: float = 0.7  # of the sinusoids that positions of an attention-only network start from
+    position_base: float = 10_000.0  # about the longest wavelength of these, in units of 2 pi tokens
 
 
 class Attention(nn.Module):
@@ -141,7 +143,7 @@ class AttentionOnly(nn.Module):
         _initialise(self)
         nn.init.normal_(self.wte.weight, std=0.5)
         with torch.no_grad():
-            self.wpe.weight.copy_(0.7 * sinusoids(shape.context, shape.d_model))
+            self.wpe.weight.copy_(shape.position_size * sinusoids(shape.context, shape.d_model, shape.position_base))
 
     @property
     def unembedding(self) -> Tensor:
@@ -161,14 +163,14 @@ class AttentionOnly(nn.Module):
         return F.linear(self.final_stream(ids), self.unembedding)
 
 
-def sinusoids(n_pos: int, d_model: int) -> Tensor:
+def sinusoids(n_pos: int, d_model: int, base: float = 10_000.0) -> Tensor:
     """Sines and cosines of the position: a shift by one is then a rotation, one matrix for all positions.
 
     Training starts from them. From noise, a head that attends one token back must be learned for every pair of
     neighbours separately, and within 9 million tokens none was (nor any induction head, which needs it).
     Source: Vaswani et al. 2017, section 3.5.
     """
-    frequency = 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)
+    frequency = base ** (-torch.arange(0, d_model, 2) / d_model)
     angle = torch.arange(n_pos)[:, None] * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
