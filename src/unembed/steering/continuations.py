@@ -27,6 +27,8 @@ from unembed.stream.interventions import Edit, scale_coefficient, set_coefficien
 from unembed.stream.run import run
 from unembed.validation import as_tuple, positive_int
 
+_ROWS = 64
+"""Number of positions whose log probabilities are computed at once."""
 ON = 3.0
 """The coefficient to which the paper sets value vectors that it turns on."""
 
@@ -236,18 +238,22 @@ def change_by_position(lm: Decoder, prompt: str, edits: Sequence[Edit]) -> Table
     Memory: 2 * pos * d_vocab numbers.
     """
     ids = lm.encode(prompt)
-    plain = run(lm, ids).logits[0].float().log_softmax(-1)
-    edited = run(lm, ids, (), edits).logits[0].float().log_softmax(-1)
-    divergence = torch.nn.functional.kl_div(edited, plain, reduction="none", log_target=True).sum(-1)
-    first = plain.argmax(-1, keepdim=True)
+    plain, edited = (run(lm, ids, (), given).logits[0] for given in ((), edits))
+    top, after = plain.argmax(-1), edited.argmax(-1)
+    shares, divergence = [], []
+    for before, now, one in zip(plain.split(_ROWS), edited.split(_ROWS), top.split(_ROWS), strict=True):
+        logs = [logits.float().log_softmax(-1) for logits in (before, now)]
+        shares.append(torch.stack([each.gather(-1, one[:, None])[:, 0].exp() for each in logs]))
+        divergence += torch.nn.functional.kl_div(logs[1], logs[0], reduction="none", log_target=True).sum(-1).tolist()
+    of_plain, of_edited = torch.cat(shares, dim=1).tolist()
     columns = {
-        "position": list(range(len(plain))),
+        "position": list(range(len(top))),
         "token": lm.token_strings(ids[0]),
-        "first": lm.token_strings(first[:, 0]),
-        "plain": plain.gather(-1, first)[:, 0].exp().tolist(),
-        "edited": edited.gather(-1, first)[:, 0].exp().tolist(),
-        "first_edited": lm.token_strings(edited.argmax(-1)),
-        "divergence": divergence.tolist(),
+        "first": lm.token_strings(top),
+        "plain": of_plain,
+        "edited": of_edited,
+        "first_edited": lm.token_strings(after),
+        "divergence": divergence,
     }
     return Table("The next token at every position", columns, lm.provenance(notes={"edits": len(edits)}))
 

@@ -6,6 +6,8 @@ import base64
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate
 from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
@@ -224,13 +226,11 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
     if by_head is None or by_head.by_source is None:
         copied = []
     run = trace.run_with(("pattern",))
-    patterns = by_layer(lm.n_layers, {n: run.at("pattern", n)[0].float().cpu() for n in lm.attention_layers})
-    uniform = torch.arange(2, patterns.shape[-1] + 1).log()  # entropy of uniform attention at positions 1, 2, ...
-    entropy = (torch.special.entr(patterns).sum(-1)[..., 1:] / uniform).mean(-1)
+    statistics = {n: _own_and_entropy(run.at("pattern", n)[0].float().cpu()) for n in lm.attention_layers}
     kinds = {
         "effect": by_layer(lm.n_layers, effect),
-        "own": patterns.diagonal(dim1=-2, dim2=-1).mean(-1),
-        "entropy": entropy.where(entropy.isfinite(), torch.nan),  # weights below zero, as of two softmaxes, have none
+        "own": by_layer(lm.n_layers, {n: own for n, (own, _) in statistics.items()}),
+        "entropy": by_layer(lm.n_layers, {n: entropy for n, (_, entropy) in statistics.items()}),
     }
     if by_head is not None and by_head.by_source is not None:
         moved = {n: torch.zeros_like(row) for n, row in effect.items()}
@@ -253,6 +253,16 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
         copied,
         [float(probabilities[one.id]) for one in (target, against) if one is not None],
     )
+
+
+def _own_and_entropy(
+    pattern: Float[Tensor, "head pos pos"],
+) -> tuple[Float[Tensor, " head"], Float[Tensor, " head"]]:
+    """Return each head's mean attention to the position itself, and its mean entropy over that of uniform attention."""
+    uniform = torch.arange(2, pattern.shape[-1] + 1).log()  # at positions 1, 2, ...
+    entropy = (torch.special.entr(pattern).sum(-1)[..., 1:] / uniform).mean(-1)
+    # weights below zero, as of two softmaxes, have no entropy
+    return pattern.diagonal(dim1=-2, dim2=-1).mean(-1), entropy.where(entropy.isfinite(), torch.nan)
 
 
 def _copied(trace: Trace, target: int, position: int) -> list[Token]:
