@@ -7,9 +7,10 @@ import pytest
 import torch
 from tests.reports.test_checkpoint_series import _series
 from tests.sweeps.recorder import lettered, texts
-from tools.over_training import fall_per_doubling, numbers, page, second_copies
+from tools.over_training import PERIOD, Copying, copying, fall_per_doubling, numbers, page, second_copies
 
 from tools import over_training
+from unembed.attention.behaviour.head_scores import head_scores
 from unembed.document.intervals import Measured
 from unembed.reports.checkpoint_series import series_report
 
@@ -38,14 +39,24 @@ def test_second_copies_are_predicted_from_the_first_alone_by_an_induction_model(
     assert found.n == 3 and found.value == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-def test_the_fastest_fall_is_named_with_the_attention_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_at_another_distance_has_its_own_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_training, "SHOWN", {"geva2021": ("keys with a pattern",)})
-    monkeypatch.setattr(over_training, "INDUCTION", "keys with a pattern")
-    copies = [Measured(value, value - 1, value + 1, 9) for value in (7.0, 6.5, 2.0, 1.0)]
-    lines = list(numbers(series_report(_series(), tokens_per_step=10), "tokens", copies))
-    assert lines[-1].startswith("\nThe loss of second copies falls fastest from 1,000 to 3,000 tokens, ")
-    assert "goes from 50 % " in lines[-1] and "to 90 % " in lines[-1]
-    assert [line.split(" | ")[-1] for line in lines[2:-1]] == ["– |", "0.215 |", "2.84 |", "0.576 |"]
+    found = [
+        Copying(Measured(attention, attention - 0.1, attention + 0.1, 9), Measured(loss, loss - 1, loss + 1, 9))
+        for attention, loss in ((0.05, 7.0), (0.09, 6.5), (0.35, 2.0), (0.45, 1.0))
+    ]
+    *table, first, second = numbers(series_report(_series(), tokens_per_step=10), "tokens", found)
+    assert [line.split(" | ")[-1] for line in table[2:]] == ["– |", "0.215 |", "2.84 |", "0.576 |"]
+    assert "below 10% up to 1,000 tokens" in first
+    assert "9.0% and 6.5 nats there, and 45.0% and 1 nats at the last checkpoint" in first
+    assert "30% or more, its interval included, from 10,000 tokens on" in second
+
+
+def test_copying_is_the_attention_of_one_head_above_the_first_layer() -> None:
+    lm = lettered("gpt2")
+    found = copying(lm, " ".join(texts(20)))
+    every = head_scores(lm, n_sequences=20, length=PERIOD).induction[1:]
+    assert found.attention.value == pytest.approx(float(every.max()), rel=1e-5)
 
 
 def test_a_fall_is_for_each_doubling_of_the_text() -> None:

@@ -15,7 +15,7 @@ from tools.training.recipes import Phase, Recipe
 from unembed.errors import InvalidInput
 
 RECIPES: dict[str, Recipe] = {
-    # Induction heads form within a million tokens: every sinusoid tells the positions of a row apart, and a row holds
+    # Induction heads form within two million tokens: every sinusoid tells the positions of a row apart, and a row holds
     # its text twice. In rows with more repeats, heads that attend to all of the row copy well enough, and none attends
     # to one token. In the second half, three windows of four are text as it is.
     "attn-2l": Recipe(
