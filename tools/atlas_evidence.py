@@ -17,13 +17,14 @@ import numpy as np
 import torch
 
 import unembed
-from unembed.atlas import MEMORIES, open_card, read_lines, read_rule
+from unembed.atlas import MEMORIES, AtlasSource, open_card, read_lines, read_rule
 from unembed.atlas.layer import LayerDescriber
 from unembed.atlas.lines import Line, described
 from unembed.index import Index
 from unembed.index.atlas_of_index import atlas_source
 from unembed.memories.truth_of_values import unread_windows
 from unembed.memories.values import written_values
+from unembed.models.decoder import Decoder
 
 FIRINGS, BEFORE, AFTER, WORDS = 8, 8, 2, 15
 
@@ -38,41 +39,54 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     lm, card = unembed.load(given.model), open_card(given.atlas)
-    passages = unread_windows(lm, None, int(card.notes["passages"]))
     source = atlas_source(Index.open(given.index), lm)
+    passages = unread_windows(lm, None, int(card.notes["passages"]))
     describer = LayerDescriber(lm, source, passages, seed=card.provenance.seed or 0)
-    found = described(read_lines(given.atlas / MEMORIES))
-    strings, text = source.text.strings, source.text
-
-    def firings(line: Line) -> str:
-        at = source.positions[line.pole][source.starts[line.layer] + line.index]
-        at = at[at >= 0]
-        at = at[describer.testing[at]][:FIRINGS]
-        assert line.rule is not None
-        holds, rows = read_rule(json.loads(line.rule)).holds(text), list[str]()
-        for p in at:
-            tokens = [strings[t] for t in text.token[max(text.start[p], p - BEFORE) : p + AFTER + 1].tolist()]
-            place = min(BEFORE, p - text.start[p])
-            words = "".join(tokens[:place]) + f"[{tokens[place]}]" + "".join(tokens[place + 1 :])
-            rows.append(f"    {'+' if holds[p] else '-'} " + words.replace("\n", "\\n"))
-        return "\n".join(rows)
-
-    drawn = random.Random(given.seed).sample(found, min(given.lines, len(found)))
-    for number, line in enumerate(sorted(drawn, key=lambda one: one.layer), 1):
-        vector = written_values(lm, line.layer, torch.tensor([line.index]))
-        rises = describer.measured.of(line.layer, -vector if line.pole == "negative" else vector, "test").rises[0]
-        words = describer.shared.words
-        top = ", ".join(strings[int(words[i])].strip() for i in rises[words].topk(WORDS).indices)
-        print(f"\n{number}. {line.memory}  {line.description}")
-        print(f"    rule: true at {line.test_hits:.0%} of {line.firings} firings, {_test(line.input_passes)}")
-        print(f"    and at {line.test_base:.1%} of other positions")
-        print(firings(line))
-        print(f"    tokens: {line.test_output:.1%} of like ones rise less; {_test(line.output_passes)}")
-        print(f"    rise most: {top}", flush=True)
+    for number, line in enumerate(drawn(read_lines(given.atlas / MEMORIES), given.lines, given.seed), 1):
+        print(f"\n{number}. {evidence(lm, source, describer, line)}", flush=True)
 
 
-def _test(passed: bool | None) -> str:
-    return "passes" if passed else "does not pass"
+def drawn(lines: list[Line], n: int, seed: int) -> list[Line]:
+    """Draw n described lines at random, in the order of their layers."""
+    found = described(lines)
+    return sorted(random.Random(seed).sample(found, min(n, len(found))), key=lambda one: one.layer)
+
+
+def evidence(lm: Decoder, source: AtlasSource, describer: LayerDescriber, line: Line) -> str:
+    """Return a described line with its evidence."""
+    fires, rises = ("passes" if passed else "does not pass" for passed in (line.input_passes, line.output_passes))
+    rows = [
+        f"{line.memory}  {line.description}",
+        f"    rule: true at {line.test_hits:.0%} of {line.firings} firings, {fires}",
+        f"    and at {line.test_base:.1%} of other positions",
+        *firings(source, describer, line),
+        f"    tokens: {line.test_output:.1%} of like ones rise less; {rises}",
+        f"    rise most: {', '.join(rising(lm, source, describer, line))}",
+    ]
+    return "\n".join(rows)
+
+
+def firings(source: AtlasSource, describer: LayerDescriber, line: Line) -> list[str]:
+    """Return the text at the strongest firings on the documents that chose nothing, "+" where the rule is true."""
+    text, at = source.text, source.positions[line.pole][source.starts[line.layer] + line.index]
+    at = at[at >= 0]
+    at = at[describer.testing[at]][:FIRINGS]
+    assert line.rule is not None
+    holds, rows = read_rule(json.loads(line.rule)).holds(text), list[str]()
+    for p in at:
+        tokens = [text.strings[t] for t in text.token[max(text.start[p], p - BEFORE) : p + AFTER + 1].tolist()]
+        place = min(BEFORE, p - text.start[p])
+        words = "".join(tokens[:place]) + f"[{tokens[place]}]" + "".join(tokens[place + 1 :])
+        rows.append(f"    {'+' if holds[p] else '-'} " + words.replace("\n", "\\n"))
+    return rows
+
+
+def rising(lm: Decoder, source: AtlasSource, describer: LayerDescriber, line: Line) -> list[str]:
+    """Return the whole words that rise most at the passages that chose nothing."""
+    vector = written_values(lm, line.layer, torch.tensor([line.index]))
+    rises = describer.measured.of(line.layer, -vector if line.pole == "negative" else vector, "test").rises[0]
+    words = describer.shared.words
+    return [source.text.strings[int(words[i])].strip() for i in rises[words].topk(WORDS).indices]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unembed.atlas.coherence import LISTED, NAMED, OFTEN, NamedTokens, SharedTokens
+from unembed.atlas.coherence import KEPT, LISTED, NAMED, OFTEN, NamedTokens, SharedTokens
 from unembed.concepts.token_classes import Classes
 
 D_MODEL, SEED = 64, 0
@@ -51,6 +51,15 @@ def test_only_frequent_whole_words_numbers_and_punctuation_are_named(shared: Sha
     assert FIRST_WORD + 6 not in words
     assert not words & set(range(FIRST_PIECE, FIRST_PIECE + len(PIECES)))
     assert set(range(FIRST_WORD)) <= words
+
+
+def test_only_words_that_rise_most_elsewhere_too_are_kept(shared: SharedTokens) -> None:
+    named = NamedTokens((0, 1, 2, 3, 4, 5), "years")
+    others = list(range(10, 10 + KEPT - 3))
+    top = [FIRST_PIECE, *others, 1, 3, 5, 0, 2, 4]  # a piece of a word takes no place
+    assert shared.kept(named, rises(top)[0]) == NamedTokens((1, 3, 5), "years")
+    assert shared.kept(named, rises([others[0], *others, 30, 1, 3, 5])[0]) is None  # two are left
+    assert shared.kept(NamedTokens((*range(7),), None), rises(top)[0]) is None  # three of seven
 
 
 def test_planted_neighbours_are_named_without_the_rest_of_the_list(shared: SharedTokens) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from unembed.atlas.rules import AllOf, ClassAt, EndingAt, Near, Place, Rule, TokenAt, read_rule, to_dict
+from unembed.atlas.rules import AllOf, BeginningAt, ClassAt, EndingAt, Near, Place, Rule, TokenAt, read_rule, to_dict
 from unembed.atlas.text import NEAR, RuleText
 from unembed.concepts.token_classes import Classes
 from unembed.errors import InvalidInput
 
 WORDS = (" from", " to", " the", " 1997", " walking", " talking", " dog", '"', " (", ")", ".", "\n", " January", " May")
-WORDS += (" 1998", " 2001", " 1850")
+WORDS += (" 1998", " 2001", " 1850", " der", " und")
 YEARS = (" 1997", " 1998", " 2001", " 1850")
 ID = {word: number for number, word in enumerate(WORDS)}
 
@@ -45,11 +45,22 @@ def brackets(prefix: list[str]) -> bool:
     return depth > 0
 
 
+def since_start(prefix: list[str]) -> int:
+    """Count the tokens since the sentence's first one: the last token that follows an end and is none itself."""
+    ends = [word in (".", "\n") for word in prefix]
+    starts = [i for i in range(len(prefix)) if not ends[i] and (i == 0 or ends[i - 1])]
+    return len(prefix) - 1 - (starts[-1] if starts else 0)
+
+
 RULES: list[tuple[Rule, Callable[[list[str]], bool], str]] = [
     (TokenAt(0, (0, 1)), last_is(" from", " to"), "after 'from', 'to'"),
     (TokenAt(2, (0,)), last_is(" from", offset=2), "after 'from' + any token + any token"),
     (ClassAt(0, "years"), last_is(*YEARS), "after years"),
     (EndingAt(1, "king"), last_is(" walking", " talking", offset=1), "after a word in -king + any token"),
+    (BeginningAt(0, "wal"), last_is(" walking"), "after a word in wal-"),
+    (Place("near the start of a sentence"), lambda p: since_start(p) < 5, "near the start of a sentence"),
+    (Place("late in a sentence"), lambda p: since_start(p) >= 20, "late in a sentence"),
+    (Place("in German"), lambda p: sum(word in (" der", " und") for word in p[-32:]) >= 4, "in German"),
     (Near((6,)), lambda prefix: " dog" in prefix[-NEAR:], "shortly after 'dog'"),
     (Place("in quotation marks"), lambda prefix: prefix.count('"') % 2 == 1, "in quotation marks"),
     (Place("in brackets"), brackets, "in brackets"),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.atlas.test_rules import ID, WORDS
 from unembed.atlas.input_score import Firings, InputTest
-from unembed.atlas.rules import AllOf, ClassAt, Place, Rule, TokenAt
+from unembed.atlas.rules import AllOf, BeginningAt, ClassAt, Place, Rule, TokenAt, read_rule, to_dict
 from unembed.atlas.search import RuleSearch
 from unembed.atlas.text import RuleText
 from unembed.concepts.token_classes import Classes
@@ -34,6 +34,8 @@ PLANTED: list[Rule] = [
     TokenAt(1, (ID[" January"], ID[" May"])),
     TokenAt(2, (ID[" 1997"],)),
     Place("in brackets"),
+    Place("late in a sentence"),
+    Place("in German"),
     AllOf((TokenAt(0, (ID[" the"],)), Place("in brackets"))),
 ]
 
@@ -59,6 +61,18 @@ def test_a_class_is_found_where_more_tokens_share_it_than_a_list_holds() -> None
     found = RuleSearch(text, np.ones(N, dtype=bool)).find(firings)
     assert found is not None
     assert found.rule == ClassAt(0, "years")
+
+
+def test_a_beginning_is_found_where_more_words_have_it_than_a_list_holds() -> None:
+    stems = [a + b for a in "bdfgklmnprst" for b in ("ano", "elt", "ixu", "orm")]
+    words = tuple(f" {start}{stem}" for start in ("mis", "") for stem in stems)
+    tokens = np.random.default_rng(0).integers(0, len(words), N)
+    text = RuleText.of(tokens, np.arange(0, N, 30), words, Classes.build(words))
+    firings = np.random.default_rng(1).permutation(np.flatnonzero(tokens < len(stems)))[:60]
+    found = RuleSearch(text, np.ones(N, dtype=bool)).find(firings)
+    assert found is not None
+    assert found.rule in (BeginningAt(0, "mi"), BeginningAt(0, "mis"))
+    assert read_rule(to_dict(found.rule)) == found.rule
 
 
 def test_rules_for_random_positions_pass_the_control_as_often_as_chance_says(

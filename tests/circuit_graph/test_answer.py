@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import unembed
 from unembed.circuit_graph import circuit
 from unembed.circuit_graph.answer import circuit_answer, read_group
+from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import read_case
 from unembed.circuit_graph.in_words import CircuitWords
 from unembed.circuit_graph.in_words import test_in_words as in_words
@@ -21,6 +22,7 @@ from unembed.circuit_graph.tested_picture import picture
 from unembed.cli.commands import app
 from unembed.dictionaries import Dictionary, save_dictionary
 from unembed.errors import InvalidInput
+from unembed.gallery import MemoryDescriptions
 from unembed.language_model import LanguageModel
 from unembed.results.result_files import save_result
 
@@ -52,6 +54,35 @@ def test_a_counterfactual_changes_one_token_and_the_answer(wren: LanguageModel) 
     assert sum(a != b for a, b in zip(case.prompt, case.counterfactual, strict=True)) == 1
     logits = wren.run(list(case.counterfactual)).logits[0, -1]
     assert logits[wren.single_token(" is")] > logits[wren.single_token(" are")]
+
+
+def test_a_memory_takes_its_label_from_an_atlas_at_the_sign_of_its_coefficient(wren: LanguageModel) -> None:
+    case = read_case(wren, "The dogs", "The dog", " are", " is")
+    plain = circuit_of(wren, (case,), 20)
+    named = [row for row in plain.nodes.rows() if row["kind"] == "memory"]
+    here = wren.run("The dogs", capture=("coefficients",))["coefficients"][:, 0]
+    poles = ["negative" if here[row["layer"], row["position"], row["index"]] < 0 else "positive" for row in named]
+    first, second = named[:2]
+    atlas = MemoryDescriptions(
+        of_atlas={
+            (first["layer"], first["index"], poles[0]): "after nouns: raises 'are', which promotes \"x\"",
+            (second["layer"], second["index"], {"negative": "positive", "positive": "negative"}[poles[1]]): "never",
+        }
+    )
+    graph = circuit_of(wren, (case,), 20, atlas=atlas)
+    labels, before = (dict(zip(one.nodes["name"], one.nodes["label"], strict=True)) for one in (graph, plain))
+    assert labels.pop(first["name"]) == "after nouns: raises 'are', which promotes \"x\" (atlas); " + before.pop(
+        first["name"]
+    )
+    assert labels == before
+    words, old = CircuitWords(graph), CircuitWords(plain)
+    assert words.chain(6).columns == old.chain(6).columns
+    assert len(words.of_atlas(words.chain(20))) == 1 and not old.of_atlas(old.chain(20))
+
+
+def test_an_atlas_of_another_model_is_refused(wren: LanguageModel) -> None:
+    with pytest.raises(InvalidInput, match="smollm2"):
+        circuit_answer(wren, "The dogs", atlas=Path(__file__).parents[2] / "docs" / "atlas" / "smollm2")
 
 
 def test_the_words_say_what_the_graph_holds(wren: LanguageModel) -> None:

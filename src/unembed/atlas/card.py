@@ -24,7 +24,9 @@ DRAWN = 1000
 """Number of described lines, drawn at random, on which the card's scores are measured."""
 EXAMPLES = 30
 """Number of described lines, drawn at random, that the card lists as examples."""
-_RULE_ALONE = ("tokens share nothing", "tokens below their control", "rule misses too many firings")
+_RULE_ALONE = (
+    *("tokens share nothing", "tokens below their control", "rule misses too many firings", "other words rise more"),
+)
 _EARLY = (
     "rule share: memories with a tested rule. In the first layers memories have rules and few or no descriptions: what "
     "a value vector does there differs from passage to passage, so that the words that it raises at some passages "

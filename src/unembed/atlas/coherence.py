@@ -15,7 +15,7 @@ compared, the mean row of a word's group is subtracted from its row. Otherwise a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,9 @@ NAMED = 8
 """Largest number of tokens that a description names."""
 LISTED = 20
 """Number of whole words, those that rise most, among which a description finds the tokens that it names."""
+KEPT, LEAST_KEPT = 15, 3
+"""A printed line names only words that are also among the `KEPT` words that rise most at the passages that select
+lines. At least `LEAST_KEPT` words, and half of those that were named, must be left."""
 OFTEN = 4
 """A description names only tokens that occur at least this often in the index's text."""
 _FEWEST, _NEAREST = 4, 5
@@ -128,6 +131,17 @@ class SharedTokens:
                 [p for p in places.tolist() if self._first(p) == letter], f"words that begin with '{letter}'"
             )
         return None
+
+    def kept(self, named: NamedTokens, rises: Float[Tensor, " vocab"]) -> NamedTokens | None:
+        """Return the named words that are among the `KEPT` words that rise most; None if too few of them are.
+
+        Args:
+            rises: the rises at passages on which the words were not found.
+        """
+        places = rises[self.words.to(rises.device)].topk(min(KEPT, len(self.words))).indices.tolist()
+        risen = set(self.words[places].tolist())
+        tokens = tuple(token for token in named.tokens if token in risen)
+        return replace(named, tokens=tokens) if len(tokens) >= max(LEAST_KEPT, len(named.tokens) / 2) else None
 
     def _tokens(self, places: list[int], name: str | None) -> NamedTokens:
         return NamedTokens(tuple(self.words[places[:NAMED]].tolist()), name)

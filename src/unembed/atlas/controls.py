@@ -22,6 +22,8 @@ QUANTILE = 0.95
 """The quantile of the control scores that a description has to exceed."""
 FALSE = 0.1
 """Largest expected share, among the selected descriptions, of those that are no better than their controls."""
+FEWEST = 19
+"""Smallest number of control scores that have a bound."""
 CONTROLS = 400
 """Largest number of control scores with which one score is compared."""
 

@@ -7,9 +7,10 @@ are divided too: a quarter is used to find the tokens to name, half to select de
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,12 +18,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.atlas.coherence import NamedTokens, SharedTokens
-from unembed.atlas.controls import CONTROLS, chosen
+from unembed.atlas.controls import CONTROLS, FEWEST, chosen
 from unembed.atlas.effects import Effects, ValueEffects
 from unembed.atlas.input_score import Firings, InputScore, InputTest
 from unembed.atlas.lines import Line, Verdict, rule_json
 from unembed.atlas.output_score import OutputScore, OutputTest, TokenShares
-from unembed.atlas.rules import Rule, examples, quoted, to_dict
+from unembed.atlas.rules import Rule, examples, quoted, read_rule, to_dict
 from unembed.atlas.search import RuleSearch
 from unembed.atlas.text import RuleText
 from unembed.errors import InvalidInput
@@ -34,9 +35,9 @@ LEAST = 0.75
 """Smallest balanced accuracy of a rule, on the text on which it is found and on the text on which it is selected."""
 LEAST_HITS, LEAST_RATIO = 0.55, 5.0
 """To be selected, a rule must be true at this share of firings, and this many times as often as at other positions."""
-PRINTED_HITS, PRINTED_RATIO = 0.65, 6.0
+PRINTED_HITS, PRINTED_RATIO = 0.8, 8.0
 """Stricter limits for a line that is printed, because people reject rules that miss more firings. A rule below these
-limits still serves as a control."""
+limits still serves as a control, as does a line whose words are not among those that rise most (`coherence.KEPT`)."""
 LEAST_RISE = 0.99
 """Smallest output score of a selected line: named tokens rise more than 99 % of equally frequent tokens."""
 PARTS = 4
@@ -46,6 +47,10 @@ PASSAGE_PARTS = 4
 FEWEST_TESTED = 5
 """Smallest number of firings on which a rule is tested."""
 _AT_ONCE = 192
+_NO_OUTPUT: dict[str, Any] = {
+    field.name: field.default for field in fields(Line) if "output" in field.name or "token" in field.name
+} | {"concept": None}
+"""The fields of a line's output side, without one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +108,8 @@ class _Candidate:
     used to select rules."""
     change: float = 0.0
     """Mean change of the named tokens' logits at the test passages, in standard deviations over the vocabulary."""
+    unprinted: Verdict | None = None
+    """Why a line that was selected is not printed; None if it is."""
 
 
 class LayerDescriber:
@@ -164,11 +171,39 @@ class LayerDescriber:
         named = self._name_tokens(layer, ruled, steps)
         self._choose_tokens(layer, named, rng, steps)
         self._test_rules(ruled, rng)
-        self._test_tokens([one for one in named if one.verdict == "described"], layer, rng, steps)
-        for one in named:
-            if one.verdict == "described" and one.hits < max(PRINTED_HITS, PRINTED_RATIO * one.base):
-                one.verdict, one.output = "rule misses too many firings", None
+        _mark(selected := [one for one in named if one.verdict == "described"])
+        self._test_tokens(selected, layer, rng, steps)
         return [self._line(layer, one) for one in sorted(found, key=lambda one: (one.index, one.pole != "positive"))]
+
+    def chosen_again(self, layer: int, lines: Sequence[Line]) -> list[Line]:
+        """Choose again which described lines of a stored layer are printed; test their words again.
+
+        Args:
+            lines: the lines of the layer, of an atlas of the same text and the same seed.
+        """
+        rng = np.random.default_rng([self._seed, layer])
+        found: dict[int, _Candidate] = {}
+        for number, line in enumerate(lines):
+            if line.verdict == "described" and line.rule is not None:
+                firings = self._firings(layer, line.index, line.pole)
+                rule, named = read_rule(json.loads(line.rule)), NamedTokens(line.token_ids, line.concept)
+                found[number] = one = _Candidate(line.index, line.pole, firings, "described", rule, named)
+                if score := InputTest(self._choosing, ()).score(rule.holds(self._source.text), firings):
+                    one.hits, one.base = score.hits, score.base
+        _mark(selected := list(found.values()))
+        printed = [one for one in selected if one.unprinted is None]
+        for start, effects in self._effects(layer, printed, "choose"):
+            self._keep_words(printed[start : start + len(effects.rises)], effects)
+        self._test_tokens(selected, layer, rng, _Steps(lambda _done, _total: None, 0))
+        return [self._with_output(line, found[i]) if i in found else line for i, line in enumerate(lines)]
+
+    def _keep_words(self, some: Sequence[_Candidate], effects: Effects) -> None:
+        """Leave out the named words that are not among those that rise most; mark lines with too few words left."""
+        for one, rises in zip(some, effects.rises, strict=True):
+            if (kept := self.shared.kept(_named(one), rises)) is None:
+                one.unprinted = "other words rise more"
+            else:
+                one.named = kept
 
     def _firings(self, layer: int, index: int, pole: Pole) -> Firings:
         row = int(self._source.starts[layer]) + index
@@ -224,6 +259,7 @@ class LayerDescriber:
             for i, score, changes in zip(some, scores, effects.changes, strict=True):
                 if _mean_change(changes, ruled[i]) > 0:
                     chance[i], rise[i] = score.chance, score.score
+            self._keep_words(ruled[start : some.stop], effects)
             steps.several(len(some))
         for i in chosen(chance):
             if rise[i] >= LEAST_RISE:
@@ -237,19 +273,23 @@ class LayerDescriber:
             random = None if (j := others.get(i)) is None else ruled[j].firings
             one.test = test.score(_rule(one).holds(self._source.text), one.firings, random)
 
-    def _test_tokens(
-        self, described: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps
-    ) -> None:
-        """Test the named tokens at the test passages, and as a control the tokens that another description names."""
-        others = _another(described, rng)
-        test = self._output_test(described, rng)
-        for start, effects in self._effects(layer, described, "test"):
-            some = range(start, start + len(effects.rises))
-            random = [None if (j := others.get(i)) is None else (j, described[j].index) for i in some]
-            scores = test.scores(effects.rises, [(i, described[i].index) for i in some], random)
+    def _test_tokens(self, selected: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps) -> None:
+        """Test the named tokens of the printed lines at the test passages, and give the others their reason as verdict.
+
+        As a control, the tokens that another selected line names are tested too.
+        """
+        others = _another(selected, rng)
+        test = self._output_test(selected, rng)
+        printed = [i for i, one in enumerate(selected) if one.unprinted is None]
+        for start, effects in self._effects(layer, [selected[i] for i in printed], "test"):
+            some = printed[start : start + len(effects.rises)]
+            random = [None if (j := others.get(i)) is None else (j, selected[j].index) for i in some]
+            scores = test.scores(effects.rises, [(i, selected[i].index) for i in some], random)
             for i, score, changes in zip(some, scores, effects.changes, strict=True):
-                described[i].output, described[i].change = score, _mean_change(changes, described[i])
+                selected[i].output, selected[i].change = score, _mean_change(changes, selected[i])
             steps.several(len(some))
+        for one in selected:
+            one.verdict = one.unprinted or one.verdict
 
     def _output_test(self, memories: Sequence[_Candidate], rng: np.random.Generator) -> OutputTest:
         controls = [(one.index, _named(one)) for one in _some(memories, rng)]
@@ -280,7 +320,6 @@ class LayerDescriber:
         line = Line(name, layer, one.index, one.pole, one.verdict)
         if (test := one.test) is None:
             return line
-        strings = self._source.text.strings
         line = replace(
             line,
             input=self._input_words(one),
@@ -294,9 +333,13 @@ class LayerDescriber:
             input_passes=test.passes,
             random_input_passes=test.random_passes,
         )
+        return self._with_output(line, one)
+
+    def _with_output(self, line: Line, one: _Candidate) -> Line:
+        """Return a line with the verdict and the output side of a candidate."""
         if (output := one.output) is None:
-            return line
-        named = _named(one)
+            return replace(line, verdict=one.verdict, **_NO_OUTPUT)
+        named, strings = _named(one), self._source.text.strings
         return replace(
             line,
             output=self._output_words(one),
@@ -342,6 +385,15 @@ def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[i
         if j is not None:
             found[i] = j
     return found
+
+
+def _mark(selected: Sequence[_Candidate]) -> None:
+    """Mark the lines that are not printed because their rule misses too much, or because they have too few controls."""
+    for one in selected:
+        if sum(other.index != one.index for other in selected) < FEWEST:
+            one.unprinted = "tokens below their control"
+        elif one.hits < max(PRINTED_HITS, PRINTED_RATIO * one.base):
+            one.unprinted = "rule misses too many firings"
 
 
 def _mean_change(changes: Float[Tensor, " vocab"], one: _Candidate) -> float:

@@ -26,6 +26,7 @@ Verdict = Literal[
     "tokens share nothing",
     "tokens below their control",
     "rule misses too many firings",
+    "other words rise more",
 ]
 """The verdict "described", or the first reason why a memory has no description."""
 

@@ -8,8 +8,9 @@ rule in English, and `to_dict` and `read_rule` convert it to and from JSON.
 | `TokenAt` | the token at an offset from the end is one of a list |
 | `ClassAt` | the token at an offset is in a class: a part of speech, a meaning, forms of a word, numbers ... |
 | `EndingAt` | the token at an offset is a word that ends in these letters |
+| `BeginningAt` | the token at an offset is a word that begins with these letters |
 | `Near` | one of a list of words is among the last `NEAR` tokens |
-| `Place` | the position is in quotation marks, in brackets, in code ..., see `text.PLACES` |
+| `Place` | the position is in quotation marks, in code, in German, late in a sentence ..., see `text.PLACES` |
 | `AllOf` | each of several rules is true |
 """
 
@@ -122,6 +123,26 @@ class EndingAt:
 
 
 @dataclass(frozen=True)
+class BeginningAt:
+    """Rule: the token at an offset is a word that begins with the letters `beginning`."""
+
+    offset: int
+    beginning: str
+
+    def holds(self, text: RuleText) -> Bool[np.ndarray, " pos"]:
+        """Mark the positions at which the rule is true."""
+        return text.has(text.beginning_with(self.beginning), self.offset)
+
+    def words(self, strings: Sequence[str]) -> str:
+        """Write the rule in English."""
+        return _after({self.offset: self.token_in_words(strings)})
+
+    def token_in_words(self, strings: Sequence[str]) -> str:
+        """Describe the token in English."""
+        return f"a word in {self.beginning}-"
+
+
+@dataclass(frozen=True)
 class Near:
     """Rule: one of `tokens` is among the last `text.NEAR` tokens."""
 
@@ -165,7 +186,7 @@ class AllOf:
 
     def words(self, strings: Sequence[str]) -> str:
         """Write the rule in English."""
-        at = [rule for rule in self.rules if isinstance(rule, TokenAt | ClassAt | EndingAt)]
+        at = [rule for rule in self.rules if isinstance(rule, TokenAt | ClassAt | EndingAt | BeginningAt)]
         tokens = {rule.offset: rule.token_in_words(strings) for rule in at}
         rest = [rule.words(strings) for rule in self.rules if rule not in at]
         return ", ".join([*([_after(tokens)] if tokens else []), *rest])
@@ -177,12 +198,12 @@ def _after(tokens: Mapping[int, str]) -> str:
 
 
 def examples(rule: Rule, text: RuleText, at: Int[np.ndarray, " firing"], shown: int = 4) -> tuple[int, ...]:
-    """Return the tokens that most often match the rule's class or ending at the positions `at`, most frequent first.
+    """Return the tokens that most often match the rule's class or letters at the positions `at`, most frequent first.
 
-    The result is empty if the rule has no class and no ending.
+    The result is empty if the rule has no class, ending or beginning.
     """
     parts = rule.rules if isinstance(rule, AllOf) else (rule,)
-    if (part := next((one for one in parts if isinstance(one, ClassAt | EndingAt)), None)) is None:
+    if (part := next((one for one in parts if isinstance(one, ClassAt | EndingAt | BeginningAt)), None)) is None:
         return ()
     seen = text.back[part.offset][at[rule.holds(text)[at]]]
     found, counts = np.unique(seen, return_counts=True)
@@ -191,7 +212,8 @@ def examples(rule: Rule, text: RuleText, at: Int[np.ndarray, " firing"], shown: 
 
 
 KINDS = {
-    "token": TokenAt, "class": ClassAt, "ending": EndingAt, "near": Near, "place": Place, "all": AllOf,
+    "token": TokenAt, "class": ClassAt, "ending": EndingAt, "beginning": BeginningAt, "near": Near, "place": Place,
+    "all": AllOf,
 }  # fmt: skip
 """Every kind of rule by the name under which it is stored."""
 _NAMES = {kind: name for name, kind in KINDS.items()}

@@ -19,6 +19,12 @@ OFFSETS = (0, 1, 2)
 """Offsets at which a rule may look at a token: 0 is the token at the position, 1 the one before it."""
 NEAR = 32
 """Number of last tokens among which a rule looks for words of a topic."""
+LANGUAGES = {
+    "in French": "le les des et est dans une pour que qui pas du sur au avec",
+    "in German": "der das und nicht mit auf ist ein eine den von zu dem wir sich",
+    "in Spanish": "el los las del y que con para por una su como se es en",
+}
+"""Frequent words of a language that are no English words; a text with several of them is in that language."""
 PLACES = (
     "in quotation marks",
     "in brackets",
@@ -26,10 +32,16 @@ PLACES = (
     "at the start of a sentence",
     "seen before",
     "pair seen before",
+    "near the start of a sentence",
+    "late in a sentence",
+    *LANGUAGES,
 )
 """Properties that a position can have, in the order of the columns of `RuleText.places`."""
 _CODE = "=(){}[]_;#<>\\"
-_CODE_WINDOW, _CODE_SHARE = 32, 0.2
+_WINDOW, _CODE_SHARE, _FOREIGN_WORDS = 32, 0.2, 4
+"""Tokens of code or of another language are counted among the last `_WINDOW` tokens."""
+_EARLY, _LATE = 5, 20
+"""A position is near the start of a sentence among its first 5 tokens, and late in it after 20."""
 _OPENING, _CLOSING = "([{", ")]}"
 
 
@@ -111,11 +123,16 @@ class RuleText:
         """Mark the tokens of the vocabulary that are words ending in `ending`."""
         return np.char.endswith(self._letters, ending)
 
+    @lru_cache(maxsize=256)  # noqa: B019  a build has one text
+    def beginning_with(self, beginning: str) -> Bool[np.ndarray, " vocab"]:
+        """Mark the tokens of the vocabulary that are words beginning with `beginning`."""
+        return np.char.startswith(self._letters, beginning)
+
     @cached_property
     def _letters(self) -> np.ndarray:
-        """The text of each token in lower case, at most its last 16 letters; empty if it is not all letters."""
+        """The text of each token in lower case; empty if it is not all letters or has more than 32."""
         words = (text.strip().lower() for text in self.strings)
-        return np.array([word[-16:] if word.isalpha() else "" for word in words])
+        return np.array([word if word.isalpha() and len(word) <= 32 else "" for word in words])
 
     @cached_property
     def places(self) -> Bool[np.ndarray, "pos place"]:
@@ -128,6 +145,9 @@ class RuleText:
                 self._starts_sentence(),
                 self._seen(self.token),
                 self._pair_seen(),
+                self._in_sentence() < _EARLY,
+                self._in_sentence() >= _LATE,
+                *(self._recently(self._is_word(words)) >= _FOREIGN_WORDS for words in LANGUAGES.values()),
             ],
             axis=1,
         )
@@ -153,11 +173,23 @@ class RuleText:
         return net - np.minimum(least, 0)
 
     def _is_code(self) -> Bool[np.ndarray, " pos"]:
-        marks = np.cumsum(self._of_token(lambda text: any(c in text for c in _CODE))[self.token] > 0)
+        marks = self._of_token(lambda text: any(c in text for c in _CODE))
+        return self._recently(marks) >= _CODE_SHARE * np.minimum(np.arange(len(self)) - self.start + 1, _WINDOW)
+
+    def _is_word(self, words: str) -> Int[np.ndarray, " vocab"]:
+        known = set(words.split())
+        return self._of_token(lambda text: text.strip().lower() in known)
+
+    def _recently(self, marked: Int[np.ndarray, " vocab"]) -> Int[np.ndarray, " pos"]:
+        """Count the tokens that are marked among the last `_WINDOW` tokens of the passage."""
+        marks = np.cumsum(marked[self.token])
+        first = np.maximum(self.start, np.arange(len(self)) - _WINDOW + 1)
+        return marks - np.concatenate([[0], marks])[first]
+
+    def _in_sentence(self) -> Int[np.ndarray, " pos"]:
+        """Return the number of tokens of the sentence before each position."""
         at = np.arange(len(self))
-        first = np.maximum(self.start, at - _CODE_WINDOW + 1)
-        counted = marks - np.concatenate([[0], marks])[first]
-        return counted >= _CODE_SHARE * (at - first + 1)
+        return at - np.maximum.accumulate(np.where(self._starts_sentence() | (at == self.start), at, 0))
 
     def _starts_sentence(self) -> Bool[np.ndarray, " pos"]:
         ends = self._of_token(lambda text: text.rstrip("\"' )").endswith((".", "!", "?")) or "\n" in text) > 0

@@ -22,6 +22,7 @@ from unembed.circuit_graph.viewer_graph import viewer_graph
 from unembed.dictionaries import AttachedDictionary, Dictionary, attach, open_dictionary
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
+from unembed.gallery import atlas_descriptions
 from unembed.models.decoder import Decoder
 from unembed.names import CircuitNodes, GroupChange, GroupRule, QKRule, SetTo
 from unembed.options import Against, Dictionaries, Option, Out, Seed, Token
@@ -83,6 +84,10 @@ def circuit_answer(
         ),
     ] = None,
     dictionaries: Dictionaries = None,
+    atlas: Annotated[
+        Path | None,
+        Option("Folder of the model's atlas, from which memories take their labels where it has one.", metavar="DIR"),
+    ] = None,
     qk: Annotated[
         QKRule,
         Option(
@@ -180,11 +185,12 @@ def circuit_answer(
             "a prompt, --pairs and --graph", why="a circuit is found for only one of them", instead="Give one"
         )
     dictionary = _attached(lm, dictionaries or ())
+    known = None if atlas is None else atlas_descriptions(lm, atlas)
     if graph is not None:
         return _of_file(lm, graph, dictionary, test, form)
 
     def find(cases: tuple[Case, ...]) -> CircuitGraph:
-        return circuit_of(lm, cases, max_nodes, dictionary, qk)
+        return circuit_of(lm, cases, max_nodes, dictionary, qk, known)
 
     if pairs is not None:
         return _of_pairs(lm, pairs, test_pairs, find, test, form)
@@ -269,7 +275,14 @@ class _Form:
         exhibits.append(Exhibit("edges", graph.edges, folded=True))
         exhibits += [exhibit for _, exhibit in tests]
         shown = [text for text, _ in tests if text]
-        paragraphs = (words.first(removals, to), *shown, words.columns(chain), *texts, words.unopened())
+        paragraphs = (
+            words.first(removals, to),
+            *shown,
+            words.columns(chain),
+            *words.of_atlas(chain),
+            *texts,
+            words.unopened(),
+        )
         section = Section("The circuit", tuple(text for text in paragraphs if text), tuple(exhibits))
         return Answer(
             words.subject,

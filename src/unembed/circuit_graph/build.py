@@ -13,10 +13,11 @@ from unembed.circuit_graph.direct_edges import Inflow, inflow
 from unembed.circuit_graph.features import ERROR, require_nodes
 from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph, Ranking
 from unembed.circuit_graph.influence import influence
-from unembed.circuit_graph.labels import node_name, promoted
+from unembed.circuit_graph.labels import described, node_name, promoted
 from unembed.circuit_graph.node_scores import Node, NodeScores, node_scores, ranked, select_nodes
 from unembed.dictionaries import AttachedDictionary
 from unembed.errors import InvalidInput, Unsupported
+from unembed.gallery import MemoryDescriptions
 from unembed.models.decoder import Decoder
 from unembed.names import QKRule
 from unembed.results import Provenance, Table, visible
@@ -99,8 +100,13 @@ def circuit_of(
     most: int,
     dictionary: AttachedDictionary | None = None,
     qk: QKRule = "constant",
+    atlas: MemoryDescriptions | None = None,
 ) -> CircuitGraph:
-    """Find the circuit of some cases, with at most `most` nodes; see `circuit` for the other arguments."""
+    """Find the circuit of some cases, with at most `most` nodes; see `circuit` for the other arguments.
+
+    Args:
+        atlas: the tested descriptions of an atlas, from which memories take their labels where it has one.
+    """
     if not lm.n_layers:
         raise Unsupported(f"a circuit of {lm.name}", why="it has no layers")
     if dictionary is not None:
@@ -110,7 +116,7 @@ def circuit_of(
     chosen = select_nodes(scores, most, SHARE)
     nodes = [node for node, _ in chosen]
     flow = inflow(lm, cases[:EDGE_PROMPTS], nodes, dictionary, qk)
-    return _graph(lm, cases, scores, chosen, flow, dictionary, qk)
+    return _graph(lm, cases, scores, chosen, flow, dictionary, qk, atlas)
 
 
 def _graph(
@@ -121,12 +127,13 @@ def _graph(
     flow: Inflow,
     dictionary: AttachedDictionary | None,
     qk: QKRule,
+    atlas: MemoryDescriptions | None,
 ) -> CircuitGraph:
     n = len(cases)
     is_paired = cases[0].counterfactual is not None
     notes: dict[str, object] = {"prompts": n, "counterfactual": is_paired}
     provenance = lm.provenance(basis="frozen", notes=notes if qk == "constant" else {**notes, "qk": qk})
-    tables = _Tables(lm, cases, scores, chosen, flow, dictionary, qk)
+    tables = _Tables(lm, cases, scores, chosen, flow, dictionary, qk, atlas)
     everything = [node for kind in KINDS for node in ranked(scores.parts, RANKED, kind)]
     everything.sort(key=lambda one: -abs(one[1]))
     places = [(KINDS.index(node.kind), node.layer, node.back, node.index) for node, _ in everything]
@@ -170,8 +177,9 @@ class _Tables:
         flow: Inflow,
         dictionary: AttachedDictionary | None,
         qk: QKRule,
+        atlas: MemoryDescriptions | None,
     ) -> None:
-        self.qk = qk
+        self.qk, self.atlas = qk, atlas
         self.lm, self.cases, self.scores, self.chosen, self.flow = lm, cases, scores, chosen, flow
         self.dictionary = dictionary
         self.longest = max(len(case.prompt) for case in cases)
@@ -190,9 +198,11 @@ class _Tables:
         """Return a table of the selected nodes by relevance, tokens, biases, and sums of each layer's other nodes."""
         n, rows = len(self.cases), list[tuple[object, ...]]()
         longest = max(self.cases, key=lambda case: len(case.prompt))
-        words = promoted(self.lm, longest.prompt, [node for node, _ in self.chosen], self.dictionary)
+        nodes = [node for node, _ in self.chosen]
+        words = promoted(self.lm, longest.prompt, nodes, self.dictionary)
+        known = described(self.lm, longest.prompt, nodes, self.atlas)
         for number, (node, score) in enumerate(self.chosen):
-            label = self._label(number, node, words[number])
+            label = known.get(number, "") + self._label(number, node, words[number])
             row = (node.kind, node.layer, self.position(node.back), node.index, score / n, label)
             rows.append((self.names[number], *row))
         for back, score in enumerate(self.scores.tokens.tolist()):

@@ -244,7 +244,7 @@ def _node(words: CircuitWords, row: dict[str, Any], removed: Removal | None) -> 
         index=row["index"],
         relevance=row["relevance"],
         reads=words.read_position(name) if kind == "head" else None if is_writer else fed_position(words, name),
-        promotes=tuple(_PROMOTED.findall(label.split("promotes ", 1)[1])) if is_writer else (),
+        promotes=tuple(_PROMOTED.findall(label.rsplit("promotes ", 1)[1])) if is_writer else (),
         label=label,
         removed=removed,
     )

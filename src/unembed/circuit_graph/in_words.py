@@ -8,7 +8,7 @@ from typing import Any
 
 from unembed.circuit_graph.faithfulness import CircuitTest, OfSize, Share
 from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
-from unembed.circuit_graph.labels import read_position, text_of
+from unembed.circuit_graph.labels import OF_ATLAS, read_position, text_of
 from unembed.circuit_graph.removal_of_each import Removal
 from unembed.linear_model.pass_tensors import PartKind
 from unembed.names import SetTo, parse_head
@@ -123,7 +123,16 @@ class CircuitWords:
 
     def promotes(self, label: str) -> str:
         """Return the first tokens that a node promotes, from its label."""
-        return " ".join(label.split("promotes ")[1].split(" ")[:_TOKENS])
+        return " ".join(label.rsplit("promotes ", 1)[1].split(" ")[:_TOKENS])
+
+    def of_atlas(self, chain: Table) -> tuple[str, ...]:
+        """Return a sentence for each node of `chain` that an atlas describes."""
+        labels = {row["name"].split("@")[0]: str(row["label"]) for row in self.rows.values()}
+        return tuple(
+            f"By its atlas, {name} fires {labels[name].split(OF_ATLAS)[0]}."
+            for name in dict.fromkeys(chain["node"])
+            if OF_ATLAS in labels[name]
+        )
 
     def chain(self, top: int, removals: Mapping[str, Removal] | None = None) -> Table:
         """Return a table of the most relevant nodes: position, what they read and promote, relevance, measured effect.

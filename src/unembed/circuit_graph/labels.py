@@ -12,12 +12,15 @@ from torch import Tensor
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.node_values import Place, capture_points, values
 from unembed.dictionaries import AttachedDictionary
+from unembed.gallery import MemoryDescriptions
 from unembed.lens import comparable_basis, read
 from unembed.models.decoder import Decoder
 from unembed.names import HeadAddress
 from unembed.stream.run import run
 
 _READS = re.compile(r"@(-?\d+), promotes ")
+OF_ATLAS = " (atlas); "
+"""What separates an atlas's description from the rest of a label."""
 WORDS = 3
 """Number of promoted tokens in a label."""
 
@@ -61,6 +64,32 @@ def promoted(
         return []
     found = read(lm, written(lm, tokens, nodes, dictionary), WORDS, basis=comparable_basis(lm), hidden=lm.unlisted)
     return [lm.token_strings(ids) for ids in found.ids]
+
+
+@torch.no_grad()
+def described(
+    lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], atlas: MemoryDescriptions | None
+) -> dict[int, str]:
+    """Return the start of the label of each memory that an atlas describes at the sign of its coefficient in a run.
+
+    Args:
+        tokens: the prompt.
+        nodes: nodes at positions counted back from the end of the prompt.
+
+    Returns:
+        The start of the label, which names the atlas, by the index of the node in `nodes`.
+    """
+    where: list[Place] = list({(node.kind, node.layer): None for node in nodes if node.kind == "memory"})
+    if atlas is None or not where:
+        return {}
+    seen = run(lm, list(tokens), capture_points(None, where), logits=False)
+    own, found = values(seen, None, where), dict[int, str]()
+    for number, node in enumerate(nodes):
+        if node.kind == "memory":
+            coefficient = own["memory", node.layer][0][-1 - node.back, node.index]
+            if text := atlas.of(node.layer, node.index, negative=bool(coefficient < 0)):
+                found[number] = f"{text}{OF_ATLAS}"
+    return found
 
 
 @torch.no_grad()

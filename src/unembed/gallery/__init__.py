@@ -15,6 +15,7 @@ from unembed.lazy import import_on_first_use
 if TYPE_CHECKING:
     from unembed.gallery.candidates import TriggerText as TriggerText
     from unembed.gallery.descriptions import MemoryDescriptions as MemoryDescriptions
+    from unembed.gallery.descriptions import atlas_descriptions as atlas_descriptions
     from unembed.gallery.descriptions import memory_descriptions as memory_descriptions
     from unembed.gallery.descriptions import memory_gallery as memory_gallery
     from unembed.gallery.descriptions import saved_descriptions as saved_descriptions
@@ -33,7 +34,10 @@ else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
         {
-            "descriptions": "MemoryDescriptions memory_descriptions memory_gallery saved_descriptions saved_gallery",
+            "descriptions": (
+                "MemoryDescriptions atlas_descriptions memory_descriptions memory_gallery saved_descriptions "
+                "saved_gallery"
+            ),
             "evidence": "INGREDIENTS Evidence MemoryEvidence",
             "gallery": "ALIKE FILE SAVED Gallery reader",
             "candidates": "TriggerText",

@@ -95,8 +95,25 @@ def memory_descriptions(
     """
     from unembed.jacobian import lens_identity
 
-    if atlas_folder is None:
-        return MemoryDescriptions(memory_gallery(lm, index_folder), _of_atlas(index_folder), lens_identity(lm))
+    own = _of_atlas(index_folder) if atlas_folder is None else _atlas_of(lm, atlas_folder)
+    return MemoryDescriptions(memory_gallery(lm, index_folder), own, lens_identity(lm))
+
+
+def atlas_descriptions(lm: Decoder, atlas_folder: Path) -> MemoryDescriptions:
+    """Return the descriptions of an atlas alone.
+
+    Raises:
+        InvalidInput: the atlas is of another model or revision.
+    """
+    return MemoryDescriptions(of_atlas=_atlas_of(lm, atlas_folder))
+
+
+def _atlas_of(lm: Decoder, atlas_folder: Path) -> Mapping[tuple[int, int, str], str]:
+    """Read the descriptions of an atlas of this model.
+
+    Raises:
+        InvalidInput: the atlas is of another model or revision.
+    """
     from unembed.atlas import open_card
 
     made_of, own = open_card(atlas_folder).provenance, lm.provenance()
@@ -106,7 +123,7 @@ def memory_descriptions(
             why=f"it is of {made_of.model}@{made_of.revision}, and the model is {own.model}@{own.revision}",
             instead="Build one with `unembed atlas build`",
         )
-    return MemoryDescriptions(memory_gallery(lm, index_folder), _lines_in(atlas_folder / MEMORIES), lens_identity(lm))
+    return _lines_in(atlas_folder / MEMORIES)
 
 
 def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | None:

@@ -57,6 +57,14 @@ def atlas_build(
             low=4,
         ),
     ] = PASSAGES,
+    stored: Annotated[
+        Path | None,
+        Option(
+            "Folder of an atlas of the same index and seed. Its rules and words are taken; only which lines are "
+            "printed is chosen again.",
+            metavar="DIR",
+        ),
+    ] = None,
     index: GivenIndex,
     seed: Seed = 0,
     progress: Progress = None,
@@ -89,6 +97,7 @@ def atlas_build(
         known.provenance,
         layers=layers,
         per_layer=drawn,
+        stored=stored,
         seed=seed,
         progress=report,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tools.atlas_evidence import FIRINGS, WORDS, drawn, evidence, firings, rising
 
 from unembed.atlas import CARD, HEADS, MEMORIES, build_atlas, open_card, read_lines, read_rule
 from unembed.atlas.effects import ValueEffects
 from unembed.atlas.heads import HEAD_COLUMNS
 from unembed.atlas.layer import LayerDescriber
-from unembed.atlas.lines import SCHEMA
+from unembed.atlas.lines import SCHEMA, described
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
 from unembed.index import Index
@@ -25,7 +27,16 @@ from unembed.language_model import LanguageModel, load
 from unembed.memories.truth_of_values import unread_windows
 from unembed.memories.values import written_values
 
-LAYERS, PER_LAYER = [1, 6], 160
+LAYERS, PER_LAYER, HITS = [1, 6], 160, 0.55
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lenient() -> Iterator[None]:
+    """Print lines that a whole atlas would leave out: a few memories on a few documents have hardly any others."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, limit in {"PRINTED_HITS": HITS, "PRINTED_RATIO": 2.0, "FEWEST": 1}.items():
+            patch.setattr(f"unembed.atlas.layer.{name}", limit)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +125,24 @@ def test_an_interrupted_build_continues_to_the_same_atlas(
         _build(wren, index, folder)
 
 
+def test_lines_are_chosen_again_from_a_stored_atlas(
+    wren: LanguageModel, index: Index, atlas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = described(read_lines(atlas / MEMORIES))
+    _build(wren, index, tmp_path / "same", per_layer=None, stored=atlas)
+    assert [
+        replace(line, test_output_control=None) for line in described(read_lines(tmp_path / "same" / MEMORIES))
+    ] == [replace(line, test_output_control=None) for line in before]
+    monkeypatch.setattr("unembed.atlas.layer.PRINTED_HITS", limit := np.median([line.test_hits for line in before]))
+    _build(wren, index, tmp_path / "stricter", stored=atlas)
+    lines = read_lines(tmp_path / "stricter" / MEMORIES)
+    after = {line.memory for line in described(lines)}
+    assert limit > HITS and 0 < len(after) < len(before) and after <= {line.memory for line in before}
+    assert all(line.output is None and not line.tokens for line in lines if line.memory not in after)
+    with pytest.raises(InvalidInput, match="its seed is 0, not 1"):
+        _build(wren, index, tmp_path / "other", stored=atlas, seed=1)
+
+
 def _interrupt(*_given: object, **_named: object) -> None:
     raise KeyboardInterrupt
 
@@ -142,3 +171,23 @@ def test_a_text_of_too_few_documents_is_refused(wren: LanguageModel, index: Inde
     few = replace(source, document=source.document % 3)
     with pytest.raises(InvalidInput, match="at least 4 documents"):
         LayerDescriber(wren, few, unread_windows(wren, None, 4))
+
+
+def test_the_evidence_of_a_line_is_what_it_was_tested_on(wren: LanguageModel, index: Index, atlas: Path) -> None:
+    source = atlas_source(index, wren)
+    describer = LayerDescriber(wren, source, unread_windows(wren, None, 8))
+    lines = drawn(read_lines(atlas / MEMORIES), 3, seed=1)
+    assert len(lines) == 3 and lines != drawn(read_lines(atlas / MEMORIES), 3, seed=2)
+    for line in lines:
+        assert line.rule is not None
+        holds, shown = read_rule(json.loads(line.rule)).holds(source.text), firings(source, describer, line)
+        at = source.positions["positive"][source.starts[line.layer] + line.index]
+        tested = [p for p in at if p >= 0 and describer.testing[p]][:FIRINGS]
+        assert [row.strip()[0] for row in shown] == ["+" if holds[p] else "-" for p in tested]
+        token = [source.text.strings[source.text.token[p]].replace("\n", "\\n") for p in tested]
+        assert all(f"[{one}]" in row for one, row in zip(token, shown, strict=True))
+        vector = written_values(wren, line.layer, torch.tensor([line.index]))
+        rises = describer.measured.of(line.layer, vector, "test").rises[0][describer.shared.words]
+        ids = describer.shared.words[rises.argsort(descending=True)][:WORDS].tolist()
+        assert rising(wren, source, describer, line) == [text.strip() for text in wren.token_strings(ids)]
+        assert all(part in evidence(wren, source, describer, line) for part in (line.description or "", *shown))
