@@ -30,9 +30,9 @@ NAMED = 8
 """Largest number of tokens that a description names."""
 LISTED = 20
 """Number of whole words, those that rise most, among which a description finds the tokens that it names."""
-KEPT, LEAST_KEPT = 15, 3
+KEPT, LEAST_KEPT, KEPT_SHARE = 15, 3, 0.6
 """A printed line names only words that are also among the `KEPT` words that rise most at the passages that select
-lines. At least `LEAST_KEPT` words, and half of those that were named, must be left."""
+lines. At least `LEAST_KEPT` words, and this share of those that were named, must be left."""
 OFTEN = 4
 """A description names only tokens that occur at least this often in the index's text."""
 _FEWEST, _NEAREST = 4, 5
@@ -141,7 +141,7 @@ class SharedTokens:
         places = rises[self.words.to(rises.device)].topk(min(KEPT, len(self.words))).indices.tolist()
         risen = set(self.words[places].tolist())
         tokens = tuple(token for token in named.tokens if token in risen)
-        return replace(named, tokens=tokens) if len(tokens) >= max(LEAST_KEPT, len(named.tokens) / 2) else None
+        return replace(named, tokens=tokens) if len(tokens) >= max(LEAST_KEPT, KEPT_SHARE * len(named.tokens)) else None
 
     def _tokens(self, places: list[int], name: str | None) -> NamedTokens:
         return NamedTokens(tuple(self.words[places[:NAMED]].tolist()), name)

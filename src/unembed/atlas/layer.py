@@ -35,7 +35,7 @@ LEAST = 0.75
 """Smallest balanced accuracy of a rule, on the text on which it is found and on the text on which it is selected."""
 LEAST_HITS, LEAST_RATIO = 0.55, 5.0
 """To be selected, a rule must be true at this share of firings, and this many times as often as at other positions."""
-PRINTED_HITS, PRINTED_RATIO = 0.8, 8.0
+PRINTED_HITS, PRINTED_RATIO = 0.85, 8.0
 """Stricter limits for a line that is printed, because people reject rules that miss more firings. A rule below these
 limits still serves as a control, as does a line whose words are not among those that rise most (`coherence.KEPT`)."""
 LEAST_RISE = 0.99
