@@ -33,9 +33,9 @@ SCREENS = {
 }
 
 
-UNSEEN = """() => [...document.querySelectorAll('#main :is(textarea, input, select, button)')]
+UNSEEN = """() => [...document.querySelectorAll('#main textarea')]
     .filter((el) => !el.checkVisibility() && !el.closest('[hidden], details:not([open])')).map((el) => el.outerHTML)"""
-"""Controls that a screen has but does not show, such as a text box that a style for empty elements hides."""
+"""Text boxes that a screen has but does not show: a style for empty elements once hid the prompt's."""
 
 
 @pytest.mark.parametrize("screen", list(SCREENS))
