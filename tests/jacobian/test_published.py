@@ -62,7 +62,10 @@ def test_what_a_published_file_lacks_is_refused_by_name(tmp_path: Path) -> None:
         ({"J": {}, "n_prompts": 3}, "it contains no matrix of any layer"),
         ({"jacobian_sum": matrices(), "n_done": 0}, "no prompt in it was processed to the end"),
         ({"J": {0: torch.zeros(2, 3)}, "n_prompts": 3}, "its matrices are not square"),
-        ({"J": matrices(), "n_prompts": 3, "target_layer": 0}, "it has layers .0. of a model of 1"),
+        (
+            {"J": matrices(), "n_prompts": 3, "target_layer": 0},
+            "it has layers .0., which must be below its target layer, 0",
+        ),
     ],
 )
 def test_files_without_a_lens_are_refused(content: dict[str, Any], why: str, tmp_path: Path) -> None:

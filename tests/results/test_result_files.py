@@ -233,5 +233,5 @@ def test_a_file_that_names_no_class_of_results_is_refused(name: str, tmp_path: P
         "result": json.dumps({"class": name, "fields": {}}),
     }
     save_file({}, tmp_path / "it.safetensors", about)
-    with pytest.raises(InvalidInput, match="has no such result"):
+    with pytest.raises(InvalidInput, match="does not have this kind of result"):
         unembed.open_result(tmp_path / "it.safetensors")

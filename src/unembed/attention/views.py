@@ -46,8 +46,8 @@ class HeadsView:
     intervals: dict[str, list[list[float | None]]]
     """Half the width of the 95 % confidence interval."""
     eigenvalues: list[list[float | None]] | None
-    """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; +1 copies. An entry is None as in
-    `scores`; the whole field is None where no head has such a circuit."""
+    """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; it is +1 for a head that copies. An
+    entry is None for the same heads as in `scores`; the whole field is None if no head has such a circuit."""
     roles: list[list[str | None]]
     """The score that names a head, by layer and head; None where no score is large enough."""
     role_threshold: float

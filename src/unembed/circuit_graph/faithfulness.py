@@ -72,7 +72,10 @@ class OfSize:
 
     @property
     def is_matched(self) -> bool:
-        """Tell whether random nodes do as well as the circuit, alone and when removed, within the intervals."""
+        """Tell whether random nodes match the circuit both when only they are kept and when they are removed.
+
+        They match if the two intervals overlap.
+        """
         low = self.faithfulness.value if self.faithfulness.low is None else self.faithfulness.low
         left = self.complement.value if self.complement.high is None else self.complement.high
         assert self.random.high is not None and self.random_complement.low is not None

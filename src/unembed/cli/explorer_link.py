@@ -65,7 +65,7 @@ def question_in_address(
     """Return the query parameters that select a position, the token to explain and the token to compare it with.
 
     Args:
-        alone: True to explain the logit of `token` alone, and not its difference to that of `against`.
+        alone: True to explain the logit of `token` alone, and not its difference from that of `against`.
     """
     at = position_in_address(lm, prompt, position)
     return {"token": token, "against": against, "single": "1" if alone else None, "position": at}

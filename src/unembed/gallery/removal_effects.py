@@ -119,9 +119,9 @@ def _parts(places: Sequence[_At]) -> Iterator[list[_At]]:
 def _before(
     lm: Decoder, texts: Sequence[Tensor], places: Sequence[_At]
 ) -> tuple[Float[Tensor, " removal"], DynamicCache | None]:
-    """Return the KV cache and, for each removal, the total probability of the promoted tokens in the unchanged model.
+    """Return each removal's total probability of the promoted tokens in the unchanged model, and the KV cache.
 
-    The cache comes second, and is None if it cannot be used to run the last token of a prefix again.
+    The cache is None if the last token of a prefix cannot be rerun from it.
     """
     is_cached = accepts_argument(lm, "past_key_values") and accepts_argument(lm, "position_ids")
     out, last = _run(lm, texts, {}, {"use_cache": True} if is_cached else {})

@@ -22,7 +22,7 @@ def search(
     words: Annotated[
         str,
         Option(
-            'Words that a text must all contain; "a phrase" in quotes; begin* for words with this beginning.',
+            'Words that must all be in a text; "a phrase" in quotes; begin* for any word with this beginning.',
             metavar="TEXT",
         ),
     ],

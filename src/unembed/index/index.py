@@ -277,9 +277,9 @@ class Index(IndexQueries):
         return contexts_view(self.model, self, *self.memory(layer, index), positive_int("top", top), pole)
 
     def coefficients(self, layer: int, index: MemoryIndex, *, bins: int = 48) -> CoefficientsView:
-        """Return statistics of a memory's coefficient over the corpus, a histogram, and texts for large and small ones.
+        """Return statistics and a histogram of a memory's coefficients, and texts where they are large or small.
 
-        The statistics are over the whole corpus; histogram and texts are from a sample, on which the model is run.
+        The statistics are of the whole corpus; the histogram and the texts are of a sample, on which the model is run.
 
         Raises:
             OutOfRange: there is no such memory.

@@ -22,7 +22,7 @@ NAME = "manifest.json"
 _FORMAT = "unembed.index"
 _CHUNK = 1 << 20
 _CHECKED = 1 << 28
-"""The largest file, in bytes, that is compared with its checksum at the first read: at most 0.2 seconds."""
+"""Size in bytes of the largest file whose checksum is verified at the first read, which takes at most 0.2 seconds."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,9 @@ def open_published(path: Path) -> JacobianLens:
         raise InvalidInput(f"{path}", why="its matrices are not square, or differ in size")
     layers = int(about.get("target_layer", max(by_layer) + 1)) + 1
     if not 0 <= min(by_layer) <= max(by_layer) < layers - 1:
-        raise InvalidInput(f"{path}", why=f"it has layers {sorted(by_layer)} of a model of {layers} layers")
+        raise InvalidInput(
+            f"{path}", why=f"it has layers {sorted(by_layer)}, which must be below its target layer, {layers - 1}"
+        )
     before = torch.full((layers, width, width), torch.nan)
     for layer, matrix in by_layer.items():
         before[layer + 1] = matrix.T  # resid_post of a layer is resid_pre of the next; vectors are rows here

@@ -72,8 +72,8 @@ def open_result(path: str | os.PathLike[str]) -> Any:
     except (AttributeError, ImportError, KeyError, TypeError) as error:
         raise InvalidInput(
             f"{path}, written by unembed {about.get('version')}",
-            why=f"version {__version__} has no such result ({error})",
-            instead="Open it with that version",
+            why=f"this version, {__version__}, does not have this kind of result ({error})",
+            instead=f"Open it with unembed {about.get('version')}",
         ) from error
 
 

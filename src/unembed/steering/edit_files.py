@@ -43,7 +43,7 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
         stored = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput(
-            f"cannot read edits from {path}", why=reading_fault(error), instead="Give a saved file"
+            f"cannot read edits from {path}", why=reading_fault(error), instead="Give a file that --save wrote"
         ) from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not isinstance(stored.get("edits"), list):
         raise InvalidInput(

@@ -50,7 +50,7 @@ class Reporter:
         self._resumed_at = 0, 0.0
 
     def resume(self, tokens: int, share: float) -> None:
-        """Start measuring the rate, after the batches that were done before a restart."""
+        """Measure the rate from now on, without the tokens and the share of the work done before a restart."""
         self._start, self._resumed_at = time.monotonic(), (tokens, share)
 
     def report(self, batches: int, tokens: int, share: float, *, end: bool = False) -> None:

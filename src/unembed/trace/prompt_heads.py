@@ -46,7 +46,7 @@ class HeadEffects:
         return pattern[self.position if pattern.shape[0] > 1 else 0, : self.position + 1]
 
     def values(self, n: int) -> Float[Tensor, "src d_head"]:
-        """Return a head's value vectors at the source positions up to the position."""
+        """Return a head's value vectors at all source positions up to and including `self.position`."""
         assert self.run is not None
         layer, head = self.places[n]
         values = self.run.at("values", layer)

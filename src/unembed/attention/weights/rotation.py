@@ -76,9 +76,9 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
         The number of matrices that were rotated.
 
     Raises:
-        InvalidInput: the stream has a privileged basis or cannot be rotated in place. Reasons are a norm on the output
-            of attention or FFN, an unembedding tied to the embedding after a norm with a gain, or modules that read the
-            stream in an unknown way.
+        InvalidInput: the stream has a privileged basis or cannot be rotated in place. The reason may be a norm on the
+            output of attention or FFN; a final norm with a gain, if the unembedding is tied to the embedding; or a
+            module that reads the stream in an unknown way.
     """
     structure = lm.structure
     _check_rotatable(lm)

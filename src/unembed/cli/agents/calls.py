@@ -213,7 +213,7 @@ class Calls:
             return index.path
         raise IndexFault(
             f"no index of {name} is open",
-            why="triggers and searches come from a corpus",
+            why="triggers and searches are read from an index of a corpus",
             instead="Ask the user to build one with `unembed index build`, and to start `unembed mcp --index DIR`",
         )
 

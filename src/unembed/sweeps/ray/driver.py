@@ -146,7 +146,7 @@ class SweepDriver:
             if self._failures[job.span] > MAX_JOB_FAILURES + self._pool.n:
                 raise Unsupported(
                     "engine='ray'",
-                    why=f"{self._failures[job.span]} workers died at the same job",
+                    why=f"{self._failures[job.span]} workers died on the same job",
                     instead="The usual cause is memory: use fewer workers on a machine, or smaller batches",
                 )
         if isinstance(job, ReadJob):

@@ -33,7 +33,7 @@ from unembed.reports.quantities import (
 SHORT = 5
 """Prefixes with fewer tokens count as short."""
 FEWEST_CASES = 20
-"""Smallest number of agreeing cases that is judged."""
+"""With fewer cases in which a layer's prediction agrees with one of its memories', the report states no verdict."""
 
 
 _WORDS = {
