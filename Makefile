@@ -136,6 +136,7 @@ parity: $(PEERS)/.installed  ## the same numbers from TransformerLens and other 
 	@OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity tests/models/structure/test_quantized.py
 	@$(MAKE) --no-print-directory $(HOOKED)/.installed  # SAELens asks for TransformerLens 3
 	@$(HOOKED)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[test]' sae-lens==6.54.12
+	@$(HOOKED)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps sae-bench==0.6.0  # it asks for numpy 1
 	@OMP_NUM_THREADS=1 $(HOOKED)/bin/python -m pytest -p no:cacheprovider -W ignore tests/parity/test_saelens.py tests/parity/test_hooked_transformer.py
 
 $(OLDEST)/.installed: pyproject.toml  # only what differs from .venv, put before it on the path

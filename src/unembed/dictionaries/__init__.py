@@ -10,4 +10,5 @@ from unembed.dictionaries.attachment import attach as attach
 from unembed.dictionaries.dictionary import Dictionary as Dictionary
 from unembed.dictionaries.files import open_dictionary as open_dictionary
 from unembed.dictionaries.files import save_dictionary as save_dictionary
+from unembed.dictionaries.memory_dictionary import MemoryDictionary as MemoryDictionary
 from unembed.dictionaries.train_dictionary import train_dictionary as train_dictionary
