@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import bitsandbytes.nn
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import unembed
 from tests.conftest import tiny
-from tests.families import build
+from tests.families import _LLAMA, build
 from unembed.dictionaries import MemoryDictionary
 from unembed.errors import OutOfRange, Unsupported
 from unembed.language_model import LanguageModel, load
@@ -111,3 +113,22 @@ def test_a_feature_names_its_memory_and_sign() -> None:
         made.memory(2 * n)
     with pytest.raises(OutOfRange):
         MemoryDictionary(tiny("llama"), 2)
+
+
+def test_projections_of_4_bits_encode_and_decode_as_in_the_model(tokens: Tensor) -> None:
+    torch.manual_seed(0)
+    sizes = {**_LLAMA, "hidden_size": 128, "head_dim": 32, "intermediate_size": 192}  # its kernels take blocks of 64
+    hf = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **sizes)).eval()
+    for block in hf.model.layers:
+        for name, linear in block.mlp.named_children():
+            if isinstance(linear, nn.Linear):
+                made = bitsandbytes.nn.Linear4bit(
+                    linear.in_features, linear.out_features, bias=False, compute_dtype=torch.float32, quant_type="nf4"
+                )
+                made.weight = bitsandbytes.nn.Params4bit(linear.weight.data, requires_grad=False, quant_type="nf4")
+                setattr(block.mlp, name, made.to("cpu"))
+    lm = load(hf)
+    x, coefficients, out = own(lm, tokens, 1)
+    memories = MemoryDictionary(lm, 1)
+    assert torch.equal(memories.encode(x), coefficients)
+    assert torch.equal(memories(x), out)

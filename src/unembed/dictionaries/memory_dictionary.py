@@ -205,7 +205,8 @@ def _activation(site: FeedForwardSite) -> nn.Module | None:
 def _sharing(site: FeedForwardSite, layer: int) -> tuple[nn.Module, nn.Module | None, nn.Module, nn.Module]:
     """Return up-projection, gate projection (None if there is none of its own), activation and down-projection.
 
-    They are new modules that share the model's parameters, so that moving one leaves the model where it is.
+    They are new modules that share the model's parameters (packed ones are copied), so that moving one leaves the model
+    where it is.
     """
     up, down, activation = site.up_proj, site.down_proj, _activation(site)
     own = [module for module in (up, site.gate_proj, activation, down) if module is not None]
@@ -216,7 +217,8 @@ def _sharing(site: FeedForwardSite, layer: int) -> tuple[nn.Module, nn.Module | 
     elif site.channel_gate is not None:
         why = "its output is multiplied by a gate of each channel"
     elif not any(p.is_meta for p in parameters):
-        shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in parameters}
+        plain = [p for p in parameters if type(p) is nn.Parameter]  # packed ones carry more than their tensor
+        shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in plain}
         return copy.deepcopy((up, None if site.is_fused else site.gate_proj, activation, down), shared)
     why = why or "its weights are offloaded"
     raise Unsupported(f"the FFN of layer {layer} as a dictionary", why=why, instead='Capture "coefficients"')
