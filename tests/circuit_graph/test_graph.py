@@ -186,7 +186,7 @@ def test_a_graph_is_saved_and_opened_again(tmp_path: Path) -> None:
         ({"prompt": PROMPT, "token": 5, "against_prompt": [5, 6]}, "as many tokens"),
         ({"prompt": PROMPT, "pairs": [(PROMPT, None, 5, 9)]}, "one or for the other"),
         ({"prompt": PROMPT, "token": 5, "qk": "half"}, "constant"),
-        ({"pairs": []}, "there are none"),
+        ({"pairs": []}, "list of pairs is empty"),
         ({"pairs": [(PROMPT, OTHER)]}, "four elements"),
         ({"pairs": [(PROMPT, OTHER, 5, 9), (PROMPT, None, 5, 9)]}, "only some"),
         ({"prompt": torch.tensor([PROMPT, OTHER]), "token": 5}, "one is expected"),
