@@ -240,6 +240,9 @@ Noising = Annotated[bool, Option("Patch activations of the corrupted run into th
 Align = Annotated[bool, Option("Align the tokens of two prompts of different lengths.")]
 Edits = Annotated[Sequence[Any], Option("Changes to make during the forward pass.", given="edits")]
 EditFiles = Annotated[list[Path] | None, Option("A file of saved edits; repeatable.", metavar="FILE", name="edits")]
+_ATLAS = "Folder of the model's atlas, which describes memories."
+Atlas = Annotated[Path | None, Option(_ATLAS, metavar="DIR")]
+ThisAtlas = Annotated[Path, Option(_ATLAS, metavar="DIR", argument=True)]
 SaveEdits = Annotated[Path | None, Option("Write the edits to this JSON file, which --edits reads.")]
 MemoryValues = Annotated[
     list[MemoryValue] | None,

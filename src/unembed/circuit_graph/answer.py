@@ -25,7 +25,7 @@ from unembed.errors import InvalidInput
 from unembed.gallery import atlas_descriptions
 from unembed.models.decoder import Decoder
 from unembed.names import CircuitNodes, GroupChange, GroupRule, QKRule, SetTo
-from unembed.options import Against, Dictionaries, Option, Out, Seed, Token
+from unembed.options import Against, Atlas, Dictionaries, Option, Out, Seed, Token
 from unembed.results import check_writable, write_whole
 from unembed.results.result_files import open_result
 from unembed.stream.run import run
@@ -84,10 +84,7 @@ def circuit_answer(
         ),
     ] = None,
     dictionaries: Dictionaries = None,
-    atlas: Annotated[
-        Path | None,
-        Option("Folder of the model's atlas, from which memories take their labels where it has one.", metavar="DIR"),
-    ] = None,
+    atlas: Atlas = None,
     qk: Annotated[
         QKRule,
         Option(

@@ -10,7 +10,7 @@ import typer
 
 from unembed.cli.command import command
 from unembed.cli.option_groups import Opening
-from unembed.options import IndexFolder, Option
+from unembed.options import Atlas, IndexFolder, Option
 
 Host = Annotated[str, Option("Address to listen on; default: this machine only.")]
 Port = Annotated[int, Option("Port to listen on; 0: any free port.", low=0, high=65535)]
@@ -26,18 +26,16 @@ def serve(
         ),
     ] = None,
     index: IndexFolder = None,
-    atlas: Annotated[
-        Path | None,
-        Option(
-            "Folder of the model's atlas, whose descriptions are shown; default: the one in the index.", metavar="DIR"
-        ),
-    ] = None,
+    atlas: Atlas = None,
     host: Host = "127.0.0.1",
     port: Port = 7333,
     browser: Annotated[bool, Option("Open the page in the default browser.")] = True,
     opening: Opening = Opening(),
 ) -> None:
-    """Open the explorer in a browser: analyse predictions, edit activations, label memories (FFN neurons) and heads."""
+    """Open the explorer in a browser: analyse predictions, edit activations, label memories (FFN neurons) and heads.
+
+    Without --atlas, the atlas in the index is shown, if there is one.
+    """
     from unembed.cli.stored_index import KnownIndex, NamedModel
 
     if prompt is not None and view is not None:

@@ -17,7 +17,7 @@ from unembed.gallery.descriptions import ATLAS
 from unembed.memories.truth_of_values import unread_windows
 from unembed.models.decoder import Decoder
 from unembed.options import Index as GivenIndex
-from unembed.options import Layers, Option, Out, Progress, Seed
+from unembed.options import Layers, Option, Out, Progress, Seed, ThisAtlas
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -105,7 +105,7 @@ def atlas_build(
 
 
 def atlas_card(
-    atlas: Annotated[Path, Option("Folder of the atlas.", metavar="DIR", argument=True)],
+    atlas: ThisAtlas,
 ) -> Answer:
     """Show the card of an atlas: how many memories (FFN neurons) are described, and how the descriptions are tested.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from unembed.memories.truth_of_values import unread_windows
 from unembed.models.decoder import Decoder
 from unembed.models.model_source import UnopenedModel
 from unembed.options import Index as GivenIndex
-from unembed.options import Option, Out, Progress, Seed
+from unembed.options import Option, Out, Progress, Seed, ThisAtlas
 from unembed.results import Provenance, Table
 
 ANSWERS = "answers.jsonl"
@@ -27,7 +26,7 @@ _FEWEST = 3
 
 def atlas_judge(
     model: UnopenedModel,
-    atlas: Annotated[Path, Option("Folder of the atlas.", metavar="DIR", argument=True)],
+    atlas: ThisAtlas,
     *,
     endpoint: Annotated[
         str, Option("Address of an OpenAI-compatible endpoint, such as http://localhost:8080/v1.", metavar="URL")
