@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import log2
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.nn.functional import cross_entropy
 
 import unembed
-from unembed.attention.behaviour.head_scores import KINDS, ROLE, head_scores
 from unembed.document.files import reopen
 from unembed.document.intervals import Measured, mean_of
 from unembed.document.model import Exhibit, Report
@@ -29,11 +28,8 @@ from unembed.reports import DATES
 PAGE = Path(__file__).parents[1] / "docs/over-training.md"
 INDUCTION = "largest attention of a head to what followed, on repeated tokens"
 RECURRING = "loss of next tokens that occurred earlier in the window"
-PERIOD = 16
-"""Length of the texts given twice. No row of the training repeats at this distance, so matching tokens is needed."""
-LITTLE = 0.1
-"""Attention below this share is called none."""
-AT_PERIOD = f"the same, repeated after {PERIOD} tokens"
+PERIOD = 30
+"""Tokens after which the report's test repeats. No row of the training repeats after as many (see its recipe)."""
 COPIED = f"loss of the second copy of {PERIOD} tokens of text"
 FALL = "its fall, nats per doubling of the text read"
 SHOWN = {
@@ -63,9 +59,12 @@ _COMMANDS = {
 }
 _TEXTS = {
     "elhage2021": "A model of two layers, attention alone, with four heads a layer. `corpus` holds 15 MB of articles, "
-    "books and stories. In the first half of the training each row of 64 tokens repeats itself after 28 to 32 tokens, "
-    "in the second half one row in four.\n",
-    "geva2021": "A model of four layers, trained on the shipped sample of WikiText; one line in 80 is held back.\n",
+    "books and stories. Rows of 64 tokens repeat themselves after 16 to 26 tokens: up to 2,457,600 tokens, half of "
+    "the training, all of them, then one in four. The report's test repeats after 30, and what followed the earlier "
+    "occurrence is 29 tokens back there. No row of the training has it at that distance, so a head that attends at the "
+    "distances of the training does not score.\n",
+    "geva2021": "A model of four layers, each of 512 memories (FFN neurons), trained on the shipped "
+    "sample of WikiText; one line in 80 is held back.\n",
 }
 _INTRODUCTION = """# When do findings begin to hold?
 
@@ -92,33 +91,14 @@ A report that is stopped continues with the checkpoint that it was at. A pattern
 """
 
 
-def page(reports: Sequence[Report], copies: Sequence[Copying] = ()) -> str:
+def page(reports: Sequence[Report], copies: Sequence[Measured] = ()) -> str:
     """Return the page.
 
     Args:
-        copies: what the checkpoints do on texts given twice, for those of the report on Elhage et al.
+        copies: of `second_copies`, at each checkpoint of the report on Elhage et al.
     """
     parts = (_of(made, copies if made.name == "elhage2021" else ()) for made in reports)
     return "\n".join((_INTRODUCTION, *parts, _END))
-
-
-class Copying(NamedTuple):
-    """What a checkpoint does on texts of `PERIOD` tokens given twice.
-
-    Attributes:
-        attention: the largest of a head above the first layer, to what followed the earlier occurrence.
-        loss: of the second copy, in nats per token.
-    """
-
-    attention: Measured
-    loss: Measured
-
-
-def copying(lm: LanguageModel, text: str) -> Copying:
-    """Measure attention on random tokens, and the loss on the first passages of a text."""
-    scores = head_scores(lm, n_sequences=20, length=PERIOD).by_sequence[KINDS.index("induction"), :, 1:].flatten(1)
-    best = scores[:, int(scores.mean(dim=0).argmax())]
-    return Copying(mean_of(best.tolist(), share=True), second_copies(lm, text))
 
 
 def second_copies(lm: LanguageModel, text: str, passages: int = 200, width: int = PERIOD) -> Measured:
@@ -130,7 +110,7 @@ def second_copies(lm: LanguageModel, text: str, passages: int = 200, width: int 
     return mean_of(losses.mean(dim=1).tolist())
 
 
-def _of(made: Report, copies: Sequence[Copying]) -> str:
+def _of(made: Report, copies: Sequence[Measured]) -> str:
     dates = made[DATES]
     unit = dates.column_names[1].removesuffix("_after")
     began, never = [], []
@@ -141,7 +121,8 @@ def _of(made: Report, copies: Sequence[Copying]) -> str:
         else:
             began.append((by, f"| {row['claim_text']} | {'' if first is None else f'{first:,}'} | {by:,} |"))
     lines = [
-        f"## {made.name}", "", made.source, "", *(f"    {line}" for line in _COMMANDS[made.name]), "",
+        f"## {made.name}", "", made.source.partition(" Their model")[0], "",
+        *(f"    {line}" for line in _COMMANDS[made.name]), "",
         _TEXTS[made.name],
         f"| finding | {unit} after | {unit} at most |", "|---|---:|---:|", *(line for _, line in sorted(began)), "",
         f"At the last checkpoint, the other {len(never)} findings do not hold, are inconclusive, or hold for random "
@@ -150,7 +131,7 @@ def _of(made: Report, copies: Sequence[Copying]) -> str:
     return "\n".join(lines)
 
 
-def numbers(made: Report, unit: str, copies: Sequence[Copying]) -> Iterator[str]:
+def numbers(made: Report, unit: str, copies: Sequence[Measured]) -> Iterator[str]:
     """Yield the lines of the table of numbers at each checkpoint."""
     found: dict[str, tuple[Exhibit, Mapping[str, list[Any]]]] = {}
     for section in made.sections:
@@ -159,35 +140,22 @@ def numbers(made: Report, unit: str, copies: Sequence[Copying]) -> Iterator[str]
             found |= {name: (exhibit, columns) for name in SHOWN[made.name] if name in columns}
     names = [name for name in SHOWN[made.name] if name in found]
     counts = next(columns[unit] for _, columns in found.values())
-    falls = fall_per_doubling(counts, [one.loss.value for one in copies]) if copies else []
-    heads = [*names, *((AT_PERIOD, COPIED, FALL) if copies else ())]
+    falls = fall_per_doubling(counts, [one.value for one in copies]) if copies else []
+    heads = [*names, *((COPIED, FALL) if copies else ())]
     yield f"| {unit} | {' | '.join(heads)} |"
     yield f"|---:|{'---:|' * len(heads)}"
     for n, count in enumerate(counts):
         cells = [_cell(*found[name], name, n) for name in names]
         if copies:
-            cells += [_with_interval(copies[n].attention, 100, " %"), _with_interval(copies[n].loss)]
-            cells.append(format_number(falls[n]))
+            value, low, high = (format_number(x) for x in (copies[n].value, copies[n].low, copies[n].high))
+            cells += [f"{value} \\[{low}, {high}\\]", format_number(falls[n])]
         yield f"| {count:,} | {' | '.join(cells)} |"
     if copies:
-        last = max((i for i, one in enumerate(copies) if one.attention.value < LITTLE), default=0)
-        values = [f"{copies[i].attention.value:.1%} and {format_number(copies[i].loss.value)} nats" for i in (last, -1)]
+        n, fall = max(((n, fall) for n, fall in enumerate(falls) if fall is not None), key=lambda one: one[1])
         yield (
-            f"\nAttention after {PERIOD} tokens is below {LITTLE:.0%} up to {counts[last]:,} {unit}. It and the loss "
-            f"of second copies are {values[0]} there, and {values[1]} at the last checkpoint."
+            f"\nThe loss of second copies falls fastest between {counts[n - 1]:,} and {counts[n]:,} {unit}: by "
+            f"{format_number(fall)} nats per doubling."
         )
-        late = next((i for i in range(len(counts)) if all(one.attention.low >= ROLE for one in copies[i:])), None)
-        since = "at no checkpoint" if late is None else f"from {counts[late]:,} {unit} on"
-        yield (
-            "\nThe report repeats 30 tokens, about the distance at which rows repeat in training, so a head that "
-            f"attends a fixed distance back scores as an induction head. After {PERIOD} tokens, at which no row of the "
-            f"training repeats, attention is {ROLE:.0%} or more, its interval included, {since}."
-        )
-
-
-def _with_interval(found: Measured, factor: float = 1.0, unit: str = "") -> str:
-    value, low, high = (format_number(factor * x) for x in (found.value, found.low, found.high))
-    return f"{value}{unit} \\[{low}, {high}\\]"
 
 
 def fall_per_doubling(counts: Sequence[int], losses: Sequence[float]) -> list[float | None]:
@@ -212,8 +180,8 @@ def main() -> None:
     parser.add_argument("--copies", nargs=2, type=Path, metavar=("SERIES", "TEXT"), required=True)
     given = parser.parse_args()
     series, text = given.copies[0], given.copies[1].read_text(encoding="utf-8")
-    models = [unembed.load(one.model, dtype="float32") for one in find_checkpoints(str(series), "step*")]
-    copies = [copying(lm, text) for lm in models]
+    models = (unembed.load(one.model, dtype="float32") for one in find_checkpoints(str(series), "step*"))
+    copies = [second_copies(lm, text) for lm in models]
     PAGE.write_text(page([reopen(folder) for folder in given.folders], copies), encoding="utf-8")
 
 

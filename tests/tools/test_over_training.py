@@ -7,10 +7,10 @@ import pytest
 import torch
 from tests.reports.test_checkpoint_series import _series
 from tests.sweeps.recorder import lettered, texts
-from tools.over_training import PERIOD, Copying, copying, fall_per_doubling, numbers, page, second_copies
+from tools.over_training import PERIOD, fall_per_doubling, numbers, page, second_copies
+from tools.training.checkpoint_series import RECIPES
 
 from tools import over_training
-from unembed.attention.behaviour.head_scores import head_scores
 from unembed.document.intervals import Measured
 from unembed.reports.checkpoint_series import series_report
 
@@ -39,24 +39,20 @@ def test_second_copies_are_predicted_from_the_first_alone_by_an_induction_model(
     assert found.n == 3 and found.value == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-def test_attention_at_another_distance_has_its_own_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steepest_fall_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_training, "SHOWN", {"geva2021": ("keys with a pattern",)})
-    found = [
-        Copying(Measured(attention, attention - 0.1, attention + 0.1, 9), Measured(loss, loss - 1, loss + 1, 9))
-        for attention, loss in ((0.05, 7.0), (0.09, 6.5), (0.35, 2.0), (0.45, 1.0))
-    ]
-    *table, first, second = numbers(series_report(_series(), tokens_per_step=10), "tokens", found)
+    found = [Measured(loss, loss - 1, loss + 1, 9) for loss in (7.0, 6.5, 2.0, 1.0)]
+    *table, sentence = numbers(series_report(_series(), tokens_per_step=10), "tokens", found)
     assert [line.split(" | ")[-1] for line in table[2:]] == ["– |", "0.215 |", "2.84 |", "0.576 |"]
-    assert "below 10% up to 1,000 tokens" in first
-    assert "9.0% and 6.5 nats there, and 45.0% and 1 nats at the last checkpoint" in first
-    assert "30% or more, its interval included, from 10,000 tokens on" in second
+    assert "fastest between 1,000 and 3,000 tokens: by 2.84 nats per doubling" in sentence
 
 
-def test_copying_is_the_attention_of_one_head_above_the_first_layer() -> None:
-    lm = lettered("gpt2")
-    found = copying(lm, " ".join(texts(20)))
-    every = head_scores(lm, n_sequences=20, length=PERIOD).induction[1:]
-    assert found.attention.value == pytest.approx(float(every.max()), rel=1e-5)
+def test_no_row_of_the_training_repeats_at_the_distance_of_the_test() -> None:
+    recipe = RECIPES["attn-2l"]
+    assert min(64, recipe.shape.context // 2 - 2) == PERIOD, "what the report of Elhage et al. repeats"
+    for phase in recipe.phases:
+        shortest, longest = phase.periods
+        assert all(PERIOD % period for period in range(shortest, longest + 1))
 
 
 def test_a_fall_is_for_each_doubling_of_the_text() -> None:

@@ -78,5 +78,5 @@ def test_a_series_that_cannot_be_is_refused(corpus, tmp_path, capsys):
     for options in (["wren", "--checkpoints", "3"], ["attn-2l", "--checkpoints", "1"]):
         assert main([*options, "--corpus", str(corpus), "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
-    assert "no short recipe" in said and "1 checkpoints of 1,200 updates" in said
+    assert "no short recipe" in said and "1 checkpoints of 2,400 updates" in said
     assert checkpoint_series.spaced(3200, 4) == [32, 149, 689, 3200]
