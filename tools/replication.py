@@ -2,6 +2,9 @@
 
 python -m tools.replication add FOLDER...    take the findings of finished reports into docs/replication.json
 python -m tools.replication page             write docs/replication.md from that file
+python -m tools.replication random MODEL     write the model with random weights to `MODEL with random weights`
+
+`add` takes a report on such a folder as the control of MODEL's report, whose own sample may be larger.
 """
 
 from __future__ import annotations
@@ -13,16 +16,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import unembed
 from unembed.document.files import reopen
 from unembed.document.model import Finding, Report
 from unembed.document.numbers import as_written, format_number
+from unembed.errors import InvalidInput, UnembedError
 from unembed.reports import STUDIES
+from unembed.reports.random_weights import with_random_weights
 from unembed.results import Provenance
 
 DATA = Path(__file__).parents[1] / "docs/replication.json"
 PAGE = DATA.with_suffix(".md")
 _SHARED = ("claim", "source", "quantity", "test")
 _OWN = ("published", "here", "verdict", "control", "informative", "explanation")
+RANDOM = " with random weights"
+"""How the name ends of a model that is the control of another."""
 ABSENT = "Not available"
 """How a measurement begins that the architecture or the installation refuses."""
 OUTCOMES = {
@@ -52,7 +60,8 @@ _EXTENDED = (
 _END = """
 This page is made by `python -m tools.replication page` from [replication.json](replication.json), which holds the
 findings of the reports; `python -m tools.replication add FOLDER` takes those of a finished report. Samples are stated
-with each model. A larger sample can turn an open finding into one of the others, so no count here is a score.
+with each model; where random weights have their own, smaller one, a test that stays open on them tells little. A
+larger sample can turn an open finding into one of the others, so no count here is a score.
 """
 
 
@@ -65,6 +74,9 @@ def added(stored: Mapping[str, Any], reports: Sequence[Report], sample: str = ""
     studies: dict[str, Any] = json.loads(json.dumps(stored.get("studies", {})))
     for report in reports:
         study = studies.setdefault(report.name, {"claims": [], "models": {}})
+        if report.provenance.model.endswith(RANDOM):
+            _add_control(study, report, sample)
+            continue
         study["source"] = report.source
         known = {row["claim"]: row for row in study["claims"]}
         known |= {f.claim: {name: getattr(f, name) for name in _SHARED} for f in report.findings}
@@ -78,6 +90,20 @@ def added(stored: Mapping[str, Any], reports: Sequence[Report], sample: str = ""
         study["claims"] = [row for row in known.values() if row["claim"] in current]
     ordered = {name: studies[name] for name in STUDIES if name in studies}
     return {"schema": "unembed.replication/2", "studies": ordered}
+
+
+def _add_control(study: Mapping[str, Any], report: Report, sample: str) -> None:
+    model = report.provenance.model.removesuffix(RANDOM)
+    if model not in study["models"]:
+        raise InvalidInput(f"a control of {model}", why=f"no report on {model} is stored", instead="Add that one first")
+    stored = study["models"][model]
+    stored["facts"]["sample of the random weights"] = sample
+    for f in report.findings:
+        if f.claim in stored["findings"]:
+            stored["findings"][f.claim] |= {
+                "control": f"{f.here} ({f.verdict})",
+                "informative": f.verdict != "agrees",
+            }
 
 
 def outcome(finding: Finding | None) -> str:
@@ -190,13 +216,22 @@ def _text(text: str) -> str:
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("do", choices=("add", "page"))
-    parser.add_argument("folders", nargs="*", type=Path, help="folders that `unembed report` wrote")
+    parser.add_argument("do", choices=("add", "page", "random"))
+    parser.add_argument("folders", nargs="*", type=Path, help="folders that `unembed report` wrote; a model's name")
     parser.add_argument("--sample", default="", help="the options that set the sample of these reports")
     given = parser.parse_args(words)
     stored = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {"studies": {}}
-    if given.do == "add":
-        stored = added(stored, [reopen(folder) for folder in given.folders], given.sample)
+    if given.do == "random":
+        for name in map(str, given.folders):
+            lm = with_random_weights(unembed.load(name, dtype="float32"))
+            for part in (lm.hf, lm.tokenizer):
+                if part is not None:
+                    part.save_pretrained(name + RANDOM)
+    elif given.do == "add":
+        try:
+            stored = added(stored, [reopen(folder) for folder in given.folders], given.sample)
+        except UnembedError as fault:
+            parser.exit(1, f"{fault}\n")
         DATA.write_text(json.dumps(stored, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     else:
         PAGE.write_text(page(stored), encoding="utf-8")

@@ -15,6 +15,7 @@ from tools.replication import DATA, OUTCOMES, PAGE, added, findings_of, outcome,
 from tools import replication
 from unembed.document.files import write
 from unembed.document.model import EXTENSION, Finding, Report, Section, Verdict
+from unembed.errors import InvalidInput
 
 STORED = json.loads(DATA.read_text(encoding="utf-8"))
 
@@ -63,6 +64,20 @@ def test_a_model_is_replaced_and_claims_that_no_model_has_any_more_are_dropped()
     assert set(findings_of(study, "b")) == {"both"} and first["studies"]["geva2021"]["claims"][0]["claim"] == "old"
     text = page(again)
     assert "**b** cannot be tested" in text and "sample examples=60" in text
+
+
+def test_a_report_on_random_weights_is_the_control_of_the_model() -> None:
+    of_model = report("a", finding("x", control=""), finding("y", "differs", control=""), finding("z", control=""))
+    control = report("a with random weights", finding("x", here="2 there."), finding("z", "differs", here="3 there."))
+    study = added(added({}, [of_model]), [control], "examples=9")["studies"]["geva2021"]
+    found = findings_of(study, "a")
+    assert (
+        set(study["models"]) == {"a"} and study["models"]["a"]["facts"]["sample of the random weights"] == "examples=9"
+    )
+    assert [outcome(found[claim]) for claim in "xyz"] == ["holds, but says nothing", "does not hold", "holds"]
+    assert found["x"].control == "2 there. (agrees)" and found["x"].here == "1 here." and not found["y"].control
+    with pytest.raises(InvalidInput, match="no report on b"):
+        added({}, [report("b with random weights", finding("x"))])
 
 
 def test_extensions_are_listed_and_counted_apart_from_published_findings() -> None:
