@@ -257,7 +257,7 @@ def test_manifests_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:
     del stored["checksum"]
     for change, match in (
         ({"schema": 99}, "schema 99"),
-        ({"format": "other"}, "not of an index"),
+        ({"format": "other"}, "not the manifest of an index"),
         ({"layers": "x"}, "is damaged"),
         ({"provenance": {}}, "is damaged"),
     ):

@@ -145,7 +145,7 @@ def test_broken_values_and_models_without_memories_are_refused():
         lm.weights.W_out[0][0, 0] = float("nan")
     with pytest.raises(InvalidInput, match="no direction"):
         value_map(lm)
-    with pytest.raises(Unsupported, match="no values to map"):
+    with pytest.raises(Unsupported, match="no value vectors to map"):
         value_map(unembed.load("attn-2l"))
 
 

@@ -132,7 +132,7 @@ class SharedTokens:
             )
         return None
 
-    def kept(self, named: NamedTokens, rises: Float[Tensor, " vocab"]) -> NamedTokens | None:
+    def that_still_rise(self, named: NamedTokens, rises: Float[Tensor, " vocab"]) -> NamedTokens | None:
         """Return the named words that are among the `KEPT` words that rise most; None if too few of them are.
 
         Args:

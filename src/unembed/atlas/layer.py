@@ -200,7 +200,7 @@ class LayerDescriber:
     def _keep_words(self, some: Sequence[_Candidate], effects: Effects) -> None:
         """Leave out the named words that are not among those that rise most; mark lines with too few words left."""
         for one, rises in zip(some, effects.rises, strict=True):
-            if (kept := self.shared.kept(_named(one), rises)) is None:
+            if (kept := self.shared.that_still_rise(_named(one), rises)) is None:
                 one.unprinted = "other words rise more"
             else:
                 one.named = kept

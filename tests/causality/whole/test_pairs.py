@@ -45,7 +45,7 @@ def test_what_cannot_be_averaged_is_refused() -> None:
         _ = patch(lm, CLEAN, CORRUPTED, "resid_pre").recovered
     with pytest.raises(InvalidInput, match="the numbers of clean"):
         patch(lm, CLEAN, CORRUPTED[:1])
-    with pytest.raises(InvalidInput, match="its own memories"):
+    with pytest.raises(InvalidInput, match="other memories are patched in each pair"):
         patch(lm, CLEAN, CORRUPTED, "coefficients")
     with pytest.raises(InvalidInput, match="3 metrics"):
         patch(lm, CLEAN, CORRUPTED, metric=[None] * 3)

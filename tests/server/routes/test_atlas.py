@@ -80,4 +80,4 @@ def test_a_model_without_memories_is_refused_in_words():
     with TestClient(create(state, token="t", port=80), base_url="http://127.0.0.1") as client:
         found = lines(client.post("/api/v1/atlas", headers={"authorization": "Bearer t"}))
     state.close()
-    assert found[-1]["kind"] == "error" and "no values to map" in found[-1]["message"]
+    assert found[-1]["kind"] == "error" and "no value vectors to map" in found[-1]["message"]

@@ -35,7 +35,7 @@ def test_shares_and_tokens_are_those_of_the_gate_weights() -> None:
 
 
 def test_layers_without_experts_are_refused_by_name() -> None:
-    with pytest.raises(InvalidInput, match="some of the layers"):
+    with pytest.raises(InvalidInput, match="some of these layers"):
         sweep(lettered("llama"), ["abc"], [RoutedShare([0])])
 
 
