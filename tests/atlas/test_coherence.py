@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unembed.atlas.coherence import KEPT, LISTED, NAMED, OFTEN, NamedTokens, SharedTokens
+from unembed.atlas.coherence import LISTED, NAMED, OFTEN, RISE_MOST, NamedTokens, SharedTokens
 from unembed.concepts.token_classes import Classes
 
 D_MODEL, SEED = 64, 0
@@ -55,7 +55,7 @@ def test_only_frequent_whole_words_numbers_and_punctuation_are_named(shared: Sha
 
 def test_only_words_that_rise_most_elsewhere_too_are_kept(shared: SharedTokens) -> None:
     named = NamedTokens((0, 1, 2, 3, 5), "years")
-    others = list(range(10, 10 + KEPT - 3))
+    others = list(range(10, 10 + RISE_MOST - 3))
     top = [FIRST_PIECE, *others, 1, 3, 5, 0, 2]  # a piece of a word takes no place
     assert shared.that_still_rise(named, rises(top)[0]) == NamedTokens((1, 3, 5), "years")
     assert shared.that_still_rise(named, rises([others[0], *others, 30, 1, 3, 5])[0]) is None  # two are left

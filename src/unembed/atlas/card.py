@@ -25,7 +25,10 @@ DRAWN = 1000
 EXAMPLES = 30
 """Number of described lines, drawn at random, that the card lists as examples."""
 _RULE_ALONE = (
-    *("tokens share nothing", "tokens below their control", "rule misses too many firings", "other words rise more"),
+    "tokens share nothing",
+    "tokens below their control",
+    "rule misses too many firings",
+    "other words rise more",
 )
 _EARLY = (
     "rule share: memories with a tested rule. In the first layers memories have rules and few or no descriptions: what "

@@ -30,9 +30,9 @@ NAMED = 8
 """Largest number of tokens that a description names."""
 LISTED = 20
 """Number of whole words, those that rise most, among which a description finds the tokens that it names."""
-KEPT, LEAST_KEPT, KEPT_SHARE = 15, 3, 0.6
-"""A printed line names only words that are also among the `KEPT` words that rise most at the passages that select
-lines. At least `LEAST_KEPT` words, and this share of those that were named, must be left."""
+RISE_MOST, LEAST_NAMED, LEAST_SHARE = 15, 3, 0.6
+"""A printed line names only words that are also among the `RISE_MOST` words that rise most at the passages that select
+lines. At least `LEAST_NAMED` words, and this share of those that were named, must be left."""
 OFTEN = 4
 """A description names only tokens that occur at least this often in the index's text."""
 _FEWEST, _NEAREST = 4, 5
@@ -133,15 +133,16 @@ class SharedTokens:
         return None
 
     def that_still_rise(self, named: NamedTokens, rises: Float[Tensor, " vocab"]) -> NamedTokens | None:
-        """Return the named words that are among the `KEPT` words that rise most; None if too few of them are.
+        """Return the named words that are among the `RISE_MOST` words that rise most; None if too few of them are.
 
         Args:
             rises: the rises at passages on which the words were not found.
         """
-        places = rises[self.words.to(rises.device)].topk(min(KEPT, len(self.words))).indices.tolist()
+        places = rises[self.words.to(rises.device)].topk(min(RISE_MOST, len(self.words))).indices.tolist()
         risen = set(self.words[places].tolist())
         tokens = tuple(token for token in named.tokens if token in risen)
-        return replace(named, tokens=tokens) if len(tokens) >= max(LEAST_KEPT, KEPT_SHARE * len(named.tokens)) else None
+        enough = len(tokens) >= max(LEAST_NAMED, LEAST_SHARE * len(named.tokens))
+        return replace(named, tokens=tokens) if enough else None
 
     def _tokens(self, places: list[int], name: str | None) -> NamedTokens:
         return NamedTokens(tuple(self.words[places[:NAMED]].tolist()), name)

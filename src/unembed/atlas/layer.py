@@ -37,7 +37,8 @@ LEAST_HITS, LEAST_RATIO = 0.55, 5.0
 """To be selected, a rule must be true at this share of firings, and this many times as often as at other positions."""
 PRINTED_HITS, PRINTED_RATIO = 0.85, 8.0
 """Stricter limits for a line that is printed, because people reject rules that miss more firings. A rule below these
-limits still serves as a control, as does a line whose words are not among those that rise most (`coherence.KEPT`)."""
+limits still serves as a control, as does a line
+whose words are not among those that rise most (`coherence.RISE_MOST`)."""
 LEAST_RISE = 0.99
 """Smallest output score of a selected line: named tokens rise more than 99 % of equally frequent tokens."""
 PARTS = 4
@@ -193,17 +194,17 @@ class LayerDescriber:
         _mark(selected := list(found.values()))
         printed = [one for one in selected if one.unprinted is None]
         for start, effects in self._effects(layer, printed, "choose"):
-            self._keep_words(printed[start : start + len(effects.rises)], effects)
+            self._narrow(printed[start : start + len(effects.rises)], effects)
         self._test_tokens(selected, layer, rng, _Steps(lambda _done, _total: None, 0))
         return [self._with_output(line, found[i]) if i in found else line for i, line in enumerate(lines)]
 
-    def _keep_words(self, some: Sequence[_Candidate], effects: Effects) -> None:
+    def _narrow(self, some: Sequence[_Candidate], effects: Effects) -> None:
         """Leave out the named words that are not among those that rise most; mark lines with too few words left."""
         for one, rises in zip(some, effects.rises, strict=True):
-            if (kept := self.shared.that_still_rise(_named(one), rises)) is None:
+            if (left := self.shared.that_still_rise(_named(one), rises)) is None:
                 one.unprinted = "other words rise more"
             else:
-                one.named = kept
+                one.named = left
 
     def _firings(self, layer: int, index: int, pole: Pole) -> Firings:
         row = int(self._source.starts[layer]) + index
@@ -259,7 +260,7 @@ class LayerDescriber:
             for i, score, changes in zip(some, scores, effects.changes, strict=True):
                 if _mean_change(changes, ruled[i]) > 0:
                     chance[i], rise[i] = score.chance, score.score
-            self._keep_words(ruled[start : some.stop], effects)
+            self._narrow(ruled[start : some.stop], effects)
             steps.several(len(some))
         for i in chosen(chance):
             if rise[i] >= LEAST_RISE:

@@ -137,16 +137,18 @@ class RuleText:
     @cached_property
     def places(self) -> Bool[np.ndarray, "pos place"]:
         """Whether each position has each of the properties `PLACES`."""
+        starts = self._starts_sentence()
+        before = self._in_sentence(starts)
         return np.stack(
             [
                 self._counted(lambda text: text.count('"') + text.count("“") + text.count("”")) % 2 == 1,
                 self._depth() > 0,
                 self._is_code(),
-                self._starts_sentence(),
+                starts,
                 self._seen(self.token),
                 self._pair_seen(),
-                self._in_sentence() < _EARLY,
-                self._in_sentence() >= _LATE,
+                before < _EARLY,
+                before >= _LATE,
                 *(self._recently(self._is_word(words)) >= _FOREIGN_WORDS for words in LANGUAGES.values()),
             ],
             axis=1,
@@ -186,10 +188,10 @@ class RuleText:
         first = np.maximum(self.start, np.arange(len(self)) - _WINDOW + 1)
         return marks - np.concatenate([[0], marks])[first]
 
-    def _in_sentence(self) -> Int[np.ndarray, " pos"]:
+    def _in_sentence(self, starts: Bool[np.ndarray, " pos"]) -> Int[np.ndarray, " pos"]:
         """Return the number of tokens of the sentence before each position."""
         at = np.arange(len(self))
-        return at - np.maximum.accumulate(np.where(self._starts_sentence() | (at == self.start), at, 0))
+        return at - np.maximum.accumulate(np.where(starts | (at == self.start), at, 0))
 
     def _starts_sentence(self) -> Bool[np.ndarray, " pos"]:
         ends = self._of_token(lambda text: text.rstrip("\"' )").endswith((".", "!", "?")) or "\n" in text) > 0

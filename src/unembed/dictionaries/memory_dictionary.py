@@ -162,7 +162,7 @@ class MemoryDictionary(nn.Module):
         return self._down(features / self.value_norms if self.has_unit_values else features)
 
     def forward(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
-        """Compute the FFN's output from its input; with `k`, from the memories that are kept."""
+        """Compute the FFN's output from its input; with `k`, from the k largest memories alone."""
         return self.decode(self.encode(x))
 
     def fold_W_dec_norm(self) -> None:
