@@ -21,6 +21,7 @@ from unembed.document.files import reopen
 from unembed.document.intervals import Measured, mean_of
 from unembed.document.model import Exhibit, Report
 from unembed.document.numbers import format_number
+from unembed.errors import UnembedError, reading_fault
 from unembed.language_model import LanguageModel
 from unembed.models.checkpoints import find_checkpoints
 from unembed.reports import DATES
@@ -179,10 +180,17 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--copies", nargs=2, type=Path, metavar=("SERIES", "TEXT"), required=True)
     given = parser.parse_args()
-    series, text = given.copies[0], given.copies[1].read_text(encoding="utf-8")
-    models = (unembed.load(one.model, dtype="float32") for one in find_checkpoints(str(series), "step*"))
-    copies = [second_copies(lm, text) for lm in models]
-    PAGE.write_text(page([reopen(folder) for folder in given.folders], copies), encoding="utf-8")
+    series, text = given.copies
+    try:
+        reports = [reopen(folder) for folder in given.folders]
+        words = text.read_text(encoding="utf-8")
+        models = (unembed.load(one.model, dtype="float32") for one in find_checkpoints(str(series), "step*"))
+        copies = [second_copies(lm, words) for lm in models]
+    except UnembedError as fault:
+        parser.exit(1, f"{fault}\n")
+    except (OSError, UnicodeDecodeError) as fault:
+        parser.exit(1, f"cannot read {text}: {reading_fault(fault)}\n")
+    PAGE.write_text(page(reports, copies), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -221,20 +221,24 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--sample", default="", help="the options that set the sample of these reports")
     given = parser.parse_args(words)
     stored = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {"studies": {}}
-    if given.do == "random":
-        for name in map(str, given.folders):
-            lm = with_random_weights(unembed.load(name, dtype="float32"))
-            for part in (lm.hf, lm.tokenizer):
-                if part is not None:
-                    part.save_pretrained(name + RANDOM)
-    elif given.do == "add":
-        try:
+    try:
+        if given.do == "random":
+            for name in map(str, given.folders):
+                _save_random(name)
+        elif given.do == "add":
             stored = added(stored, [reopen(folder) for folder in given.folders], given.sample)
-        except UnembedError as fault:
-            parser.exit(1, f"{fault}\n")
-        DATA.write_text(json.dumps(stored, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    else:
-        PAGE.write_text(page(stored), encoding="utf-8")
+            DATA.write_text(json.dumps(stored, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        else:
+            PAGE.write_text(page(stored), encoding="utf-8")
+    except UnembedError as fault:
+        parser.exit(1, f"{fault}\n")
+
+
+def _save_random(name: str) -> None:
+    lm = with_random_weights(unembed.load(name, dtype="float32"))
+    for part in (lm.hf, lm.tokenizer):
+        if part is not None:
+            part.save_pretrained(name + RANDOM)
 
 
 if __name__ == "__main__":

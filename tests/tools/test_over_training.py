@@ -57,3 +57,10 @@ def test_no_row_of_the_training_repeats_at_the_distance_of_the_test() -> None:
 
 def test_a_fall_is_for_each_doubling_of_the_text() -> None:
     assert fall_per_doubling([1, 2, 8, 9], [5.0, 4.0, 3.0, 3.0]) == [None, 1.0, 0.5, 0.0]
+
+
+def test_missing_files_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr("sys.argv", ["over_training", "/nowhere", "--copies", "/nowhere", "/nowhere.txt"])
+    with pytest.raises(SystemExit) as ended:
+        over_training.main()
+    assert ended.value.code == 1 and capsys.readouterr().err.count("\n") == 1

@@ -9,9 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from tests.cli.conftest import save_model
 from tests.reports.sample import PROVENANCE
 from tools.replication import DATA, OUTCOMES, PAGE, added, findings_of, outcome, page, rows_of
 
+import unembed
 from tools import replication
 from unembed.document.files import write
 from unembed.document.model import EXTENSION, Finding, Report, Section, Verdict
@@ -115,3 +118,21 @@ def test_the_command_adds_a_report_and_writes_the_page(tmp_path: Path, monkeypat
     replication.main(["add", str(tmp_path / "report"), "--sample", "examples=60"])
     replication.main(["page"])
     assert "**a**, holds: 1 here." in (tmp_path / "replication.md").read_text(encoding="utf-8")
+
+
+def test_random_weights_are_saved_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication, "DATA", tmp_path / "none.json")
+    folder = str(save_model(tmp_path / "model", "llama"))
+    replication.main(["random", folder])
+    own, found = unembed.load(folder), unembed.load(folder + replication.RANDOM)
+    assert found.decode([5, 6]) == own.decode([5, 6])
+    shapes = [(name, p.shape) for name, p in own.hf.named_parameters()]
+    assert [(name, p.shape) for name, p in found.hf.named_parameters()] == shapes
+    assert not any(torch.equal(a, b) for a, b in zip(own.weights.W_out, found.weights.W_out, strict=True))
+
+
+@pytest.mark.parametrize("words", [("random", "/nowhere"), ("add", "/nowhere")])
+def test_a_missing_folder_is_refused_in_one_line(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        replication.main(words)
+    assert ended.value.code == 1 and capsys.readouterr().err.count("\n") == 1

@@ -35,7 +35,7 @@ from unembed.atlas.layer import (
 from unembed.atlas.lines import Line, read_lines, write_lines, write_table
 from unembed.atlas.page import markdown, page_of
 from unembed.document.intervals import Measured
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 from unembed.models.decoder import Decoder
 from unembed.results import Provenance, make_folder, write_whole
 
@@ -193,5 +193,7 @@ def open_card(folder: Path) -> Card:
         return Card(**rest, examples=examples, provenance=Provenance.from_dict(stored["provenance"]))
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise InvalidInput(
-            f"no atlas in {folder}", why=f"{CARD} cannot be read: {fault}", instead="Build one: unembed atlas build"
+            f"no atlas in {folder}",
+            why=f"{CARD} cannot be read: {reading_fault(fault)}",
+            instead="Build one: unembed atlas build",
         ) from fault
