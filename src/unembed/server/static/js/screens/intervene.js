@@ -74,7 +74,7 @@ export function render(root, page) {
 function preview(api, box, all, suggest) {
   const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
   const ask = () => api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
-  const head = ["token", "baseline", "", "edited", "", "change (percentage points)"];
+  const head = ["token", "baseline", "", "edited", "", "change in points"];
   return answered(box, ask, ({ rows, provenance }) => {
     const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
     suggest(rows.reduce((best, r) => (r.plain > best.plain ? r : best)).token);

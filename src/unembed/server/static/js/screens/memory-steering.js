@@ -65,7 +65,7 @@ export function steering(api, memory) {
 
 /** The next token without and with the coefficient. */
 function nextTokens(rows) {
-  const head = ["token", "without edits", "with them", "change (percentage points)"];
+  const head = ["token", "without edits", "with them", "change in points"];
   const numbers = ({ plain, edited }) => [percent(plain), percent(edited), fixed(100 * (edited - plain), 1, true)];
   const lines = rows.map((row) => [token(row.token), ...numbers(row).map(numberCell)]);
   return bareTable("table.steered", head, lines, [
