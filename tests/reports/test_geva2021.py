@@ -389,6 +389,18 @@ def test_triggers_come_from_a_corpus_of_their_own(tmp_path: Path) -> None:
         unembed.report("geva2021", lm, examples, tmp_path / "x", index="i", trigger_corpus=str(other))
 
 
+@pytest.mark.parametrize("detokenize", [True, False])
+def test_triggers_of_another_corpus_are_written_as_the_examples_are(tmp_path: Path, detokenize: bool) -> None:
+    (tmp_path / "other.txt").write_text(" ".join(["a 40 @-@ day ban , b c d e f g ."] * 20), encoding="utf-8")
+    lm, corpus = lettered("opt"), open_corpus(texts(12), detokenize=detokenize)
+    options = Options(**SMALL, trigger_corpus=str(tmp_path / "other.txt"))
+    m = measurements.measure(lm, corpus, Work(tmp_path, {}), options)
+    own = open_corpus(str(tmp_path / "other.txt"), detokenize=detokenize)
+    assert m.text.token.tolist() == TokenStream.of(own.segments(lm)).token.tolist()
+    written = "".join(document.text for document in own.documents())
+    assert ("40-day ban, b" in written) == detokenize and ("@-@" in written) != detokenize
+
+
 def test_examples_that_end_in_a_massive_token_are_left_out_of_every_mean(tmp_path: Path) -> None:
     lm = with_massive_token("llama", "e")
     report = unembed.report("geva2021", lm, open_corpus(texts(12)), tmp_path / "r", **SMALL)

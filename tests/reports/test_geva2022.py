@@ -36,7 +36,14 @@ from unembed.memories.event_scores import candidate_scores, event_scores, scores
 from unembed.memories.massive_activations import LEFT_OUT, massive_positions
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.geva2022 import QUANTITIES, published
-from unembed.reports.geva2022.measurements import NEGATED, VALUES, default_clusters, judged_values, measure
+from unembed.reports.geva2022.measurements import (
+    NEGATED,
+    VALUES,
+    default_clusters,
+    judged_values,
+    measure,
+    token_counts,
+)
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.parts.applications import small_sample
 from unembed.reports.geva2022.parts.layers import (
@@ -121,6 +128,10 @@ def test_a_second_run_gives_the_same_report(made, tmp_path: Path):
 def test_rare_and_common_tokens_are_defined_by_their_counts():
     counts = np.array([100, 90, 80, 3, 2, 1])
     assert is_rare(counts, np.array([[0, 1], [0, 5], [4, 5]])).tolist() == [False, True, True]
+    tied = np.array([9, 1, 1, 1, 8, 7])
+    assert is_rare(tied, np.array([[i] for i in range(6)])).tolist() == [False, True, True, True, False, False]
+    order = np.random.default_rng(0).permutation(6)
+    assert (is_rare(tied[order], np.arange(6)[:, None]) == is_rare(tied, order[:, None])).all(), "whatever the ids"
 
 
 def test_published_rows_are_whole():
@@ -346,5 +357,10 @@ def test_the_papers_thresholds_periods_and_counts_of_another_text(made, tmp_path
     seen = m.token_counts if m.hidden is None else m.token_counts[~m.hidden.numpy()]
     assert m.unseen == pytest.approx((seen == 0).mean()) and m.unseen > 0.5
     assert "do not occur in the text" in judge_groups(groups(m)).here
+    spaced = tmp_path / "larger.txt"
+    spaced.write_text("a , b @-@ c", encoding="utf-8")
+    m = measure(lm, open_corpus(TEXTS, detokenize=True), Work(tmp_path, {"detokenize": 1}, 3), options)
+    own, other = (token_counts(lm, open_corpus(str(spaced), detokenize=plain)) for plain in (True, False))
+    assert m.token_counts.tolist() == own.tolist() != other.tolist()
     tokens = lm.token_strings(m.sample.final.tolist())
     assert cases_of(m)["period"].tolist() == [token.strip() == "." for token in tokens]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from jaxtyping import Bool
 from torch import Tensor
 
 from unembed.annotation.judge import require_judge
+from unembed.corpus import Corpus, open_corpus
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 
@@ -51,6 +52,11 @@ def require_memories(lm: Decoder, study: str) -> None:
     for layer in range(lm.n_layers):
         lm.feed_forward(layer)
     _ = lm.vocabulary  # raises InvalidInput if there is no tokenizer
+
+
+def open_like(source: str, corpus: Corpus) -> Corpus:
+    """Open a second text of a study, detokenized or split into words by Moses if the study's own corpus is."""
+    return replace(open_corpus(source), detokenize=corpus.detokenize, moses=corpus.moses)
 
 
 def hidden_tokens(lm: Decoder, include_unlearned: bool) -> Bool[Tensor, " d_vocab"] | None:

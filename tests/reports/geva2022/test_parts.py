@@ -88,7 +88,10 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         for last, x in ((0.03, (0.15, 0.1)), (0.2, (1.0, 0.3)), (0.08, (0.4, 0.3)))
     ),
     "maxima": tuple(
-        {"saturation": around(s), "in_logits": around(s), "elimination": around(s / x[0]), "ratio": around(*x)}
+        {
+            **{"saturation": around(s), "in_logits": around(s), "elimination": around(s / x[0]), "ratio": around(*x)},
+            **{"eliminated_in_logits": around(s / 2), "ratio_in_logits": around(2, 0.5)},
+        }
         for s, x in ((8.5, (2.1, 0.3)), (0.003, (1.9, 0.1)), (8.5, (1.5, 0.3)))
     ),
     "sides of saturations": tuple(
@@ -198,6 +201,13 @@ def test_short_prefixes_do_not_hide_that_targets_are_harder() -> None:
     assert judge("easy inputs", cases=cases) == "differs"
 
 
+def test_a_stream_that_grows_is_no_finding() -> None:
+    """Raw scores in the ratio of the paper, which turns round once the length of the stream is divided out."""
+    assert judge("maxima", ratio_in_logits=around(0.2, 0.05)) == "differs"
+    assert judge("maxima", ratio_in_logits=around(1, 0.2)) == "inconclusive"
+    assert judge("strongly down", minima_in_logits=curves(-2, -2, -2, -1, spread=0.1)) == "differs"
+
+
 def test_constant_zeros_have_no_verdict_of_their_own() -> None:
     """What passed before at 0.00 and 0.00: a higher score that is no score."""
     (maxima,) = (quantity for quantity in QUANTITIES if quantity.name == "maxima")
@@ -207,6 +217,8 @@ def test_constant_zeros_have_no_verdict_of_their_own() -> None:
             in_logits=mean_of([0.001, 0.002]),
             elimination=mean_of([0.0, 0.0001]),
             ratio=around(20, 5),
+            eliminated_in_logits=mean_of([0.0, 0.0001]),
+            ratio_in_logits=around(20, 5),
         )
     )
     assert found is not None and found.verdict == "differs"

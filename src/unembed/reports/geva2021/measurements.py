@@ -24,7 +24,7 @@ from unembed.reports.geva2021.massive_triggers import massive_in_text
 from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.paper import first_upper
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
-from unembed.reports.options import hidden_tokens, require_memories
+from unembed.reports.options import hidden_tokens, open_like, require_memories
 from unembed.reports.stages import STAGES, Work
 from unembed.results import Provenance
 from unembed.sweeps import Progress, sweep
@@ -181,7 +181,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         work.progress("reading the corpus", 0, 1)
         text = example_text = TokenStream.of(opened.segments(lm))
         if options.trigger_corpus is not None:
-            of_triggers = open_corpus(options.trigger_corpus)
+            of_triggers = open_like(options.trigger_corpus, opened)
             work = replace(work, key={**work.key, "trigger corpus": of_triggers.fingerprint})
             name, fingerprint = f"{name}, triggers from {of_triggers.name}", f"{fingerprint}+{of_triggers.fingerprint}"
             text = TokenStream.of(of_triggers.segments(lm))

@@ -34,7 +34,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import Basis
 from unembed.reports.geva2022.applications import Applications, measure_applications
 from unembed.reports.geva2022.options import Options
-from unembed.reports.options import hidden_tokens, require_memories
+from unembed.reports.options import hidden_tokens, open_like, require_memories
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
 from unembed.stream.run import run
@@ -173,7 +173,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     judged = None if options.judge is None else judged_values(concepts[VALUES], options.judge, work)
     work.progress("clusters", 3, _STAGES)
     clusters = _clusters(lm, work, options.clusters, signs)
-    frequencies = corpus if options.frequency_text is None else open_corpus(options.frequency_text)
+    frequencies = corpus if options.frequency_text is None else open_like(options.frequency_text, corpus)
     counted = replace(work, key={**work.key, "frequencies": frequencies.fingerprint})
     counts = counted.stage("token_counts", lambda: {"counts": token_counts(lm, frequencies)})["counts"]
     work.progress("norms", 4, _STAGES)

@@ -158,7 +158,8 @@ def explain_concepts(m: Measurements) -> str:
     return (
         f"Concepts are found by a program, not by people, among {TOP} of {m.lm.d_vocab:,} tokens "
         f"({format_percent(TOP / m.lm.d_vocab)} of the vocabulary; {format_percent(TOP / GPT2_VOCAB)} in GPT2), of a "
-        f"model with {m.lm.n_layers} layers of {m.lm.memories_a_layer} values."
+        f"model with {m.lm.n_layers} layers of {m.lm.memories_a_layer} values; how much of the difference each of "
+        "these makes was not measured."
     )
 
 

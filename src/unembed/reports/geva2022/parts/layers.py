@@ -67,10 +67,11 @@ def frequent(m: Measurements) -> ExtremeSubUpdates:
 
 
 def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return for each row of token ids whether at least half of its tokens are in the rarer half of the vocabulary."""
-    rank = np.empty(len(token_counts), dtype=np.int64)
-    rank[np.argsort(-token_counts, kind="stable")] = np.arange(len(token_counts))
-    return (rank[ids] >= len(token_counts) / 2).mean(axis=1) >= 0.5
+    """Return for each row of token ids whether at least half of its tokens are in the rarer half of the vocabulary.
+
+    Tokens of equal counts are in the same half: the rarer one has all whose count is at most the median.
+    """
+    return (token_counts[ids] <= np.median(token_counts)).mean(axis=1) >= 0.5
 
 
 def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
@@ -116,7 +117,14 @@ def promoters(m: Measurements) -> Int[np.ndarray, "memory 3"]:
 def rare(m: Measurements) -> np.ndarray:
     """Return a mask of the memories of `promoters` whose top tokens are mostly rare."""
     memories = promoters(m)
-    return is_rare(m.token_counts, top_ids(m, memories)) if len(memories) else np.zeros(0, dtype=bool)
+    if not len(memories):
+        return np.zeros(0, dtype=bool)
+    ids, counts = top_ids(m, memories), m.token_counts
+    if m.hidden is None:
+        return is_rare(counts, ids)
+    # Tokens left out of rankings are no top tokens, and must not lower the median.
+    known = ~m.hidden.cpu().numpy()
+    return is_rare(counts[known], (np.cumsum(known) - 1)[ids])
 
 
 @once
@@ -185,20 +193,38 @@ def judge_peaks(n: Numbers) -> Judgement:
 
 
 def judge_strongly_down(n: Numbers) -> Judgement:
-    """Judge whether the smallest scores of the last layers are clearly negative, and twice those of the others."""
+    """Judge whether the smallest scores of the last layers are clearly negative, and twice those of the others.
+
+    Where a norm divides by the stream's length, they must also be larger once that is divided out.
+    """
     n_layers, below_top = len(n.minima), len(n.minima) - _last_layers(len(n.minima))
     # Intervals resample examples, so the layers of each example are averaged first.
     (top, rest), (top_in_logits, rest_in_logits) = (
         (minima[below_top:].mean(axis=0), minima[:below_top].mean(axis=0)) for minima in (n.minima, n.minima_in_logits)
     )
     ratio, size = ratio_of(top, rest, seed=n.seed), mean_of(top, seed=n.seed)
-    in_logits = mean_of(top_in_logits, seed=n.seed)
+    in_logits, scaled = mean_of(top_in_logits, seed=n.seed), ratio_of(top_in_logits, rest_in_logits, seed=n.seed)
     return judged(
         f"In {_top(n_layers)} of {n_layers} the smallest of the ten scores is {format_interval(size)} on average, in "
-        f"the others {format_interval(mean_of(rest, seed=n.seed))}; in logits of the stream "
-        f"{format_interval(in_logits)} and {format_interval(mean_of(rest_in_logits, seed=n.seed))}.",
+        f"the others {format_interval(mean_of(rest, seed=n.seed))}, a ratio of {format_interval(ratio)}; in logits of "
+        f"the stream {format_interval(in_logits)} and {format_interval(mean_of(rest_in_logits, seed=n.seed))}, a ratio "
+        f"of {format_interval(scaled)}.",
         below(in_logits, -AT_LEAST),
         above(ratio, 2),
+        above(scaled, 1),
+    )
+
+
+def explain_strongly_down(m: Measurements) -> str | None:
+    """State how long the stream is in the last layers and below them; None without a final norm."""
+    if m.lm.structure.final_norm is None or m.options.basis == "adaptive":
+        return None
+    lengths = np.median(m.sample.stream_length, axis=1)
+    rest, top = np.split(lengths, [len(lengths) - _last_layers(len(lengths))])
+    return (
+        f"The stream's median length is {format_number(float(rest.mean()))} on average in the lower layers and "
+        f"{format_number(float(top.mean()))} in {_top(len(lengths))}; raw scores grow with it, and the norm divides it "
+        "out."
     )
 
 
@@ -355,9 +381,11 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         what="smallest of the ten scores of the top candidate, last seventh of the layers over the others",
         published="strongly negative in layers 23-24 of GPT2 medium and 14-16 of WikiLM",
         test=f"The mean minimum of these layers is below -{AT_LEAST} logits of the stream, and more than twice that of "
-        "the others; bootstrap over examples, whose layers are averaged first.",
+        "the others; in logits of the stream too it is more than that of the others, so that it is no growth of the "
+        "stream alone. Bootstrap over examples, whose layers are averaged first.",
         measure=_of_deep_models,
         judge=judge_strongly_down,
+        explain=explain_strongly_down,
     ),
     Quantity(
         "few values",

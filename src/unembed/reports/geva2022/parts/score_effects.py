@@ -102,8 +102,8 @@ def explain_scaling(m: Measurements) -> str | None:
     norm, rest = 1 - n.signs_of_logits.value, n.signs_of_logits.value - n.signs.value
     return (
         f"The sign of the score differs from that of the change of the logit itself in {norm:.1%} of the sub-updates"
-        + (", due to the final norm, whose divisor changes with the stream" if n.has_norm else "")
-        + f"; the softmax, which also weighs what other tokens gain, accounts for {rest:.1%} more."
+        + (", due to the final norm: its gain, and its divisor, which changes with the stream" if n.has_norm else "")
+        + f"; with the softmax, which also weighs what other tokens gain, it differs in {rest:.1%} more."
     )
 
 
