@@ -10,6 +10,7 @@ from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
 from tests.families import build
 from tests.models.decoder_classes import tiny_model
+from tests.sweeps.recorder import lettered
 from unembed.attention.behaviour.in_context import head_output_lengths, in_context, matched_heads, scores_on_text
 from unembed.attention.behaviour.induction import matching_through
 from unembed.attention.behaviour.source_effects import source_effects
@@ -208,6 +209,33 @@ def test_the_direct_path_is_softmax_of_embedding_times_unembedding(shipped: str)
     expected = scipy.stats.spearmanr(counts, log_p[token])[0]
     assert float(whole.spearman[0]) == pytest.approx(expected, abs=1e-4)
     assert found.provenance.notes["unlearned tokens left out"] == int(lm.unlearned.sum()) > 0
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_direct_path_has_the_final_norms_scale_of_the_run(family: str) -> None:
+    """By the model's own modules in float64; the bare embedding's own scale would give another loss."""
+    lm, texts = lettered(family, torch.float64), ["the dog sat of a zebra " * 30] * 4
+    found = direct_path(lm, texts, n_tokens=3)
+    window = unembed.open_corpus(texts, segmentation="windows", window=lm.n_ctx or 512, overlap=0)
+    pieces = [s.tokens.long() for s in window.segments(lm)]
+    half = pieces[len(pieces) // 2 :]
+    hf = lm.hf.model if family == "llama" else lm.hf.transformer
+    W_E, norm = (hf.embed_tokens, hf.norm) if family == "llama" else (hf.wte, hf.ln_f)
+    streams = []
+    handle = norm.register_forward_pre_hook(lambda _, args: streams.append(args[0][0]))
+    with torch.no_grad():
+        lm.hf(half[0][None])
+        handle.remove()
+        x = W_E.weight
+        if family == "llama":
+            divided = x / streams[0].square().mean(-1).add(norm.variance_epsilon).sqrt().median() * norm.weight
+        else:
+            scale = streams[0].var(-1, correction=0).add(norm.eps).sqrt().median()
+            divided = (x - x.mean(-1, keepdim=True)) / scale * norm.weight + norm.bias
+        log_p, bare = (lm.hf.lm_head(y).log_softmax(-1) for y in (divided, norm(x)))
+        loss, other = (-torch.cat([p[t[:-1], t[1:]] for t in half]).mean() for p in (log_p, bare))
+    assert found.cross_entropy == pytest.approx(float(loss), rel=1e-6)
+    assert abs(found.cross_entropy - float(other)) > 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

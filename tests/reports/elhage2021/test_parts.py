@@ -41,9 +41,10 @@ def stream(
     memories = () if memory is None else (ErasingMemory(0, 5, cosine, memory),)
     heads = () if head is None else (ErasingHead(1, 2, negative, head),)
     return {
+        "reads": "the key",
         "found": MemoryManagement(
             memories, (1, 0), -0.6, 100, torch.zeros(2, 4), heads, (0.32, 0.05), Provenance("tiny", None, "float32")
-        )
+        ),
     }
 
 

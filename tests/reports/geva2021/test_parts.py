@@ -21,7 +21,7 @@ PATTERNS: dict[str, Any] = {"some": around(1), "number": around(3), "covered": a
 PREDICTIVE: dict[str, Any] = {"even": 0.375, "usual": around(0.1, 0.02), "n": 100, "upper": 10}
 AGREEMENT: dict[str, Any] = {
     "low": around(0.001), "high": around(0.03), "last": around(0.035, 0.005), "whole": around(0.02), "upper": 10,
-    "by_chance": 0.0001, "one_token": 4e-6,
+    "by_chance": 0.0001, "one_token": 4e-6, "n_tokens": 9999,
 }  # fmt: skip
 CASES: dict[str, tuple[dict[str, Any], ...]] = {
     "every key": tuple({**PATTERNS, "number": around(*x)} for x in ((3.6, 0.5), (20, 1), (7, 1))),

@@ -22,12 +22,17 @@ from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
 from unembed.document.exhibits import exhibit
 from unembed.document.model import Answer, Section
+from unembed.document.numbers import format_number
 from unembed.errors import InvalidInput
-from unembed.lens import logits_of
+from unembed.lens import final_scale, logits_of
 from unembed.models.decoder import Decoder
 from unembed.options import Corpus as CorpusName
 from unembed.options import MaxTokens, Option
 from unembed.results import Displayed, Provenance, Table
+from unembed.stream.run import run
+
+_SCALED = 2048
+"""Number of positions over which the final norm's median scale is taken."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,6 +51,8 @@ class DirectPath(Displayed):
         frequency: rank correlation of the counts with token frequency alone: the baseline of `spearman`.
         ceiling: rank correlation of the counts in one half of the text with those in the other.
         cross_entropy: the cross-entropy of softmax(direct path) on the second half of the corpus, nats a token.
+        scale: the scale of the final norm by which the direct path is divided: its median over positions of text, in
+            forward passes of the whole model. None for a model without layers or without a final norm.
         bigram_cross_entropy: the cross-entropy of the first half's smoothed bigram model on the same text.
         unigram_cross_entropy: the cross-entropy of the first half's smoothed token frequencies.
     """
@@ -59,6 +66,7 @@ class DirectPath(Displayed):
     cross_entropy: float
     bigram_cross_entropy: float
     unigram_cross_entropy: float
+    scale: float | None
     texts: tuple[str, ...]
     provenance: Provenance
 
@@ -91,6 +99,9 @@ def direct_path(
 ) -> DirectPath:
     """Compare the direct path, through the model's own norms, with bigrams of a corpus.
 
+    In a model with layers, the final norm divides the embedding by the scale that it has for the whole stream of a run,
+    not by the much smaller one of the embedding alone.
+
     Args:
         corpus: anything `unembed.open_corpus` takes.
         n_tokens: number of most frequent tokens to compare by rank correlation.
@@ -114,9 +125,9 @@ def direct_path(
     half = len(pieces) // 2
     first, second = Bigrams.of(pieces[:half], lm.d_vocab), Bigrams.of(pieces[half:], lm.d_vocab)
     every = Bigrams.of(pieces, lm.d_vocab)
-    loss = 0.0
+    loss, scale = 0.0, _scale_of_runs(lm, pieces[half])
     for ids in second.first.unique().split(64):
-        log_p = _log_probabilities(lm, ids)
+        log_p = _log_probabilities(lm, ids, scale)
         chosen = torch.isin(second.first, ids)
         rows = torch.searchsorted(ids, second.first[chosen])
         loss -= float((log_p[rows, second.second[chosen]].double() * second.count[chosen]).sum())
@@ -128,7 +139,7 @@ def direct_path(
     frequency = average_ranks(frequencies[learned])
     rows = []
     for token in tokens.tolist():
-        read = _log_probabilities(lm, torch.tensor([token]))[0].double()
+        read = _log_probabilities(lm, torch.tensor([token]), scale)[0].double()
         known = (every.row(token), read, first.row(token), second.row(token))
         counts, logits, early, late = (average_ranks(values[learned]) for values in known)
         controlled = _partial_correlation(counts, logits, frequency)
@@ -140,11 +151,24 @@ def direct_path(
     losses = (own, first.cross_entropy_of(second), _unigram_loss(first, second))
     texts, provenance = tuple(lm.token_strings(tokens)), lm.provenance(corpus=text.fingerprint, notes=notes)
     correlations = (spearman, partial, by_frequency, ceiling)
-    return DirectPath(tokens, occurrences[tokens], *correlations, *losses, texts, provenance)
+    return DirectPath(tokens, occurrences[tokens], *correlations, *losses, scale, texts, provenance)
 
 
-def _log_probabilities(lm: Decoder, ids: Tensor) -> Float[Tensor, "token d_vocab"]:
-    logits = logits_of(lm, embedding(lm, "folded", ids.to(lm.device)), "final")
+def _scale_of_runs(lm: Decoder, tokens: Int[Tensor, " pos"]) -> float | None:
+    """Return the median scale of the final norm over the first `_SCALED` positions; None where it is not used."""
+    if not lm.n_layers or lm.structure.final_norm is None or lm.structure.streams is not None:
+        return None
+    last = run(lm, tokens[None, :_SCALED].long(), "resid_post", logits=False).at("resid_post", lm.n_layers - 1)
+    return float(final_scale(lm, last.to(lm.device)).float().median())
+
+
+def _log_probabilities(lm: Decoder, ids: Tensor, scale: float | None) -> Float[Tensor, "token d_vocab"]:
+    x, norm = embedding(lm, "folded", ids.to(lm.device)), lm.structure.final_norm
+    if scale is None or norm is None:
+        logits = logits_of(lm, x, "final")
+    else:
+        divided = norm.frozen(x, x.new_full((len(x), 1), scale)) + (0.0 if norm.bias is None else norm.bias)
+        logits = lm.structure.capped(lm.structure.head(divided.to(x.dtype)))
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1).cpu()
 
 
@@ -192,6 +216,14 @@ def direct_path_section(found: DirectPath, provenance: Provenance) -> Section:
         "by occurrences. Frequent tokens follow everything often, so token frequency alone correlates with the counts, "
         "and no predictor can agree with them better than the other half of the text does. Cross-entropies are in nats "
         "a token, on the second half of the corpus.",
+        *(
+            ()
+            if found.scale is None
+            else (
+                f"The final norm divides the direct path by {format_number(found.scale)}, its median scale in runs of "
+                "the whole model on this text, so that the embedding counts as much as it does there.",
+            )
+        ),
     )
     what, alone = "Rank correlation with the counts of what follows a token", "the token alone"
     exhibits = (

@@ -7,6 +7,8 @@ FIRST_UPPER = 10
 """WikiLM's first "upper layer" (counted from 0), in which value vectors begin to predict the tokens after triggers."""
 D_VOCAB = 267_744
 """Number of words in WikiLM's vocabulary."""
+N_TOKENS = "103 million"
+"""Number of tokens in WikiText-103's training text, in which the paper seeks triggers."""
 NO_FIGURE = "The paper has no such figure."
 
 

@@ -21,7 +21,7 @@ from unembed.attention.behaviour.in_context import head_output_lengths, in_conte
 from unembed.attention.text.skip_trigrams import crossed_pairs, random_tables, skip_trigram_bugs
 from unembed.document.intervals import mean_of, paired_difference
 from unembed.document.model import EXTENSION
-from unembed.document.numbers import percent, signed
+from unembed.document.numbers import format_interval, percent, signed
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.parts import induction, one_layer, paths
@@ -146,8 +146,8 @@ def judge_bugs(n: Numbers) -> Judgement:
     """Judge whether heads raise pairs that occur in the corpus and, as a side effect, crossed pairs (see `bugs`)."""
     return judged(
         f"After the source of its largest triple a head raises {signed(n.gain)} more pairs that occur than tables of "
-        f"random tokens of the same frequencies have, mean of {n.gain.n} heads, and {signed(n.crossed)} crossed pairs "
-        "that never occur.",
+        f"random tokens of the same frequencies have, mean of {n.gain.n} heads, and {format_interval(n.crossed)} "
+        "crossed pairs that never occur.",
         *((above(n.gain, 0.0), above(n.crossed, 0.0)) if n.gain.n >= FEW else (None,)),
     )
 

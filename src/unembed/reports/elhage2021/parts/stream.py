@@ -26,9 +26,9 @@ def judge_memory_management(n: Numbers) -> Judgement:
     outcomes = [e.on_text.erases for e in (*memories, *heads)]
     erasing = [sum(e.on_text.erases is True for e in some) for some in (memories, heads)]
     here = (
-        f"{sum(found.counts):,} of {found.n_memories:,} memories (FFN neurons) have key and value more than five "
-        f"standard deviations of random directions opposed; of the {len(memories)} most opposed, {erasing[0]} oppose "
-        f"what is there on text and leave less of it. "
+        f"In {sum(found.counts):,} of {found.n_memories:,} memories (FFN neurons) the value and {n.reads} are more "
+        f"than five standard deviations of random directions opposed; of the {len(memories)} most opposed, "
+        f"{erasing[0]} oppose what is there on text and leave less of it. "
         if found.n_memories
         else ""
     )
@@ -37,6 +37,12 @@ def judge_memory_management(n: Numbers) -> Judgement:
         f"{found.chance[0]:.2f}); {erasing[1]} of them erase on text."
     )
     return judged(here, True if True in outcomes else None if None in outcomes else False)
+
+
+def memory_management(m: Measurements) -> Numbers:
+    """Return the memories and heads that erase, and the name of what a memory reads along."""
+    gated = any(m.lm.is_signed(n) for n in m.lm.memory_layers)
+    return Numbers(found=m.memory_management, reads="the coefficient's mean gradient" if gated else "the key")
 
 
 def explain_memory_management(m: Measurements) -> str:
@@ -102,7 +108,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 published="in words",
                 test="A memory or head five standard deviations beyond random weights opposes what is there more often "
                 "than a coin does, with its interval, and less of it is there afterwards.",
-                measure=lambda m: Numbers(found=m.memory_management),
+                measure=memory_management,
                 judge=judge_memory_management,
                 explain=explain_memory_management,
             ),

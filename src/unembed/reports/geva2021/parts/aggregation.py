@@ -224,13 +224,13 @@ def agreeing(m: Measurements) -> Numbers:
 
 
 def explain_zero(m: Measurements) -> str:
-    """State which share of the vocabulary is the top token of some value vector of a layer."""
-    a = m.agreement
-    share = [len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers)]
+    """State how much of the agreement its number of memories could give: the share of tokens that some value has."""
+    a, agrees = m.agreement, 1 - least_of(zero(m).active).value
+    share = max(len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers))
     return (
-        f"A layer has {m.triggers.n_memories:,} memories here for {m.lm.d_vocab:,} tokens, in the paper 4,096 "
-        f"for {paper.D_VOCAB:,}: {format_percent(min(share))} to {format_percent(max(share))} of the vocabulary is the "
-        "first token of some value of a layer."
+        f"A layer has {m.triggers.n_memories:,} memories here for {m.lm.d_vocab:,} tokens, in the paper 4,096 for "
+        f"{paper.D_VOCAB:,}. A random token is the first of some value of a layer in at most {format_percent(share)} "
+        f"of cases, so that their number {'explains most of it' if share >= agrees / 2 else 'does not explain it'}."
     )
 
 

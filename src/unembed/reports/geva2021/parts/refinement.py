@@ -182,7 +182,7 @@ def explain_alone(m: Measurements) -> str:
     changed = float(sum(kinds[name][layer] for name in ("composition", "joint", "ffn")))
     return (
         f"In layer {layer}, the least, both agree in {format_percent(kinds['agreement'][layer])} of the examples, and "
-        f"in {format_percent(changed)} the FFN changes the first token: {m.n_layers} FFNs do what 16 do in the paper."
+        f"in {format_percent(changed)} the FFN changes the first token."
     )
 
 

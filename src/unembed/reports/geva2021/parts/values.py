@@ -52,6 +52,7 @@ def agreement(m: Measurements) -> Numbers:
         by_chance=plain_mean(np.array([a.by_chance(n) for n in range(m.n_layers)])),
         one_token=1 / m.lm.d_vocab,
         d_vocab=m.lm.d_vocab,
+        n_tokens=int(m.text.lengths.sum()),
     )
 
 
@@ -143,7 +144,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         measure=agreement,
         judge=lambda n: judged(
             f"In the layers below {n.upper}, {percent(n.low)} of the values put first what follows their key's first "
-            f"trigger, in layer {n.upper} and above {percent(n.high)}, and in the last {percent(n.last)}.",
+            f"trigger, in layer {n.upper} and above {percent(n.high)}, and in the last {percent(n.last)}. Triggers are "
+            f"of {n.n_tokens:,} tokens of text (the paper: {paper.N_TOKENS}).",
             below(n.low, 0.005),
             above(n.high, n.low.high),
             above(n.last, 0.01),
