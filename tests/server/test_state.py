@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
+import sys
 import threading
 import time
 
@@ -11,7 +13,8 @@ import pytest
 import torch
 
 from tests.server.conftest import rest
-from unembed.server.model_queue import Superseded
+from unembed.server.model_queue import ModelQueue, Superseded
+from unembed.server.state import ServerState
 
 
 def test_a_replaced_request_is_not_computed(session) -> None:
@@ -177,3 +180,53 @@ def test_a_failure_of_an_abandoned_request_stops_nothing(session) -> None:
     session.queue.run_when_idle(fail())
     rest(session)
     assert asyncio.run(session.queue.run(lambda: "well", what="", client="", channel="")) == "well"
+
+
+def test_stored_traces_take_at_most_the_bytes_that_they_may(wren, monkeypatch) -> None:
+    state = ServerState(wren, own_thread=False)
+    one = wren.trace("one of a few").nbytes
+    monkeypatch.setattr("unembed.server.state.MAX_TRACE_BYTES", int(2.5 * one))
+    for prompt in ("one of a few", "two of a few", "six of a few"):
+        state.trace(prompt)
+    assert [trace.lm.decode(trace.tokens) for trace in state._traces.values()] == ["two of a few", "six of a few"]
+    monkeypatch.setattr("unembed.server.state.MAX_TRACE_BYTES", 1)
+    newest = state.trace("ten of a few")
+    assert list(state._traces.values()) == [newest], "the newest is kept, however large"
+    state.close()
+
+
+def test_freed_memory_is_returned_once_when_the_model_rests(monkeypatch) -> None:
+    queue, returned = ModelQueue(), threading.Semaphore(0)
+    monkeypatch.setattr("unembed.server.model_queue._WAKE_UP_S", 0.01)
+    monkeypatch.setattr("unembed.server.model_queue.return_freed_memory", returned.release)
+    queue.start()
+    assert returned.acquire(timeout=20)
+    for _ in range(2):
+        assert asyncio.run(queue.run(lambda: 3, what="", client="", channel="")) == 3
+        assert returned.acquire(timeout=20)
+        assert not returned.acquire(timeout=0.1)
+    queue.stop()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RSS is read from /proc")
+def test_freed_memory_leaves_the_process() -> None:
+    """Blocks below others that are in use: the C library keeps them until it is asked."""
+    script = """
+import ctypes
+from pathlib import Path
+from unembed.server.freed_memory import return_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+rss = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+blocks = [libc.malloc(100_000) for _ in range(500)]
+for block in blocks:
+    ctypes.memset(block, 1, 100_000)
+full = rss()
+for block in blocks[:-1]:
+    libc.free(block)
+kept = rss()
+return_freed_memory()
+print(full - kept < 5e6, full - rss() > 40e6)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "True"]

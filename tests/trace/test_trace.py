@@ -11,6 +11,8 @@ from tests.families import WITH_MEMORIES
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.memories.usual_coefficients import UsualCoefficients
 from unembed.stream.interventions import set_coefficient
+from unembed.stream.run import run
+from unembed.trace import head_sources_view, pattern_view, patterns_view, prompt_heads_view
 from unembed.trace.memory_effects import ScoredMemories
 
 
@@ -124,3 +126,34 @@ def test_showing_unlearned_tokens_runs_the_model_no_second_time(tokens: torch.Te
     assert shown.provenance.notes == {"show_unlearned": True}
     kinds = {trace.lm.unlisted[event.token].item() for event in trace.events()}
     assert kinds == {False}
+
+
+def test_a_trace_stores_what_its_shape_says_whatever_was_asked(wren_trace) -> None:
+    """A prompt's streams, coefficients, keys, values and logits, and never the patterns of all its positions."""
+    trace, lm = wren_trace, wren_trace.lm
+    n, whole = len(trace), 4 * lm.n_layers * lm.n_heads * len(trace) ** 2
+    question = trace.question()
+    patterns_view(trace)
+    prompt_heads_view(trace, question)
+    for position in range(n - 5, n):
+        head_sources_view(trace, 3, 1, trace.question(position=position), position)
+        pattern_view(trace, position % lm.n_layers, 1)
+    # The stream at three points and both updates; z and values; queries, keys and values, which gpt2 computes together.
+    streams, heads = 5 * lm.d_model, 2 * lm.d_model + 3 * lm.d_model
+    per_position = 4 * (lm.d_vocab + lm.d_model + lm.n_layers * (streams + heads + lm.d_mlp))
+    rows = 4 * 2 * lm.n_layers * lm.n_heads * n
+    assert n * per_position <= trace.nbytes <= n * per_position + rows < n * per_position + whole / 4
+
+
+def test_a_further_run_repeats_the_first_one_bit_for_bit(wren_trace) -> None:
+    trace, points = wren_trace, ("resid_pre", "z", "pattern", "values")
+    found = trace.run_with(points, pattern_row=5)
+    alone = run(trace.lm, trace.tokens[None], points, logits=False, pattern_row=5)
+    for point in points:
+        assert torch.equal(found[point], alone[point])
+
+
+@pytest.fixture(scope="module")
+def wren_trace():
+    lm = package.load()
+    return lm.trace(lm.encode("The war lasted from 1861 to 1865 , and the king of the land left it . ")[0].repeat(6))

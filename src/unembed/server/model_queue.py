@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unembed.errors import UnembedError
+from unembed.server.freed_memory import return_freed_memory
 
 _END = object()
 _WAKE_UP_S = 1.0
-"""Maximum time in seconds that the thread waits for a job. On Windows, a wait without a timeout ignores Ctrl-C."""
+"""Maximum time in seconds that the thread waits for a job. On Windows, a wait without a timeout ignores Ctrl-C. After
+such a time without jobs, freed memory is returned to the system."""
 
 
 class Superseded(UnembedError):
@@ -144,16 +146,20 @@ class ModelQueue:
 
     def run_jobs(self) -> None:
         """Run jobs on the calling thread until the queue is stopped."""
+        has_run = True  # opening the model leaves freed memory, too
         while True:
             with self._change:
                 while not self._jobs and not self._stopped and self._idle_task is None:
-                    self._change.wait(_WAKE_UP_S)
+                    if not self._change.wait(_WAKE_UP_S) and has_run:
+                        has_run = False
+                        return_freed_memory()
                 if self._stopped:
                     while self._jobs:
                         self._cancel(self._jobs.popleft())
                     return
                 self._current = job = self._jobs.popleft() if self._jobs else None
                 idle_task = self._idle_task
+            has_run = True
             if job is not None:
                 unfinished = self._step(job)
                 with self._change:

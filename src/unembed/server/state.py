@@ -20,6 +20,7 @@ import unembed
 from unembed.errors import IndexFault, InvalidInput
 from unembed.gallery import MemoryDescriptions, memory_descriptions
 from unembed.server.clusters import ClusterStore
+from unembed.server.freed_memory import return_freed_memory
 from unembed.server.model_queue import ModelQueue, superseded
 from unembed.server.responses import Cache, to_json
 from unembed.server.store import Presets, SavedAddresses
@@ -41,8 +42,8 @@ MAX_PROMPT = 20_000
 """Maximum number of characters of a prompt; the model's context length limits its tokens."""
 MAX_EDITS = 64
 MAX_TRACES = 24
-MAX_TRACE_TOKENS = 4096
-"""Maximum number of tokens in all cached traces together; a trace stores the residual stream of each token."""
+MAX_TRACE_BYTES = 256 * 1024 * 1024
+"""Maximum number of bytes of all cached traces together, unless the newest one alone is larger."""
 MAX_RUNS = 64
 MAX_ADDRESS_BYTES = 8 * 1024 * 1024
 
@@ -149,7 +150,7 @@ class ServerState:
             return self._traces[key]
         trace = self._traces[key] = self.lm.trace(prompt, edits=edits)
         while len(self._traces) > MAX_TRACES or (
-            len(self._traces) > 1 and sum(len(one) for one in self._traces.values()) > MAX_TRACE_TOKENS
+            len(self._traces) > 1 and sum(one.nbytes for one in self._traces.values()) > MAX_TRACE_BYTES
         ):
             self._traces.popitem(last=False)
         return trace
@@ -210,8 +211,10 @@ class ServerState:
 
     async def run_in_pool(self, work: Callable[[], Result], on: Pool) -> Result:
         """Run a function in a thread pool, in parallel to the model's thread, and return its result."""
-        pool = self._long if on == "long" else self._files
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
+        loop = asyncio.get_running_loop()
+        if on != "long":
+            return await loop.run_in_executor(self._files, work)
+        return await loop.run_in_executor(self._long, _then_returning_memory(work))
 
     async def stream_cached(
         self, key: str, work: Callable[[Callable[[object], None]], None], *, client: str, channel: str
@@ -266,7 +269,7 @@ class ServerState:
             else:
                 send(_END)
 
-        running = loop.run_in_executor(self._long, run)
+        running = loop.run_in_executor(self._long, _then_returning_memory(run))
         try:
             while (item := await reports.get()) is not _END:
                 if isinstance(item, BaseException):
@@ -282,3 +285,13 @@ class ServerState:
         self.queue.stop()
         for pool in (self._long, self._files):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _then_returning_memory(work: Callable[[], Result]) -> Callable[[], Result]:
+    def run() -> Result:
+        try:
+            return work()
+        finally:
+            return_freed_memory()
+
+    return run

@@ -125,6 +125,15 @@ class Run(Displayed):
             raise PointMissing(f"{point} of all layers", why=why, instead=f"Use run.at({point!r}, layer)")
         return captured.stack
 
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors of the run: the logits, and the captured ones, stacked by layer where possible."""
+        captured = [t for of in self._captured.values() for t in (of.stack, *of.odd.values()) if t is not None]
+        return captured if self._logits is None else [self._logits, *captured]
+
+    def joined(self, other: Run) -> Run:
+        """Return a copy of the run with the further tensors that another run of the same tokens captured."""
+        return replace(self, _captured={**other._captured, **self._captured})
+
     def without(self, point: str) -> Run:
         """Return a copy of the run without the tensor of a capture point."""
         return replace(self, _captured={name: of for name, of in self._captured.items() if name != point})

@@ -155,7 +155,7 @@ def _texts(lm: Decoder, stages: list[Stage], more: list[int]) -> dict[int, str]:
 
 def _stage(trace: Trace, point: StreamPoint, top: int, layers: slice = slice(None)) -> Stage | None:
     try:
-        found = trace.readings(point, max(top, 10))
+        found = trace.read(point, max(top, 10), trace.basis)
     except PointMissing:
         return None  # parallel blocks and attention-only models have no stream between attention and FFN
     ids, probabilities = (numbers(column[layers, :, :top]) for column in (found.ids, found.probabilities))

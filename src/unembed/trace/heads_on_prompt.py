@@ -6,8 +6,6 @@ import base64
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate
 from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
@@ -17,7 +15,8 @@ from unembed.errors import PointMissing, Unsupported
 from unembed.jacobian.basis import basis_or_default
 from unembed.models.named_tokens import Candidate, Token, most_likely
 from unembed.results.lists import lower_triangle, numbers, numbers_or_none
-from unembed.stream.run import position_of
+from unembed.stream.run import position_of, run
+from unembed.trace.pattern_summaries import SIDE
 from unembed.trace.prompt_heads import head_effects
 from unembed.trace.question import Question
 from unembed.trace.trace import Trace
@@ -28,7 +27,6 @@ SCHEMA_PATTERNS = "unembed.patterns/1"
 SCHEMA_SOURCES = "unembed.head_sources/2"
 SCHEMA_HERE = "unembed.head_here/1"
 SCHEMA_PROMPT_HEADS = "unembed.prompt_heads/3"
-_SIDE = 24
 
 
 @dataclass(frozen=True)
@@ -57,11 +55,11 @@ def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
     layer, head = lm.layer_and_head(layer, head)
     _ = lm.structure.blocks[layer].attention  # raises in a layer with another mixer
     try:
-        run = trace.run_with(POINTS)
-        norms = lower_triangle(contribution_norms(lm, run, layer)[head])
+        seen = run(lm, trace.tokens[None], POINTS, trace.edits, logits=False, layers=[layer])
+        norms = lower_triangle(contribution_norms(lm, seen, layer)[head])
     except (Unsupported, PointMissing):
-        run, norms = trace.run_with(("pattern",)), None
-    weights = lower_triangle(run.at("pattern", layer)[0, head])
+        seen, norms = run(lm, trace.tokens[None], "pattern", trace.edits, logits=False, layers=[layer]), None
+    weights = lower_triangle(seen.at("pattern", layer)[0, head])
     return PatternView(SCHEMA_PATTERN, layer, head, trace.token_strings, numbers(trace.tokens), weights, norms)
 
 
@@ -85,15 +83,11 @@ def patterns_view(trace: Trace) -> PatternsView:
     """
     lm = trace.lm
     require_heads(lm, "attention patterns")
-    n = len(trace.token_strings)
-    side = min(n, _SIDE)
-    run = trace.run_with(("pattern",))
+    n = len(trace)
     found: list[list[str]] = [[] for _ in range(lm.n_layers)]
-    for layer in lm.attention_layers:
-        small = torch.nn.functional.adaptive_max_pool2d(run.at("pattern", layer)[0].float().cpu(), side)
-        levels = (small * 255).round().clamp(0, 255).to(torch.uint8)
-        found[layer] = [base64.b64encode(bytes(numbers(head.flatten()))).decode() for head in levels]
-    return PatternsView(SCHEMA_PATTERNS, n, side, found)
+    for layer, one in trace.pattern_summaries.items():
+        found[layer] = [base64.b64encode(bytes(numbers(head.flatten()))).decode() for head in one.picture]
+    return PatternsView(SCHEMA_PATTERNS, n, min(n, SIDE), found)
 
 
 @dataclass(frozen=True)
@@ -127,15 +121,11 @@ def head_sources_view(trace: Trace, layer: int, head: int, question: Question, p
     layer, head = trace.lm.layer_and_head(layer, head)
     position = position_of(trace.run, position)
     found = trace.attribution(question.token, position, question.against, by="source")
-    contributions = [0.0] * (position + 1)
-    for row in found.rows:
-        # The rows also include later source positions, whose contributions are zero; these are left out.
-        if row.source is not None and row.source <= position and (row.layer, row.index) == (layer, head):
-            contributions[row.source] += row.contribution
+    # There are entries of later source positions, too: they contribute nothing.
+    own = (found.layer == layer) & (found.index == head) & (found.source >= 0) & (found.source <= position)
+    contributions = torch.zeros(position + 1).index_add_(0, found.source[own], found.contribution[own].float().cpu())
     target, against = question_tokens(trace.lm, question, position)
-    return HeadSourcesView(
-        SCHEMA_SOURCES, layer, head, position, target, against, found.logit, numbers(torch.tensor(contributions))
-    )
+    return HeadSourcesView(SCHEMA_SOURCES, layer, head, position, target, against, found.logit, numbers(contributions))
 
 
 @dataclass(frozen=True)
@@ -225,12 +215,10 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
     by_head = head_effects(trace, question, position) if copied else None
     if by_head is None or by_head.by_source is None:
         copied = []
-    run = trace.run_with(("pattern",))
-    statistics = {n: _own_and_entropy(run.at("pattern", n)[0].float().cpu()) for n in lm.attention_layers}
     kinds = {
         "effect": by_layer(lm.n_layers, effect),
-        "own": by_layer(lm.n_layers, {n: own for n, (own, _) in statistics.items()}),
-        "entropy": by_layer(lm.n_layers, {n: entropy for n, (_, entropy) in statistics.items()}),
+        "own": by_layer(lm.n_layers, {n: one.own for n, one in trace.pattern_summaries.items()}),
+        "entropy": by_layer(lm.n_layers, {n: one.entropy for n, one in trace.pattern_summaries.items()}),
     }
     if by_head is not None and by_head.by_source is not None:
         moved = {n: torch.zeros_like(row) for n, row in effect.items()}
@@ -253,16 +241,6 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
         copied,
         [float(probabilities[one.id]) for one in (target, against) if one is not None],
     )
-
-
-def _own_and_entropy(
-    pattern: Float[Tensor, "head pos pos"],
-) -> tuple[Float[Tensor, " head"], Float[Tensor, " head"]]:
-    """Return each head's mean attention to the position itself, and its mean entropy over that of uniform attention."""
-    uniform = torch.arange(2, pattern.shape[-1] + 1).log()  # at positions 1, 2, ...
-    entropy = (torch.special.entr(pattern).sum(-1)[..., 1:] / uniform).mean(-1)
-    # weights below zero, as of two softmaxes, have no entropy
-    return pattern.diagonal(dim1=-2, dim2=-1).mean(-1), entropy.where(entropy.isfinite(), torch.nan)
 
 
 def _copied(trace: Trace, target: int, position: int) -> list[Token]:

@@ -35,6 +35,8 @@ from unembed.trace.tables import EntropyAndKL
 from unembed.validation import as_str, positive_int
 
 TOP = 10
+_FURTHER_RUNS = 2
+"""Number of further runs of the prompt that a trace keeps."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,6 +135,7 @@ class PromptReadings:
                 lm, ids, sorted({*points, *(by_source or ())}), self.edits, attention_mask=mask, pattern_row=row
             )
         self.run: Run = whole.without("pattern")  # which holds one row only
+        self._leaves_kernels = by_source is not None
         self._runs: dict[str, Run] = {} if by_source is None else {_key(by_source, row): whole}
         self._events: dict[int | None, list[Event]] = {}
         """Events by position; under None, those of all positions."""
@@ -162,6 +165,14 @@ class PromptReadings:
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the number of bytes of the tensors that the trace stores."""
+        tensors = [t for one in (self.run, *self._runs.values()) for t in one.tensors()]
+        tensors += [t for one in (self.keys or {}).values() for t in (one.key, one.value, one.mask) if t is not None]
+        storages = [t.untyped_storage() for t in tensors]
+        return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
 
     @property
     def token_strings(self) -> list[str]:
@@ -196,10 +207,17 @@ class PromptReadings:
         if all(as_str("point", point) in self.run for point in points):
             return self.run
         key = _key(points, pattern_row)
-        if key not in self._runs:
-            found = run(self.lm, self.tokens[None], tuple(points), self.edits, logits=False, pattern_row=pattern_row)
-            self._runs[key] = replace(found, _logits=self.run.logits)
-        return self._runs[key]
+        found = self._runs.pop(key, None)
+        if found is None:
+            # A second run repeats the first one bit for bit, unless the patterns that it captures need other kernels.
+            again = "pattern" in points and (pattern_row is None or not self._leaves_kernels)
+            lacking = tuple(p for p in points if again or as_str("point", p) not in self.run)
+            more = run(self.lm, self.tokens[None], lacking, self.edits, logits=False, pattern_row=pattern_row)
+            found = replace(more, _logits=self.run.logits) if again else self.run.joined(more)
+        self._runs[key] = found
+        while len(self._runs) > _FURTHER_RUNS:
+            self._runs.pop(next(iter(self._runs)))  # the least recently used
+        return found
 
     def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
         """Return the residual stream at a capture point."""
@@ -431,19 +449,29 @@ class PromptReadings:
         Raises:
             PointMissing: the model has no such capture point.
 
-        Memory: 3 * pos * d_vocab numbers.
+        Memory: 3 * 128 * d_vocab numbers.
         """
-        final = self.run.logits[0].float().log_softmax(dim=-1)
-        entropy, divergence = [], []
         x = self.stream(point)
-        for layer in carried_streams(self.lm, x, point) if self.basis == "jacobian" else x:
+        if self.basis == "jacobian":
+            x = carried_streams(self.lm, x, point)
+        found = [self._entropy_and_kl(x[:, at : at + 128], at) for at in range(0, len(self), 128)]
+        entropy, divergence = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        provenance = self.lm.provenance(basis=self.basis, notes={**self.provenance.notes, "point": point})
+        return EntropyAndKL(point, entropy, divergence, tuple(self.token_strings), provenance)
+
+    def _entropy_and_kl(
+        self, x: Float[Tensor, "layer pos d_model"], start: int
+    ) -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
+        """Return entropy and divergence of the readings of some positions from `start` on."""
+        final = self.run.logits[0, start : start + x.shape[1]].float().log_softmax(dim=-1)
+        entropy, divergence = [], []
+        for layer in x:
             log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
             p = log_p.exp()
             entropy.append(-torch.linalg.vecdot(p, log_p))
             # Rounding can make the difference of two equal sums slightly negative.
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
-        provenance = self.lm.provenance(basis=self.basis, notes={**self.provenance.notes, "point": point})
-        return EntropyAndKL(point, torch.stack(entropy), torch.stack(divergence), tuple(self.token_strings), provenance)
+        return torch.stack(entropy), torch.stack(divergence)
 
 
 def _key(points: Sequence[str], pattern_row: int | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate, head_updates
 from unembed.causality.effects import total_effects
@@ -13,6 +14,7 @@ from unembed.memories.events import Event
 from unembed.names import By, StreamPoint
 from unembed.results import Displayed, Records, Table
 from unembed.stream.run import position_of
+from unembed.trace.pattern_summaries import PatternSummary, pattern_summaries
 from unembed.trace.prompt_events import prompt_events, prompt_rank_changes
 from unembed.trace.prompt_memories import PromptMemories
 from unembed.trace.tables import event_records, head_update_records
@@ -93,6 +95,11 @@ class Trace(PromptMemories, Displayed):
         target = None if token is None else self.lm.single_token(token)
         found = prompt_rank_changes(self, target, column)
         return event_records("Rank changes", self.lm, found, self.provenance)
+
+    @cached_property
+    def pattern_summaries(self) -> dict[int, PatternSummary]:
+        """A small picture and two means of every head's attention pattern, by layer that has attention."""
+        return pattern_summaries(self.lm, self.tokens[None], self.edits)
 
     def head_updates(
         self,

@@ -92,7 +92,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     if not site.scores.understood:
         raise Unsupported(what, why=site.scores.missing, instead="Capture the attention patterns of a run")
     points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
-    seen = run(lm, tokens, points, logits=False)
+    seen = run(lm, tokens, points, logits=False, layers=[layer])
     if seen.tokens.shape[0] != 1:
         raise InvalidInput(f"{seen.tokens.shape[0]} prompts", why="scores are split into terms for one prompt")
     positions = seen["position_embedding"][0][0] if "position_embedding" in seen else None
