@@ -60,8 +60,11 @@ $(VENV)/.smollm2: src/unembed/models/published_models.py pyproject.toml constrai
 real-model: $(VENV)/.smollm2  ## fetch SmolLM2-135M-Instruct (93 MB, kept as 540 MB), which --model smollm2 opens; fit its lens (five minutes)
 
 # One thread each: two workers that both spread over all cores crawl.
+# Each worker begins with half of the files in a row, so that a module's fixtures are made once. Modules are compiled once, and
+# not again by each of the processes that tests start.
 test: $(VENV)/.installed-dev  ## all tests but those in a browser
-	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 -m "not real" --ignore tests/browser $(ARGS)
+	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -m "not real" \
+		--ignore tests/browser $(ARGS)
 
 real: $(VENV)/.installed-dev  ## the tests on SmolLM2, eight minutes at most; skipped in one line where it was not fetched (make real-model)
 	@OMP_NUM_THREADS=2 timeout 480 $(BIN)/python -m pytest tests/real $(ARGS)

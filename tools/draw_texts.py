@@ -44,16 +44,15 @@ class Text:
 def texts_of(path: Path) -> Iterator[Text]:
     """Every docstring, error, help text and comment of a file."""
     source = path.read_text(encoding="utf-8")
+    lines = source.split("\n")
     name = path.relative_to(PACKAGE.parent).as_posix()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if found := ast.get_docstring(node):
-                yield Text("docstring", f"{name}:{getattr(node, 'lineno', 1)}", _signed(node, source, found))
-            yield from _of_attributes(name, node, source)
+                yield Text("docstring", f"{name}:{getattr(node, 'lineno', 1)}", _signed(node, lines, found))
+            yield from _of_attributes(name, node, lines)
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and _has_words(node.exc):
-            yield Text(
-                "error", f"{name}:{node.lineno}", textwrap.dedent(ast.get_source_segment(source, node.exc) or "")
-            )
+            yield Text("error", f"{name}:{node.lineno}", textwrap.dedent(_code(node.exc, lines)))
         elif (text := _help(node)) is not None:
             yield Text("help", f"{name}:{text.lineno}", str(text.value))
     yield from _comments(name, source)
@@ -75,20 +74,27 @@ def _help(node: ast.AST) -> ast.Constant | None:
     return text if isinstance(text, ast.Constant) else None
 
 
-def _of_attributes(name: str, node: ast.Module | ast.ClassDef | Function, source: str) -> Iterator[Text]:
+def _of_attributes(name: str, node: ast.Module | ast.ClassDef | Function, lines: list[str]) -> Iterator[Text]:
     """The strings directly below assignments, which explain the names that are assigned, with the assignments."""
     for above, below in pairwise(node.body):
         match above, below:
             case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text))):
-                yield Text("docstring", f"{name}:{below.lineno}", _signed(above, source, " ".join(text.split())))
+                yield Text("docstring", f"{name}:{below.lineno}", _signed(above, lines, " ".join(text.split())))
             case _:
                 pass
 
 
-def _signed(node: ast.AST, source: str, text: str) -> str:
+def _signed(node: ast.Module | ast.stmt, lines: list[str], text: str) -> str:
     """A docstring below the line that it documents, where it documents one."""
-    first = "" if isinstance(node, ast.Module) else (ast.get_source_segment(source, node) or "").splitlines()[0]
-    return f"{first}\n{text}" if first else text
+    return text if isinstance(node, ast.Module) else f"{_code(node, lines).splitlines()[0]}\n{text}"
+
+
+def _code(node: ast.stmt | ast.expr, lines: list[str]) -> str:
+    """The source of a node; `ast.get_source_segment` splits the whole file into lines for each node."""
+    rows = [line.encode() for line in lines[node.lineno - 1 : node.end_lineno]]
+    rows[-1] = rows[-1][: node.end_col_offset]
+    rows[0] = rows[0][node.col_offset :]
+    return b"\n".join(rows).decode()
 
 
 def _comments(name: str, source: str) -> Iterator[Text]:

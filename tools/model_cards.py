@@ -81,7 +81,14 @@ def values_table(rows: Sequence[tuple[str, Sequence[str], str]]) -> str:
 
 def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: int = 60, seed: int = 0) -> str:
     """The prompt with a continuation, drawn as `SAMPLING` says."""
-    ids = torch.tensor([tokenizer.encode(prompt).ids])
+    return draws(model, tokenizer, prompt, n_new=n_new, seed=seed)[0]
+
+
+def draws(
+    model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n: int = 1, n_new: int = 60, seed: int = 0
+) -> list[str]:
+    """The prompt with `n` continuations."""
+    ids = torch.tensor([tokenizer.encode(prompt).ids]).expand(n, -1)
     generating: Any = model  # generate() comes from a mixin that the type checker cannot resolve
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -92,7 +99,7 @@ def sample(model: PreTrainedModel, tokenizer: Tokenizer, prompt: str, *, n_new: 
                 do_sample=True, top_k=0, max_new_tokens=n_new, eos_token_id=0, pad_token_id=0, **SAMPLING
             ),
         )
-    return tokenizer.decode(drawn[0].tolist())
+    return [tokenizer.decode(row) for row in drawn.tolist()]
 
 
 def samples(model: PreTrainedModel, tokenizer: Tokenizer) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
+from functools import partial, partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,37 +24,55 @@ class Interrupted(Exception):
     """Raised in place of Ctrl-C."""
 
 
-def made(path: Path) -> Index:
-    """An index of a tiny gated model."""
-    return Index.build(lettered("llama"), open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32), path)
+STEPS = ("judge", "add_effects")
 
 
-@pytest.mark.parametrize("stops_at", ["judge", "add_effects"])
-def test_an_interrupted_ranking_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_at: str
-) -> None:
-    monkeypatch.setattr("unembed.gallery.ranking._AT_ONCE", 20)
-    work, calls, stop = getattr(TextEvidence, stops_at), list[int](), 0
+def counting(patch: pytest.MonkeyPatch, calls: Counter[str], stops_at: str = "") -> None:
+    """Count the steps of a ranking of few memories a step, and interrupt the second step of one name."""
+    patch.setattr("unembed.gallery.ranking._AT_ONCE", 20)
+    work: dict[str, Any] = {name: getattr(TextEvidence, name) for name in STEPS}
 
-    def counted(self: TextEvidence, *args: object) -> None:
-        calls.append(1)
-        if len(calls) == stop:
+    def counted(name: str, *args: object) -> None:
+        calls[name] += 1
+        if name == stops_at and calls[name] == 2:
             raise Interrupted
-        work(self, *args)
+        work[name](*args)
 
-    monkeypatch.setattr(TextEvidence, stops_at, counted)
-    whole = made(tmp_path / "whole").memories(5)
-    steps, stop = len(calls), 2
-    assert steps > 1
-    calls.clear()
-    index = made(tmp_path / "index")
-    with pytest.raises(Interrupted):
+    for name in STEPS:
+        patch.setattr(TextEvidence, name, partialmethod(partial(counted, name)))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], Counter[str]]:
+    """An index of a tiny gated model, not ranked yet; what an uninterrupted ranking finds; and its steps."""
+    path, calls = tmp_path_factory.mktemp("whole") / "index", Counter[str]()
+    Index.build(lettered("llama"), open_corpus(["abcabc " * 20] * 10, segmentation="windows", window=32), path)
+    index = copied(path, path.parent / "ranked")
+    with pytest.MonkeyPatch.context() as patch:
+        counting(patch, calls)
+        return path, index.memories(5).to_dict()["memories"], calls
+
+
+def copied(path: Path, to: Path) -> Index:
+    """The index in a folder of its own."""
+    return Index.open(shutil.copytree(path, to), lettered("llama"))
+
+
+@pytest.mark.parametrize("stops_at", STEPS)
+def test_an_interrupted_ranking_goes_on_where_it_stopped(
+    whole: tuple[Path, list[Any], Counter[str]], tmp_path: Path, stops_at: str
+) -> None:
+    path, expected, steps = whole
+    assert steps[stops_at] > 1
+    index, calls = copied(path, tmp_path / "index"), Counter[str]()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
+        counting(patch, calls, stops_at)
         index.memories(5)
     assert not (tmp_path / "index" / FILE).exists() and (tmp_path / "index" / ".ranking").exists()
-    calls.clear()
-    stop = 0
-    assert index.memories(5).to_dict()["memories"] == whole.to_dict()["memories"]
-    assert len(calls) == steps - 1, "the step that was finished is not done again"
+    with pytest.MonkeyPatch.context() as patch:
+        counting(patch, calls := Counter[str]())
+        assert index.memories(5).to_dict()["memories"] == expected
+    assert calls[stops_at] == steps[stops_at] - 1, "the step that was finished is not done again"
     assert not (tmp_path / "index" / ".ranking").exists()
 
 

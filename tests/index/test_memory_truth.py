@@ -44,8 +44,10 @@ def test_a_layer_has_the_median_that_the_index_stores_for_the_same_reading(
     assert row is not None and view.of == "layer"
     assert (view.correlation, view.control) == (row["correlation"], row["control_99"])
     assert view.borne_out == (row["correlation"] >= row["control_99"])
+    assert index.memories(1).lens is None
     lm.fit_lens(text, 4, 8)
     assert truth_view(lm, index, 1, 3).of is None  # the numbers are of the logit lens
+    assert index.memories(1).lens == lens_identity(lm), "it is ranked anew, not returned as it was saved"
 
 
 def test_the_gallery_has_it_for_its_own_memories_by_its_own_lens(wren: LanguageModel) -> None:
@@ -126,5 +128,3 @@ def test_a_gallery_of_another_fitted_lens_is_said_to_be_one_and_its_numbers_are_
     for command in (["memories", "--top", "20"], ["value", row.name], ["trace", "The war lasted from 1861"]):
         shown = CliRunner().invoke(app, [*command, "--index", str(index.path)], env={"COLUMNS": "300"})
         assert says in shown.output, command
-    ranked = index.memories(1, layers=None)
-    assert ranked.lens == own, "it is ranked anew, not returned as it was saved"

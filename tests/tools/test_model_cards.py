@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tools.model_cards import SAMPLING, sample, samples
+from tools.model_cards import SAMPLING, draws, sample, samples
 from tools.training.vocabulary import tokenizer_of
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -44,7 +44,7 @@ def score(model: GPT2LMHeadModel, shares: dict[str, float], *, base: float) -> N
 def test_improbable_tokens_are_never_drawn_and_others_by_their_probability(model: GPT2LMHeadModel) -> None:
     shares = {"e": 1.0, "f": 0.4, "g": SAMPLING["min_p"] * 1.02, "h": SAMPLING["min_p"] * 0.98}
     score(model, shares, base=0.0)
-    drawn = "".join(sample(model, TOKENIZER, "a", n_new=1, seed=seed)[1:] for seed in range(2000))
+    drawn = "".join(text[1:] for text in draws(model, TOKENIZER, "a", n=2000, n_new=1))
     assert set(drawn) == {"e", "f", "g"}
     total = 1.4 + SAMPLING["min_p"] * 1.02
     for piece in "efg":  # four standard errors of 2,000 draws are less than 0.045
@@ -53,7 +53,7 @@ def test_improbable_tokens_are_never_drawn_and_others_by_their_probability(model
 
 def test_a_token_of_the_prompt_has_the_penalty(model: GPT2LMHeadModel) -> None:
     score(model, {"e": 1.0, "f": 1.0}, base=4.0)
-    drawn = "".join(sample(model, TOKENIZER, "e", n_new=1, seed=seed)[1:] for seed in range(2000))
+    drawn = "".join(text[1:] for text in draws(model, TOKENIZER, "e", n=2000, n_new=1))
     again = torch.tensor([4.0 / SAMPLING["repetition_penalty"], 4.0]) / SAMPLING["temperature"]
     assert drawn.count("e") / len(drawn) == pytest.approx(again.softmax(0)[0].item(), abs=0.045)
 

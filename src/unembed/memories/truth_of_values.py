@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -71,7 +72,11 @@ class ReadingTruth(Displayed):
 
         A reading whose correlation is smaller is no better than that of another value vector.
         """
-        return float(self.control[layer].abs().quantile(_QUANTILE))
+        return self._bounds[layer]
+
+    @cached_property
+    def _bounds(self) -> dict[int, float]:
+        return {layer: float(pairs.abs().quantile(_QUANTILE)) for layer, pairs in self.control.items()}
 
     @property
     def borne_out(self) -> list[bool]:

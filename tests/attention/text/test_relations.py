@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_shares_in_half_precision_differ_by_at_most_two_pairs() -> None:
 
 
 def test_probabilities_are_one_where_nothing_is_above_the_shuffled_pairs() -> None:
-    found = unembed.circuits(unembed.load("attn-2l")).relations([("France", "Paris"), ("Italy", "Rome")])
+    found = unembed.circuits(_attn_2l()).relations([("France", "Paris"), ("Italy", "Rome")])
     nothing = found.share <= found.shuffled
     assert nothing.any() and bool((found.p_value[nothing] == 1).all())
 
@@ -161,9 +162,14 @@ def test_the_answer_lists_the_planted_head_first_and_leaves_out_heads_that_map_n
     assert all(row["share"] > 0 for row in rows)
 
 
+@cache
+def _attn_2l() -> LanguageModel:
+    return unembed.load("attn-2l")
+
+
 def _is_known(pair: tuple[str, str]) -> bool:
     try:
-        return bool(token_pairs(unembed.load("attn-2l"), Relation.of([pair, ("one", "two")])).sources[1:])
+        return bool(token_pairs(_attn_2l(), Relation.of([pair, ("one", "two")])).sources[1:])
     except unembed.errors.InvalidInput:
         return False
 

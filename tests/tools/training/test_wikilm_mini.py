@@ -23,6 +23,18 @@ SMALL = Mini(
 )
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
+    """The folder of a whole run, which tests only read, and what was reported on the way."""
+    seen: list[dict] = []
+    return train(TEXT, tmp_path_factory.mktemp("trained") / "a", SMALL, seen.append), seen
+
+
+def losses_of(folder: Path) -> list[float]:
+    """The losses on the way, without the perplexity at the end."""
+    return [json.loads(line)["loss"] for line in (folder / "loss.jsonl").read_text().splitlines()[:-1]]
+
+
 def test_words_are_counted_and_sorted_as_in_fairseqs_dictionaries() -> None:
     words, counts = vocabulary(["b a b", "<unk> c a b d"], 6)
     assert words == [*SPECIALS, "b", "a"]
@@ -30,9 +42,8 @@ def test_words_are_counted_and_sorted_as_in_fairseqs_dictionaries() -> None:
     assert stream(["b c", "a"], words).tolist() == [2, 4, 3, 2, 5, 2]
 
 
-def test_it_learns_opens_as_any_model_and_X(tmp_path: Path) -> None:
-    seen: list[dict] = []
-    folder = train(TEXT, tmp_path / "a", SMALL, seen.append)
+def test_it_learns_and_opens_as_any_model(trained: tuple[Path, list[dict]]) -> None:
+    folder, seen = trained
     curve = [json.loads(line) for line in (folder / "loss.jsonl").read_text().splitlines()]
     held_back = curve.pop()
     assert [*curve, held_back] == seen and curve[0]["step"] == 1 and curve[-1]["step"] == 120
@@ -60,8 +71,8 @@ def test_three_layers_and_three_bands_of_words_open_as_three_layers(tmp_path: Pa
     assert lm.n_layers == 3 and [len(W) for W in lm.weights.W_out] == [48, 48, 48]
 
 
-def test_a_stopped_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    whole = unembed.load(str(train(TEXT, tmp_path / "a", SMALL)))
+def test_a_stopped_run_resumes_to_the_same_weights(trained: tuple[Path, list[dict]], tmp_path: Path) -> None:
+    whole = unembed.load(str(trained[0]))
     train(TEXT, tmp_path / "b", SMALL, until=47)
     assert (tmp_path / "b" / "checkpoint.pt").exists()
     with pytest.raises(CheckpointFault, match="another text"):
@@ -70,8 +81,8 @@ def test_a_stopped_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole.hf.parameters(), again.hf.parameters(), strict=True))
 
 
-def test_the_papers_study_runs_on_the_papers_kind_of_model(tmp_path: Path) -> None:
-    lm = unembed.load(str(train(TEXT, tmp_path / "m", SMALL)))
+def test_the_papers_study_runs_on_the_papers_kind_of_model(trained: tuple[Path, list[dict]], tmp_path: Path) -> None:
+    lm = unembed.load(str(trained[0]))
     report = unembed.report(
         "geva2021",
         lm,
@@ -116,13 +127,8 @@ def test_running_text_is_read_as_wikitext_writes_it_and_some_is_held_back(tmp_pa
     assert len(shipped.held_back) == (len(shipped.lines) + len(shipped.held_back)) // 80
 
 
-def test_products_in_bfloat16_learn_as_well(tmp_path: Path) -> None:
-    losses = []
-    for bfloat16 in (False, True):
-        folder = train(TEXT, tmp_path / str(bfloat16), replace(SMALL, bfloat16=bfloat16))
-        *curve, _ = [json.loads(line) for line in (folder / "loss.jsonl").read_text().splitlines()]
-        losses.append([row["loss"] for row in curve])
-    exact, rounded = losses
+def test_products_in_bfloat16_learn_as_well(trained: tuple[Path, list[dict]], tmp_path: Path) -> None:
+    exact, rounded = map(losses_of, (trained[0], train(TEXT, tmp_path / "a", replace(SMALL, bfloat16=True))))
     assert rounded != exact  # it is on
     assert rounded[-1] == pytest.approx(exact[-1], abs=0.1)
     assert rounded[-1] < rounded[0] - 0.3
