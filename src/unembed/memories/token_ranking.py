@@ -139,16 +139,23 @@ def _confirmed(
     negative: Bool[Tensor, "memory token"],
 ) -> list[RankedValue]:
     """Return those candidates whose value vector has the word among its top tokens, in the order given."""
-    values, found = Values(lm), []
-    for at, (layer, index) in zip(chunk.tolist(), memories_at(lm, chunk.cpu()).tolist(), strict=True):
-        below = bool(negative[at, form[at]])
-        listed = values.top(layer, index, LISTED, bottom=below)[0].tolist()
-        token = int(ids[form[at]])
+    places = memories_at(lm, chunk.cpu()).tolist()
+    below: list[bool] = negative[chunk, form[chunk]].tolist()
+    read_together: dict[tuple[int, bool], list[int]] = {}
+    for i, (layer, _) in enumerate(places):
+        read_together.setdefault((layer, below[i]), []).append(i)
+    tops: dict[int, list[int]] = {}
+    for (layer, bottom), members in read_together.items():
+        top = Values(lm).top(layer, [places[i][1] for i in members], LISTED, bottom=bottom)[0].tolist()
+        tops |= zip(members, top, strict=True)
+    found: list[RankedValue] = []
+    for i, at in enumerate(chunk.tolist()):
+        token, listed = int(ids[form[at]]), tops[i]
         if token in listed:
             text, *top_tokens = lm.token_strings([token, *listed[:PREVIEWED]])
             rank, score = listed.index(token) + 1, float(best[at])
-            pole = "negative" if below else "positive"
-            found.append(RankedValue(layer, index, word, text, rank, score, tuple(top_tokens), pole=pole))
+            pole = "negative" if below[i] else "positive"
+            found.append(RankedValue(*places[i], word, text, rank, score, tuple(top_tokens), pole=pole))
     return found
 
 
