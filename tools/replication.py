@@ -34,11 +34,12 @@ RANDOM = " with random weights"
 ABSENT = "Not available"
 """How a measurement begins that the architecture or the installation refuses."""
 OUTCOMES = {
-    "holds": "the test passes here, and fails or stays open on the same architecture with random weights",
+    "holds": "the test passes here, and fails on the same architecture with random weights",
+    "holds, control open": "the test passes here; on random weights it stays open",
     "holds, but says nothing": "the test passes here and on random weights",
     "holds, no control": "the test passes here; it was not made on random weights",
     "does not hold": "the test fails; why, as far as something measured here tells",
-    "open": "the sample is too small to tell, or the claim is about another kind of model",
+    "open": "the sample is too small to tell",
     "cannot be tested": "the model lacks what the claim is about, or a needed package was not installed",
 }
 _INTRODUCTION = """# Do the published findings hold?
@@ -108,12 +109,14 @@ def _add_control(study: Mapping[str, Any], report: Report, sample: str) -> None:
 
 def outcome(finding: Finding | None) -> str:
     """Return which of `OUTCOMES` a finding is; without one, nothing could be tested."""
-    if finding is None or finding.here.startswith(ABSENT):
+    if finding is None or finding.verdict == "not applicable" or finding.here.startswith(ABSENT):
         return "cannot be tested"
     if finding.verdict == "agrees":
         if not finding.control:
             return "holds, no control"
-        return "holds" if finding.informative else "holds, but says nothing"
+        if not finding.informative:
+            return "holds, but says nothing"
+        return "holds" if finding.control.endswith("(differs)") else "holds, control open"
     return "does not hold" if finding.verdict == "differs" else "open"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -94,7 +95,7 @@ def test_findings_of_report_json_have_the_names_that_others_read(tmp_path: Path)
     findings = [finding for section in stored["sections"] for finding in section["findings"]]
     names = {"published", "here", "source", "verdict", "test", "control", "informative"}
     assert findings and all(names <= {*finding} and "agrees" not in finding for finding in findings)
-    assert {finding["verdict"] for finding in findings} == {*get_args(Verdict)}
+    assert {finding["verdict"] for finding in findings} == {*get_args(Verdict)} - {"not applicable"}
     assert [finding["informative"] for finding in findings] == [True, True, False]
 
 
@@ -263,5 +264,7 @@ def test_extensions_are_marked_and_counted_apart() -> None:
     assert own is not None and (own.published, own.extension) == ("50 %", False)
     assert extension is not None and (extension.published, extension.extension) == (EXTENSION, True)
     assert summary_line([own]) == "1 of 1 published findings agree here, 0 differ, 0 inconclusive."
+    absent = replace(own, verdict="not applicable")
+    assert summary_line([own, absent]).endswith("agree here, 0 differ, 0 inconclusive, 1 not applicable.")
     both = "1 of 1 extensions to models of this depth agree here, 0 differ, 0 inconclusive."
     assert summary_line([own, extension]).endswith(both)

@@ -51,7 +51,9 @@ def test_the_overview_counts_the_findings_on_the_page(study: str) -> None:
 
 
 def test_an_outcome_follows_from_the_verdict_and_the_control() -> None:
-    assert outcome(finding("c")) == "holds"
+    assert outcome(finding("c", control="1 (differs)")) == "holds"
+    assert outcome(finding("c", control="1 (inconclusive)")) == "holds, control open"
+    assert outcome(finding("c", "not applicable")) == "cannot be tested"
     assert outcome(finding("c", control="1 (agrees)")) == "holds, but says nothing"
     assert outcome(finding("c", control="")) == "holds, no control"
     assert outcome(finding("c", "differs")) == "does not hold"
@@ -100,10 +102,9 @@ def test_extensions_are_listed_and_counted_apart_from_published_findings() -> No
     assert "#### Extension 1. both" in extensions and "* **a**, does not hold" in extensions
     assert "**b**" not in extensions and EXTENSION not in page(stored)
     tables = page(stored).partition("Extensions, which no paper states:")
-    assert "| geva2021 | a | 1 | 0 | 0 | 0 | 0 | 1 |" in tables[0] and "| geva2021 | b | 2 | 0" in tables[0]
-    assert (
-        "| geva2021 | a | 1 | 0 | 0 | 1 | 0 | 0 |" in tables[2] and "geva2021 | b" not in tables[2].partition("##")[0]
-    )
+    assert "| geva2021 | a | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in tables[0] and "| geva2021 | b | 2 | 0" in tables[0]
+    assert "| geva2021 | a | 1 | 0 | 0 | 0 | 1 | 0 | 0 |" in tables[2]
+    assert "geva2021 | b" not in tables[2].partition("##")[0]
 
 
 def test_text_of_a_report_is_no_markup() -> None:

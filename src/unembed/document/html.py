@@ -86,6 +86,7 @@ _VERDICTS = {
     "agrees": ("yes", "✓ agrees"),
     "differs": ("no", "✕ differs"),
     "inconclusive": ("open", "· inconclusive"),
+    "not applicable": ("open", "– not applicable"),
 }
 _INTERVALS, _COLUMNS = 2, 8
 """A table with more than `_INTERVALS` columns with intervals, or more than `_COLUMNS` columns, is set narrower:

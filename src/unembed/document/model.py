@@ -27,7 +27,8 @@ _WORDS = ("name", "title", "subtitle", "source")
 KINDS = ("line", "bar", "stacked", "box", "heat", "scatter", "text")
 
 
-Verdict = Literal["agrees", "differs", "inconclusive"]
+Verdict = Literal["agrees", "differs", "inconclusive", "not applicable"]
+"""Outcome of a test: "inconclusive" if the sample is too small, "not applicable" if the model lacks what is tested."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 EXTENSION = "not published: an extension of the claim to models of this depth"
 """The published value of a finding that the paper states only of models with fewer layers."""
@@ -425,8 +426,9 @@ def summary_line(findings: Sequence[Finding]) -> str:
 
 
 def _counted(findings: Sequence[Finding], what: str) -> str:
-    agree, differ, open_ = (sum(f.verdict == verdict for f in findings) for verdict in VERDICTS)
-    return f"{agree} of {len(findings)} {what} agree here, {differ} differ, {open_} inconclusive"
+    agree, differ, open_, other = (sum(f.verdict == verdict for f in findings) for verdict in VERDICTS)
+    line = f"{agree} of {len(findings)} {what} agree here, {differ} differ, {open_} inconclusive"
+    return f"{line}, {other} not applicable" if other else line
 
 
 def _drawn(figure: Figure) -> Sequence[str]:

@@ -8,7 +8,12 @@ from unembed.document.model import Report, summary_line
 from unembed.document.numbers import as_written
 from unembed.results import visible_rich
 
-_SIGNS = {"agrees": ("✓", "green"), "differs": ("✕", "yellow"), "inconclusive": ("·", "dim")}
+_SIGNS = {
+    "agrees": ("✓", "green"),
+    "differs": ("✕", "yellow"),
+    "inconclusive": ("·", "dim"),
+    "not applicable": ("–", "dim"),
+}
 
 
 def summary(report: Report) -> Any:

@@ -113,7 +113,7 @@ def _dates(by_count: Mapping[int, Report], unit: str, provenance: Provenance) ->
 
 
 def _holds(finding: Finding | None, informative: bool) -> bool | None:
-    if finding is None or finding.verdict == "inconclusive":
+    if finding is None or finding.verdict not in ("agrees", "differs"):
         return None
     return finding.verdict == "agrees" and informative
 

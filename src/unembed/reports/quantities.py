@@ -54,12 +54,14 @@ from weakref import WeakKeyDictionary
 
 from unembed.document.intervals import Measured, columns
 from unembed.document.model import EXTENSION, Exhibit, Finding, Reference, Section, Verdict
-from unembed.errors import Unsupported
+from unembed.errors import SumNotProved, Unsupported
 from unembed.reports.published import Origin
 from unembed.results import Provenance, Table
 
 M = TypeVar("M")
 R = TypeVar("R")
+REFUSALS = (Unsupported, SumNotProved)
+"""Errors of a measurement that the report states in place of a number."""
 UNEXPLAINED = "Unexplained: nothing measured here accounts for it."
 """The explanation of a finding that differs from the paper, where its quantity gives none."""
 
@@ -143,7 +145,7 @@ class Quantity(Generic[M]):
         """Return the measured numbers; None if there are none, or if the model's architecture does not allow them."""
         try:
             return self.measure(m)
-        except Unsupported:
+        except REFUSALS:
             return None
 
     def judgement(self, m: M) -> Judgement | None:
@@ -153,8 +155,8 @@ class Quantity(Generic[M]):
         """
         try:
             numbers = self.measure(m)
-        except Unsupported as refused:
-            return Judgement(f"Not available: {refused}", "inconclusive")
+        except REFUSALS as refused:
+            return Judgement(f"Not available: {refused}", "not applicable")
         return None if numbers is None else self.judge(numbers)
 
     def finding(self, m: M, control: Judgement | None = None) -> Finding | None:
@@ -215,7 +217,7 @@ class Part(Generic[M]):
         """
         try:
             found = self.section(m)
-        except Unsupported as refused:
+        except REFUSALS as refused:
             heading = self.absent or f"{self.name[:1].upper()}{self.name[1:]}"
             if not heading:
                 raise
@@ -268,6 +270,11 @@ def comparison(
 def judged(here: str, *conditions: bool | None) -> Judgement:
     """Return the judgement with the sentence `here` and the verdict on the conditions; see `verdict_of`."""
     return Judgement(here, verdict_of(*conditions))
+
+
+def judged_if(applies: bool, here: str, *conditions: bool | None) -> Judgement:
+    """Return the judgement on the conditions; "not applicable" if the model does not have what they are about."""
+    return judged(here, *conditions) if applies else Judgement(here, "not applicable")
 
 
 def verdict_of(*conditions: bool | None) -> Verdict:

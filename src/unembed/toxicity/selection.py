@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default
-from unembed.memories.values import Values, value_readings
+from unembed.memories.values import Values, value_ends, value_readings
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.results import Displayed, Table
 from unembed.steering.continuations import ON
@@ -115,6 +115,7 @@ def by_scorer(
     """Select random memories among those whose top tokens have a toxicity score below a threshold, as in the paper.
 
     In gated layers, coefficients have either sign: both signs are candidates, but a memory is selected at most once.
+    The sign in the weights is a convention, and the selection does not depend on it.
 
     Args:
         scorer: scores the 30 top tokens of each value vector.
@@ -134,6 +135,12 @@ def by_scorer(
     scores = torch.stack(
         [value_scores(lm, scorer, layers=chosen_layers, negative=n) for n in (False, True)[: 1 + signed]]
     )
+    first = torch.ones(scores.shape[1:], dtype=torch.long)
+    if signed:
+        # At each memory the sign at which a token gets the highest score comes first, whatever the sign in the weights.
+        up, down = (ends.scores[..., 0].cpu() for ends in value_ends(lm, 1, layers=chosen_layers))
+        first = torch.where(-down > up, -1, 1)
+        scores = torch.where(first > 0, scores, scores.flip(0))
     flat = scores.flatten()
     fit = (flat < below).nonzero()[:, 0]
     if len(fit) < n:
@@ -153,7 +160,8 @@ def by_scorer(
         picked.setdefault((chosen_layers[memory // width], memory % width), i)
         if len(picked) == n:
             break
-    signs = [-1 if i >= n_layers * width else 1 for i in picked.values()]
+    firsts = first.flatten().tolist()
+    signs = [(-1 if i >= len(firsts) else 1) * firsts[i % len(firsts)] for i in picked.values()]
     extra: dict[str, list[Any]] = {"toxicity": flat[list(picked.values())].tolist()}
     table = _table(lm, list(picked), extra, f"Values whose top tokens {scorer.name} scores below {below:g}", signs)
     return Selection(tuple(set_coefficient(*m, sign * to) for m, sign in zip(picked, signs, strict=True)), table)

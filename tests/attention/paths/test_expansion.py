@@ -10,9 +10,10 @@ from transformers import AutoModelForCausalLM
 import unembed
 from tests.attention.handmade_model import induction_model
 from tests.conftest import tiny
+from tests.models.architectures.test_wikilm import wikilm
 from tests.models.decoder_classes import tiny_config, tiny_model
 from unembed.attention.paths.expansion import expand
-from unembed.errors import InvalidInput, OutOfMemory, OutOfRange, Unsupported
+from unembed.errors import InvalidInput, OutOfMemory, OutOfRange, SumNotProved, Unsupported
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import attribution
 from unembed.stream.run import run
@@ -266,6 +267,18 @@ def test_a_stream_that_is_normalised_on_its_way_is_linear_at_the_scales_of_the_r
     found = expand(lm, tokens, order=2)
     of_head = [i for i, path in enumerate(found.paths) if path and path[-1] == (n, 1)]
     torch.testing.assert_close(found.vectors[of_head].sum(0), x[-1], rtol=1e-5, atol=1e-7)
+
+
+def test_terms_that_miss_the_logits_are_refused() -> None:
+    """A head that changes the logits after the stream was read, and a softmax whose logits are no sum."""
+    lm = load(tiny_model("llama"))
+    assert expand(lm, PROMPT).error < 1e-5
+    handle = lm.hf.lm_head.register_forward_hook(lambda _module, _args, logits: logits * 1.01)
+    with pytest.raises(SumNotProved, match=r"differs from it by 9\.9e-03 of its size"):
+        expand(lm, PROMPT)
+    handle.remove()
+    with pytest.raises(Unsupported, match="adaptive softmax"):
+        expand(load(wikilm()), PROMPT)
 
 
 @pytest.mark.parametrize(

@@ -175,12 +175,19 @@ DEEPER = " in deeper models"
 SMALL = {"seed": 0, "layer": 0}
 """What the cases have in common."""
 VERDICTS = ("agrees", "differs", "inconclusive")
+LACKS = {
+    *("virtual heads", "second layer", "virtual heads in deeper models", "second layer in deeper models"),
+    *("no privileged basis", "Q-composition", "V-composition", "induction by weights", "one position", "ablation"),
+    "primitive in-context learning in deeper models",
+}
+"""The claims whose third case is a model that lacks what they are about, whatever the sample."""
 
 
 @pytest.mark.parametrize("claim", QUANTITIES, ids=lambda c: c.name)
 def test_the_test_of_every_finding_can_pass_fail_and_stay_open(claim) -> None:
     found = tuple(claim.judge(Numbers(**{**SMALL, **numbers})).verdict for numbers in CASES[claim.name])
-    assert found == VERDICTS[: len(found)] and len(found) >= 2, "those that need no sample are never open"
+    verdicts = (*VERDICTS[:2], "not applicable") if claim.name in LACKS else VERDICTS
+    assert found == verdicts[: len(found)] and len(found) >= 2, "those that need no sample are never open"
     assert claim.test and claim.where and claim.what
 
 

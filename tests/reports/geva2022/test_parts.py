@@ -1,4 +1,4 @@
-"""Every finding of geva2022 on made-up numbers: one set agrees, one disagrees, and one is inconclusive."""
+"""Every finding of geva2022 on made-up numbers: one set agrees, one disagrees, and one decides nothing."""
 
 from __future__ import annotations
 
@@ -178,7 +178,8 @@ def test_every_claim_has_made_up_numbers() -> None:
 
 @pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.name)
 def test_each_claim_can_agree_disagree_and_stay_open(quantity: Any) -> None:
-    for numbers, verdict in zip(CASES[quantity.name], ("agrees", "differs", "inconclusive"), strict=True):
+    third = "not applicable" if quantity.name in ("norm keeps concepts", "sub-updates rule") else "inconclusive"
+    for numbers, verdict in zip(CASES[quantity.name], ("agrees", "differs", third), strict=True):
         found = quantity.judge(Numbers(**numbers))
         assert (found.verdict, found.here[-1]) == (verdict, "."), (quantity.name, found)
 

@@ -24,11 +24,13 @@ from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.exhibits import drawing, exhibit
 from unembed.document.model import Answer, Section
-from unembed.errors import InvalidInput, OutOfMemory
+from unembed.errors import InvalidInput, OutOfMemory, Unsupported
+from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder
-from unembed.names import head_name
+from unembed.names import SUM_TOLERANCE, head_name
 from unembed.options import Option, Position, Prompt, Token, Top
 from unembed.results import Displayed, Provenance, Table, visible
+from unembed.stream.decomposition import prove, tolerance
 from unembed.stream.run import Tokens, position_of
 from unembed.validation import positive_int
 
@@ -134,11 +136,17 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
 
     Raises:
         InvalidInput: there are several prompts, or the order is below 0.
+        Unsupported: the logits are no linear function of the stream (adaptive softmax).
+        SumNotProved: the terms miss the logits by more than the tolerance of the model's dtype.
         OutOfMemory: the vectors of all paths below the highest order do not fit in memory.
 
     Memory: (pos, d_model) for every path below the highest order, and (d_model) for every path.
     """
     order = positive_int("order", order, 0, 10_000)
+    if comparable_basis(lm) == "final":
+        raise Unsupported(
+            f"path expansion of {lm.name}", why="its adaptive softmax gives no logits that are linear in the stream"
+        )
     frozen = frozen_run(lm, tokens)
     n_batch, pos = frozen.run.tokens.shape
     if n_batch != 1:
@@ -192,7 +200,8 @@ def _closed(
     lm, structure = frozen.lm, frozen.lm.structure
     logits = frozen.run.logits[0, position]
     total = frozen.logits_of_read(read.sum(dim=0) + rest)
-    error = float((total - logits).norm() / logits.norm().clamp_min(1e-30))
+    # As in `frozen_run`, the tolerance is at least that of float32.
+    error = prove(f"the logits of {lm.name}", total, logits, max(tolerance(lm), SUM_TOLERANCE["float32"]))
     plain = (
         structure.final_norm is None
         and len(frozen.layers) == lm.n_layers

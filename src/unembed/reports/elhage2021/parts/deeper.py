@@ -25,7 +25,7 @@ from unembed.document.numbers import format_interval, percent, signed
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.parts import induction, one_layer, paths
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
 from unembed.stream.decomposition import tolerance
 
 FEW = 3
@@ -199,7 +199,7 @@ def judge_without_copying(n: Numbers) -> Judgement:
         f"{signed(n.lead)}"
     )
     if n.beyond is None:
-        return judged(f"{here}; their layers have no other heads to compare with.", None)
+        return Judgement(f"{here}; their layers have no other heads to compare with.", "not applicable")
     return judged(
         f"{here}; {signed(n.beyond)} more than without as many heads of the same layers, nearest in output length.",
         *((above(n.lead, one_layer.REPEATED), above(n.beyond, 0.0)) if n.lead.n >= FEW else (None,)),
@@ -229,10 +229,11 @@ def judge_linear_expansion(n: Numbers) -> Judgement:
 def judge_virtual_heads(n: Numbers) -> Judgement:
     """Judge whether paths through one head lower the loss more than paths through several heads."""
     single = n.reductions[0]
-    return judged(
+    return judged_if(
+        max(single, n.above_one) >= paths.MATTERS,
         f"In the linear model of the run, single heads take {single:+.2f} nats off the loss, and all paths through two "
         f"or more heads {n.above_one:+.2f}.",
-        single > 2 * n.above_one if max(single, n.above_one) >= paths.MATTERS else None,
+        single > 2 * n.above_one,
     )
 
 
@@ -241,11 +242,12 @@ def judge_later_layers(n: Numbers) -> Judgement:
     known = list(n.given_others.items())
     half = len(known) // 2
     early, late = (sum(value for _, value in side) for side in (known[:half], known[half:]))
-    return judged(
+    return judged_if(
+        max(early, late) >= paths.MATTERS,
         f"Taken away layer by layer, in the linear model of the run, the single heads of layers {known[half][0]} to "
         f"{known[-1][0]} raise the loss by {late:+.2f} nats in all, those of layers {known[0][0]} to "
         f"{known[half - 1][0]} by {early:+.2f}.",
-        late > 2 * early if max(early, late) >= paths.MATTERS else None,
+        late > 2 * early,
     )
 
 

@@ -21,7 +21,7 @@ from unembed.document.numbers import percent, signed
 from unembed.errors import InvalidInput, Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, Row, above, judged, once
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, Row, above, judged, judged_if, once
 from unembed.results import visible
 
 IN_CONTEXT = 0.1
@@ -76,11 +76,12 @@ def judge_by_weights(n: Numbers) -> Judgement:
         if found
         else "No induction head was found by attention on repeated tokens."
     )
-    return judged(
+    return judged_if(
+        bool(found),
         f"{here} The highest by weights alone, {head_name(first.layer, first.head)}, attends to what followed with "
         f"{first.induction:.0%}.",
-        None if not found else len(signs) == len(found),
-        None if not found else first.induction >= ROLE,
+        len(signs) == len(found),
+        first.induction >= ROLE,
     )
 
 
@@ -123,10 +124,13 @@ def one_position(m: Measurements) -> Numbers | None:
 def judge_one_position(n: Numbers) -> Judgement:
     """Judge whether the strongest induction head attends to the right position and raises the token there."""
     (at, token), (expected, wanted) = n.attended, n.expected
-    return judged(
+    return judged_if(
+        n.induction >= ROLE,
         f"Head {n.head} gives most attention ({n.attention:.0%}) to position {at}, `{token}`, which adds "
         f"{n.effect:+.2f} to the logit of `{wanted}`.",
-        *((at == expected, n.attention >= ROLE, n.effect > 0) if n.induction >= ROLE else (None,)),
+        at == expected,
+        n.attention >= ROLE,
+        n.effect > 0,
     )
 
 
@@ -203,7 +207,7 @@ def judge_ablation(n: Numbers) -> Judgement | None:
         f"{-n.without.score:.2f}"
     )
     if gain.value <= 0:
-        return judged(f"{here}. There is no gain to lose a share of.", None)
+        return Judgement(f"{here}. There is no gain to lose a share of.", "not applicable")
     share = mean_of(((n.without.differences - n.whole.differences) / gain.value).tolist(), seed=n.seed)
     here += f", a loss of {share.value:.0%} [{share.low:.0%}, {share.high:.0%}]."
     beyond = None

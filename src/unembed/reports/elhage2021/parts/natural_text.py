@@ -21,7 +21,7 @@ from unembed.document.numbers import percent, signed
 from unembed.errors import InvalidInput
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
 from unembed.results import visible
 
 WINDOW = 96
@@ -175,8 +175,8 @@ def judge_natural_text(n: Numbers) -> Judgement:
         f"{percent(n.attention)} of its attention on what followed earlier occurrences, the other heads of its layer "
         f"{percent(n.others)}; it adds {signed(n.effect)} to the logit of that token."
     )
-    judges = len(n.found) >= FEW and n.induction >= ROLE
-    return judged(here, *((above(n.lead, 0.0), above(n.effect, 0.0)) if judges else (None,)))
+    conditions = (above(n.lead, 0.0), above(n.effect, 0.0)) if len(n.found) >= FEW else (None,)
+    return judged_if(n.induction >= ROLE, here, *conditions)
 
 
 def section(m: Measurements) -> Section | None:

@@ -21,7 +21,7 @@ from unembed.document.numbers import percent
 from unembed.errors import Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
 
 MATTERS = 0.05
 """Smallest reduction of the loss, in nats, for which paths of different order are compared."""
@@ -72,10 +72,11 @@ def _known(by_layer: Float[Tensor, " layer"]) -> dict[int, float]:
 def judge_virtual_heads(n: Numbers) -> Judgement:
     """Judge whether paths through one head lower the loss more than paths through several heads."""
     single, virtual = n.reductions[0], n.above_one
-    return judged(
+    return judged_if(
+        single >= MATTERS,
         f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; on "
         f"average a single head takes {n.per_term[0]:.4f} off, a pair {n.per_term[1]:.4f}.",
-        single > 2 * virtual if single >= MATTERS else None,
+        single > 2 * virtual,
     )
 
 
@@ -83,11 +84,11 @@ def judge_second_layer(n: Numbers) -> Judgement:
     """Judge whether the heads of the last layer lower the loss more than those of the first, given the other layers."""
     parts, alone = (", ".join(f"layer {k} {v:+.2f}" for k, v in of.items()) for of in (n.given_others, n.by_layer))
     known = list(n.given_others.values())
-    condition = known[-1] > 2 * known[0] if max(known) >= MATTERS else None
-    return judged(
+    return judged_if(
+        max(known) >= MATTERS,
         f"Nats that the single heads of a layer take off the loss, given those of the other layers: {parts}; added to "
         f"the direct path alone: {alone}.",
-        condition,
+        known[-1] > 2 * known[0],
     )
 
 
@@ -137,11 +138,12 @@ def judge_small(n: Numbers, mode: str) -> Judgement:
     value, *ends = n.peaks[mode]
     writer, reader = (head_name(*end) for end in ends)
     most, pairs = n.peaks["k"][0], n.n_reaching_half[mode]
-    return judged(
+    return judged_if(
+        n.z >= STANDS_OUT,
         f"The strongest {mode.upper()}-composition, {writer} with {reader}, is {value:+.3f} above random circuits, "
         f"{f'{value / most:.0%} of' if 0 <= value < most else 'not below'} the strongest K-composition; "
         f"{pairs} {'pair reaches' if pairs == 1 else 'pairs reach'} half of that.",
-        pairs == 0 if n.z >= STANDS_OUT else None,
+        pairs == 0,
     )
 
 

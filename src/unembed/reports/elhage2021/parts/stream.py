@@ -11,7 +11,7 @@ from unembed.document.model import Section
 from unembed.errors import InvalidInput
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
-from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged
+from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, judged_if
 from unembed.stream.run import run
 
 ROTATION = 1e-3
@@ -80,11 +80,12 @@ def rotation(m: Measurements) -> Numbers:
 def judge_rotation(n: Numbers) -> Judgement:
     """Judge whether a random rotation of the residual stream leaves all logits unchanged."""
     if n.error is None:
-        return judged(f"{n.why[:1].upper()}{n.why[1:].rstrip('.')}.", None)
-    return judged(
+        return Judgement(f"{n.why[:1].upper()}{n.why[1:].rstrip('.')}.", "not applicable")
+    return judged_if(
+        n.exact,
         f"After a random rotation of every matrix that touches the stream, no logit of a prompt has moved by more "
         f"than {n.error:.0e} of the largest.",
-        n.error < ROTATION if n.exact else None,
+        n.error < ROTATION,
     )
 
 

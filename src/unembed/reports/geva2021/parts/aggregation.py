@@ -77,7 +77,7 @@ def judge_drop(n: Numbers) -> Judgement:
         f"are in the first and {percent(layers[-1])} in the last."
     )
     if len(layers) < 4:
-        return Judgement(here, "inconclusive")
+        return Judgement(f"{here} Too few layers for a layer between.", "not applicable")
     middle = 0.4 <= least / (len(layers) - 1) <= 0.8
     return judged(here, middle, below(deepest, 2 / 3 * layers[0].value), below(deepest, layers[-1].low))
 

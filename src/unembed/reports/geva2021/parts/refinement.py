@@ -138,7 +138,7 @@ def overturned(m: Measurements) -> Numbers | None:
 def judge_growth(n: Numbers) -> Judgement:
     """Judge whether matches with the final prediction grow faster in the upper layers than below."""
     if n.growth is None:
-        return Judgement("The model has too few layers to compare growth.", "inconclusive")
+        return Judgement("The model has too few layers to compare growth.", "not applicable")
     return judged(
         "The share of examples whose residual has the final prediction first grows by "
         f"{points(n.steep)} a layer from layer {n.upper} on and by {points(n.flat)} below it.",

@@ -33,7 +33,7 @@ def norm(m: Measurements) -> Numbers:
 def judge_norm(n: Numbers) -> Judgement:
     """Judge whether value vectors mostly have the same top tokens with and without the norm, unlike other vectors."""
     if not n.has_norm:
-        return Judgement("The model has no final norm, so both readings are the same.", "inconclusive")
+        return Judgement("The model has no final norm, so both readings are the same.", "not applicable")
     return judged(
         f"{percent(n.values)} of the top tokens of a value are the same with and without the norm. A value and a "
         f"random vector share {percent(n.value_with_random)} with the norm on the random vector and "
@@ -51,7 +51,7 @@ NORM: tuple[Quantity[Measurements], ...] = (
         what="intersection over union of the 30 top tokens with and without the final norm",
         published="a large overlap for values, hardly any with random values (the numbers are not in the text at hand)",
         test="Above 1/2 for a value and itself, below 5 % for a value and a random vector, both ways. Without a final "
-        "norm the test is inconclusive.",
+        "norm there is nothing to compare.",
         measure=norm,
         judge=judge_norm,
     ),

@@ -45,16 +45,16 @@ def judge_rule(n: Numbers) -> Judgement:
     layers = 2 * math.hypot(n.rule_saved_layers_std, n.classifier_saved_layers_std)
     accurate = n.rule_accuracy >= RIGHT and n.rule_accuracy >= n.classifier_accuracy - max(spread, 1.0)
     saves = n.rule_saved_layers >= 0.1 * n.n_layers and n.rule_saved_layers >= n.classifier_saved_layers - layers
-    return judged(
+    here = (
         f"The rule leaves {n.rule_accuracy:.1f} ± {n.rule_accuracy_std:.1f} % of the predictions as they are and saves "
         f"{n.rule_saved_layers:.2f} ± {n.rule_saved_layers_std:.2f} of {n.n_layers} layers (an oracle: "
         f"{n.oracle:.2f}); the classifier leaves {n.classifier_accuracy:.1f} ± {n.classifier_accuracy_std:.1f} % and "
         f"saves {n.classifier_saved_layers:.2f} ± {n.classifier_saved_layers_std:.2f}. The ordered match of the "
         f"released code leaves {n.ordered_accuracy:.1f} ± {n.ordered_accuracy_std:.1f} % and saves "
-        f"{n.ordered_saved_layers:.2f} ± {n.ordered_saved_layers_std:.2f}.",
-        # If even an oracle saves less than a tenth of the layers, no method can stand out: the verdict is open.
-        None if n.oracle < 0.1 * n.n_layers else accurate and saves,
+        f"{n.ordered_saved_layers:.2f} ± {n.ordered_saved_layers_std:.2f}."
     )
+    # If even an oracle saves less than a tenth of the layers, no method can stand out.
+    return Judgement(here, "not applicable") if n.oracle < 0.1 * n.n_layers else judged(here, accurate and saves)
 
 
 def explain_rule(m: Measurements) -> str | None:
@@ -80,8 +80,8 @@ EARLY_EXIT: tuple[Quantity[Measurements], ...] = (
         what="accuracy and saved layers over five splits",
         published="94.1 ± 1.4 % and 3.2 ± 0.3 of 16 layers (WikiLM); classifiers 94.4 ± 6.4 % and 3.0 ± 0.4",
         test="At least 90 % right, at least a tenth of the layers saved, and neither worse than the classifier by more "
-        "than two standard deviations of the five splits. Where even an oracle saves less than a tenth, the test is "
-        "inconclusive.",
+        "than two standard deviations of the five splits. Where even an oracle saves less than a tenth, there is "
+        "nothing to compare.",
         measure=rule,
         judge=judge_rule,
         explain=explain_rule,
