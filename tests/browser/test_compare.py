@@ -84,6 +84,16 @@ def test_three_continuations_and_a_memory_goes_into_the_edits(opened, lm, patchi
     assert "prompt=The+blue+sky" in address(page) and f"edits={name}" in address(page)
 
 
+def test_tokens_without_a_counterpart_are_named_below_the_map(opened):
+    page = opened("#/compare?prompt=The+blue+car+and+the+red&other=The+car+and+the+red")
+    expect(cells(page).first).to_be_visible()
+    expect(page.get_by_text("the other prompt has no token in their place")).to_have_count(0)
+    page.get_by_role("radio", name="Corrupted into clean").click()
+    expect(
+        page.get_by_role("status").filter(has_text="the other prompt has no token in their place: ·blue")
+    ).to_be_visible()
+
+
 def test_two_equal_prompts_are_refused_in_words(opened):
     page = opened(f"#/compare?prompt={CLEAN.replace(' ', '+')}&other={CLEAN.replace(' ', '+')}")
     expect(page.get_by_text("in both runs").first).to_be_visible()

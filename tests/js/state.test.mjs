@@ -31,6 +31,17 @@ test("a link restores the state", () => {
   assert.deepEqual(state.state(), before);
 });
 
+test("another prompt has a question of its own, on every screen", () => {
+  for (const screen of ["trace", "intervene", "heads"]) {
+    state.goTo(`#/${screen}?prompt=a&token=%2312&against=%237&single=1`);
+    state.go({ prompt: "b" });
+    assert.equal(state.link({}), `#/${screen}?prompt=b`);
+  }
+  state.goTo("#/trace?prompt=a&against=%237");
+  state.go({ screen: "intervene", edits: "L1M2:set:0@all" });
+  assert.equal(state.state().against, "#7");
+});
+
 test("who watches is told the state before and after, and only of changes of the address", () => {
   const told = [];
   const end = state.watch((now, before) => told.push([before.layer, now.layer]));
