@@ -212,7 +212,31 @@ def test_a_figure_by_source_has_its_own_heading(page):
     assert ">Source<" in text and ">Component<" not in text
 
 
-@pytest.mark.parametrize("screen", ["label", "memory?memory=L29M39", f"heads?prompt={TEXT.replace(' ', '+')}"])
+def test_without_descriptions_the_memories_of_the_prompt_are_offered(opened, deep):
+    page = opened(f"#/memory?prompt={TEXT.replace(' ', '+')}", at=deep.address)
+    offered = page.locator(".empty").get_by_role("link")
+    expect(offered).to_have_count(6)
+    found = deep.session.lm.trace(TEXT).memory_effects(top=6)
+    assert offered.first.inner_text() == f"L{found.rows[0].layer}M{found.rows[0].index}"
+
+
+def test_a_search_that_takes_a_while_shows_that_it_runs(opened, deep):
+    page = opened("", at=deep.address)
+    held = []
+    page.route("**/memories/search*", held.append)
+    box = page.get_by_role("searchbox", name="Search memories").first
+    box.fill('"c"')
+    box.press("Enter")
+    expect(page.get_by_role("main").locator(".skeleton")).to_be_visible()
+    expect(page.get_by_role("contentinfo")).to_contain_text("Searching")
+    held[0].continue_()
+    expect(page.get_by_role("table").get_by_role("link").first).to_be_visible()
+    expect(page.get_by_role("main").locator(".skeleton")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    "screen", ["label", "memory", "memory?memory=L29M39", f"heads?prompt={TEXT.replace(' ', '+')}"]
+)
 def test_screens_without_an_index_have_one_heading_and_no_violation(opened, deep, screen):
     page = opened(f"#/{screen}", at=deep.address)
     expect(page.get_by_role("heading", level=1)).to_have_count(1)

@@ -137,14 +137,17 @@ def trajectories(trace: Trace, tokens: Sequence[str | int], position: int | None
     With `position`, only that position is read.
     """
     ids = [trace.lm.single_token(token) for token in tokens]
-    found: list[dict[str, Any]] = []
-    for i, text in zip(ids, trace.lm.token_strings(ids), strict=True):
-        points: dict[str, Any] = {}
-        for point in STAGES:
-            with suppress(PointMissing):
-                ranks, probabilities = trace.ranks_and_probabilities(i, point, position=position)
-                points[point] = {"ranks": numbers(ranks), "probabilities": numbers(probabilities)}
-        found.append({"id": i, "token": text, "points": points})
+    found: list[dict[str, Any]] = [
+        {"id": i, "token": text, "points": {}} for i, text in zip(ids, trace.lm.token_strings(ids), strict=True)
+    ]
+    for point in STAGES:
+        with suppress(PointMissing):
+            ranks, probabilities = trace.tracked(ids, point, position=position)
+            for k, one in enumerate(found):
+                one["points"][point] = {
+                    "ranks": numbers(ranks[..., k]),
+                    "probabilities": numbers(probabilities[..., k]),
+                }
     return {"position": None if position is None else position % len(trace), "tokens": found}
 
 

@@ -390,18 +390,29 @@ class PromptReadings:
             PointMissing: the model has no such capture point.
         """
         token, column = self.lm.single_token(token), None if position is None else position_of(self.run, position)
-        at, basis = slice(None) if column is None else [column], basis or self.basis
-        is_recorded = basis in ("final", "jacobian")
+        is_recorded = (basis or self.basis) in ("final", "jacobian")
         if is_recorded and column is not None and token == int(self.prediction[column]):
-            found = self.read(point, basis=basis, position=column)  # recorded when the stream was read
-        else:
-            x = self.stream(point)[:, at]
-            if basis == "jacobian":
-                x, basis = carried_streams(self.lm, x, point), "final"
-            track = torch.full((*x.shape[:-1], 1), token)
-            scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
-            found = read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self.hidden)
-        return found.tracked_ranks[..., 0], found.tracked_probabilities[..., 0]
+            found = self.read(point, basis=basis or self.basis, position=column)  # recorded when the stream was read
+            return found.tracked_ranks[..., 0], found.tracked_probabilities[..., 0]
+        ranks, probabilities = self.tracked([token], point, basis, position)
+        return ranks[..., 0], probabilities[..., 0]
+
+    def tracked(
+        self, tokens: Sequence[int], point: StreamPoint, basis: Basis | None = None, position: int | None = None
+    ) -> tuple[Int[Tensor, "layer pos token"], Float[Tensor, "layer pos token"]]:
+        """Return rank and probability of several tokens, as `ranks_and_probabilities` does of one, in one reading.
+
+        Raises:
+            PointMissing: the model has no such capture point.
+        """
+        at, basis = slice(None) if position is None else [position_of(self.run, position)], basis or self.basis
+        x = self.stream(point)[:, at]
+        if basis == "jacobian":
+            x, basis = carried_streams(self.lm, x, point), "final"
+        track = torch.tensor(tokens).expand(*x.shape[:-1], len(tokens))
+        scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
+        found = read(self.lm, x, 1, basis=basis, scale=scale, track=track, hidden=self.hidden)
+        return found.tracked_ranks, found.tracked_probabilities
 
     def ranks_among(
         self,

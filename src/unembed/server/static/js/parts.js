@@ -262,9 +262,10 @@ export async function pane(el, work) {
   }
 }
 
-/** The same, with some old content dimmed meanwhile. */
+/** The same, with old content dimmed meanwhile, or a skeleton where there is none. */
 export async function dimming(els, el, work) {
   const settled = waiting(...els);
+  if (!el.firstChild) fill(el, loading("Loading"));
   await pane(el, work);
   settled();
 }

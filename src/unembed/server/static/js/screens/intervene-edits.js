@@ -43,22 +43,31 @@ function addForm(model) {
   ]);
 }
 
+/** The memories that add most to the prediction after the prompt, from all layers: `{target, best}`. */
+export async function largestHere(api, n) {
+  const data = await api.trace(prompt(), [], { channel: "suggest" });
+  const { target, layers } = await api.get(
+    `/traces/${data.id}`,
+    { position: -1, memories: 5, top: 10 },
+    { channel: "suggest" },
+  );
+  const all = layers.flatMap((one) => one.sub_updates.slice(0, 2));
+  return { target, best: all.sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, n) };
+}
+
 /** While there is no edit: memories that move the prediction most. */
 async function suggest(list, { api, model }) {
   fill(list, h("p.soft", "Nothing is changed yet."));
   await pane(list, async () => {
-    const data = await api.trace(prompt(), [], { channel: "suggest" });
     if (!model.can.memories) return;
-    const found = await api.get(`/traces/${data.id}`, { position: -1, memories: 5, top: 10 }, { channel: "suggest" });
+    const { target, best } = await largestHere(api, 3);
     if (edits().length) return; // an edit was added or restored meanwhile
-    const all = found.layers.flatMap((one) => one.sub_updates.slice(0, 2));
-    const best = all.sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, 3);
     const off = (u) =>
       button(`Switch off ${idOf(u)} (${signed(u.score)})`, () => tray.off(u), "btn small", {
         title: u.top_tokens.slice(0, 8).join(" "),
       });
     fill(list, [
-      h("p.soft", "Nothing is changed yet. Memories that move ", token(found.target.token), " most here:"),
+      h("p.soft", "Nothing is changed yet. Memories that move ", token(target.token), " most here:"),
       h("div.row", best.map(off)),
     ]);
   });

@@ -11,7 +11,7 @@ export function render(root, page) {
   if (!model.can.memories) return noMemories(root);
   if (!model.can.index) {
     const box = h("div");
-    fill(root, [h("h1", "Label"), box]);
+    fill(root, h("div.stack", h("h1", "Label"), box));
     noIndex(box, "Labels are stored in an index.");
     return { update() {} };
   }

@@ -18,6 +18,7 @@ export function drawCard(t, names) {
   const [triggers, concepts, near, called, alike, wired] = Array.from({ length: 6 }, () => h("div.stack"));
   const [here, effect, density, clustered] = boxes("dd", "dd", "dd", "dd");
   const [usual, bands] = boxes("div", "div");
+  fill(here, "…"); // the prompt is being run
   t.boxes = { here, effect, density, usual, bands };
   t.steer = steering(api, view);
   // The card is drawn first; its other panes are requested after that frame.

@@ -17,9 +17,10 @@ function line(row, kind, chance) {
 }
 
 function list(title, rows, kind, chance, none) {
+  const unit = h("small.faint", kind === "head" ? " norm ratio" : " cosine");
   const lines = rows.map((row) => line(row, kind, chance));
   const table = () => bareTable("table.wired", null, lines, h("caption.hidden", title));
-  return h("div", h("h3", title), rows.length ? table() : h("p.faint", `None: ${none}.`));
+  return h("div", h("h3", title, unit), rows.length ? table() : h("p.faint", `None: ${none}.`));
 }
 
 /** Fill `box` with the connections of a memory. */

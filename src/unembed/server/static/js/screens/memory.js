@@ -1,11 +1,13 @@
 /** One memory: the tokens of its value, the top activating examples of its key, its labels; or two side by side. */
-import { button, fill, h, textBox } from "../dom.js";
+import { button, fill, h, signed, textBox } from "../dom.js";
+import { token } from "../islands/tokens.js";
 import { describedIds, descriptionOf } from "../names.js";
-import { card, dimming, empty, loading, memoryLink, noMemories, toks, trail } from "../parts.js";
+import { card, dimming, empty, loading, memoryLink, noMemories, pane, toks, trail } from "../parts.js";
 import { QUESTION } from "../question.js";
 import { differ, go, idOf, memoryPath, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
 import { setUsual } from "../usual.js";
+import { largestHere } from "./intervene-edits.js";
 import { drawCard, loadHere } from "./memory-card.js";
 import { topExamples } from "./memory-corpus.js";
 import { ends, figures, TOP } from "./memory-value.js";
@@ -80,21 +82,30 @@ function choose(t, missing) {
   const kindOf = (id) => descriptionOf(parseId(id)).replace(/ \(.*/, ""); // without the examples
   const isFirst = (id, i, all) => all.findIndex((other) => kindOf(other) === kindOf(id)) === i;
   const described = describedIds().filter(isFirst).slice(0, 8);
-  const layers = model.memories.flatMap((n, layer) => (n ? [layer] : []));
-  const some = Array.from({ length: 6 }, (_, i) => {
-    const layer = layers[Math.floor((i * layers.length) / 6)];
-    return { layer, index: (i * 137) % model.memories[layer] };
-  });
   const list = h("ul.described", { "aria-label": "Memories with a description, the best first" }, [
     described.map((id) => h("li", memoryLink(parseId(id)))),
   ]);
   const text =
-    `${missing}A memory (FFN neuron) is a layer (0 to ${model.n_layers - 1}) and an index (0 to ` +
+    `${missing}A memory (FFN neuron) is named by its layer (0 to ${model.n_layers - 1}) and its index (0 to ` +
     `${Math.max(...model.memories) - 1}). Click one in Trace or Layer, search for a word, or write one here.`;
   const open = h("div.row", box, button("Open", enter, "btn main"));
-  const first = described.length ? list : h("div.row", [some.map((m) => memoryLink(m, { class: "btn small tok" }))]);
-  fill(host, empty("Choose a memory", text, open, first));
+  const first = described.length ? list : h("div");
+  fill(host, [h("h1", "Memory"), empty("Choose a memory", text, open, first)]);
+  if (!described.length) offer(t, first);
 }
+
+/** Without descriptions: the memories that add most to the prediction after the prompt. */
+const offer = ({ api }, box) =>
+  pane(box, async () => {
+    const { target, best } = await largestHere(api, 6);
+    fill(box, [
+      h("p.soft", "These move ", token(target.token), " most after the prompt, in logits:"),
+      h(
+        "div.row",
+        best.map((u) => h("span", memoryLink(u, { class: "btn small tok" }), " ", h("small", signed(u.score)))),
+      ),
+    ]);
+  });
 
 function draw(t, other) {
   const { view, host } = t;

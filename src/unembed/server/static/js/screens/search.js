@@ -76,7 +76,7 @@ async function show(t) {
   await dimming([results], results, async () => {
     t.found = name
       ? await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true })
-      : await api.get("/memories/search", query(t), { channel: "search" });
+      : await api.get("/memories/search", query(t), { channel: "search", what: "Searching" });
     if (name) t.bulk.choose(t.found.members);
     else {
       drawPieces(t);
