@@ -20,6 +20,7 @@ run_time_checks.install("unembed")
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50
 settings.load_profile("ci")
 
 from tests.families import D_VOCAB, FAMILIES, build
+from tests.models.decoder_classes import tiny_model
 from unembed.language_model import LanguageModel, load
 
 
@@ -40,14 +42,25 @@ def pytest_collection_finish() -> None:
 
 
 _SHARED: list[tuple[torch.Tensor, int]] = []
-"""The parameters of the models of `tiny`, with PyTorch's count of in-place changes after the last test."""
+"""The parameters of the models of `tiny` and `tiny_kind`, with PyTorch's count of in-place changes since."""
 
 
 @cache
 def tiny(name: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
     """The tiny model of a family, opened once a session. A test that changes it fails: `build` gives one of its own."""
-    lm = load(build(name, dtype))
+    lm = _shared(build(name, dtype))
     lm.name = name
+    return lm
+
+
+@cache
+def tiny_kind(model_type: str) -> LanguageModel:
+    """The tiny model of a model type of transformers, opened once a session, for tests that leave it as it is."""
+    return _shared(tiny_model(model_type))
+
+
+def _shared(model: Any) -> LanguageModel:
+    lm = load(model)
     _SHARED.extend((parameter, parameter._version) for parameter in lm.hf.parameters())
     return lm
 

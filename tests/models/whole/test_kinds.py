@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import unembed
+from tests.conftest import tiny_kind
 from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
 from unembed.errors import ModelNotUnderstood, Unsupported
@@ -91,7 +92,7 @@ READS_LEFT_PADDING = ("deepseek_v4", "recurrent_gemma", "rwkv", "xlstm")
     [(kind, side) for kind in KINDS for side in ("left", "right") if side == "right" or kind not in READS_LEFT_PADDING],
 )
 def test_a_padded_row_holds_what_it_holds_alone(model_type: str, side: str, tokens: Tensor) -> None:
-    lm = load(tiny_model(model_type))
+    lm = tiny_kind(model_type)
     row, filling = tokens[:1, :5], torch.zeros(1, 4, dtype=torch.long)
     real = torch.cat([torch.zeros_like(filling), torch.ones_like(row)], 1)
     padded = torch.cat([filling, row], 1)
@@ -107,7 +108,7 @@ def test_a_padded_row_holds_what_it_holds_alone(model_type: str, side: str, toke
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("model_type", KINDS)
 def test_padding_leaves_a_row_as_it_is_without_any(model_type: str, side: str, tokens: Tensor) -> None:
-    lm = load(tiny_model(model_type))
+    lm = tiny_kind(model_type)
     row, filling = tokens[:1, :5], torch.zeros(1, 4, dtype=torch.long)
     parts = ((filling, 0), (row, 1)) if side == "left" else ((row, 1), (filling, 0))
     ids, mask = torch.cat([t for t, _ in parts], 1), torch.cat([torch.full_like(t, real) for t, real in parts], 1)
@@ -185,7 +186,7 @@ def test_a_kind_with_the_eager_attention_alone_is_named_by_transformers(model_ty
 @torch.no_grad()
 @pytest.mark.parametrize("model_type", KINDS)
 def test_a_cache_under_edits_gives_what_full_passes_give(model_type: str, tokens: Tensor) -> None:
-    lm = load(tiny_model(model_type))
+    lm = tiny_kind(model_type)
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     with lm.edited(_edits(lm)):
         cached = lm.hf.generate(tokens[:1], attention_mask=torch.ones_like(tokens[:1]), use_cache=True, **options)
