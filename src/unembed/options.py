@@ -139,7 +139,7 @@ Token = Annotated[
 ]
 Against = Annotated[
     str | None,
-    Option("Explain the logit of --token minus that of this token; none: explain the logit of --token alone."),
+    Option("Explain the logit of --token minus that of this token."),
 ]
 Corpus = Annotated[
     str | None,

@@ -16,7 +16,7 @@ from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import read_case
 from unembed.circuit_graph.in_words import CircuitWords
 from unembed.circuit_graph.in_words import test_in_words as in_words
-from unembed.circuit_graph.one_token_change import with_counterfactual
+from unembed.circuit_graph.one_token_change import LIKELY, with_counterfactual
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
 from unembed.circuit_graph.tested_picture import picture
 from unembed.cli.commands import app
@@ -306,10 +306,33 @@ def test_shared_patterns_are_an_option(wren: LanguageModel) -> None:
 
 
 def test_a_token_is_replaced_by_one_that_is_written_alike(wren: LanguageModel) -> None:
-    case = with_counterfactual(wren, read_case(wren, "Captain Cook sailed north", None, ".", None))
+    case = with_counterfactual(wren, read_case(wren, "The dogs", None, " are", " is"))
     assert case.counterfactual is not None
     (own, other), *more = [
         (a, b) for a, b in zip(*map(wren.token_strings, (case.prompt, case.counterfactual)), strict=True) if a != b
     ]
     assert not more and own[:1].isspace() == other[:1].isspace()
     assert own.strip()[:1].isupper() == other.strip()[:1].isupper() and own.strip().isalpha() == other.strip().isalpha()
+
+
+def test_another_answer_is_chosen_with_the_change_that_makes_it_likely(wren: LanguageModel) -> None:
+    case = with_counterfactual(wren, read_case(wren, "The dogs", None, " are", None))
+    assert case.counterfactual is not None and case.against not in (None, case.token)
+    assert sum(a != b for a, b in zip(case.prompt, case.counterfactual, strict=True)) == 1
+    before, after = (
+        wren.run(list(prompt)).logits[0, -1].double().softmax(-1) for prompt in (case.prompt, case.counterfactual)
+    )
+    assert after[case.against] - after[case.token] >= LIKELY * before[case.token]
+    # No counterfactual of the search with a given answer makes a token that is like the explained one likelier by more.
+    for given in (" is", " were", " have"):
+        other = with_counterfactual(wren, read_case(wren, "The dogs", None, " are", given))
+        assert other.counterfactual is not None
+        p = wren.run(list(other.counterfactual)).logits[0, -1].double().softmax(-1)
+        assert p[other.against] - p[case.token] <= after[case.against] - after[case.token] + 1e-6
+
+
+def test_no_answer_is_chosen_if_no_change_makes_one_likely(wren: LanguageModel) -> None:
+    case = read_case(wren, "1, 2, 3, 4,", None, " and", None)
+    assert with_counterfactual(wren, case) == case
+    page = CliRunner().invoke(app, ["circuit", "1, 2, 3, 4,", "--token", " and", "--sizes", "5"])
+    assert page.exit_code == 0 and "has a logit of" in page.stdout

@@ -64,11 +64,17 @@ def circuit_answer(
     against_prompt: Annotated[
         str | None,
         Option(
-            "A prompt like the first, on which the model does not show the behaviour. Default with --against: "
-            "the prompt with one token replaced, found by search."
+            "A prompt like the first, on which the model does not show the behaviour. Default: the prompt with "
+            "one token replaced, found by search."
         ),
     ] = None,
-    alone: Annotated[bool, Option("Explain the prompt without comparing it to a counterfactual prompt.")] = False,
+    alone: Annotated[
+        bool,
+        Option(
+            "Explain the prompt without comparing it to a counterfactual prompt. Default: if neither --against nor "
+            "--against-prompt is given, a token like --token and a prompt that makes it likely, found by search."
+        ),
+    ] = False,
     pairs: Annotated[
         Path | None,
         Option(
@@ -195,7 +201,7 @@ def circuit_answer(
         raise InvalidInput("there is nothing to explain", why="a circuit needs a prompt, --pairs or --graph")
     target = int(run(lm, prompt).logits[0, -1].argmax()) if token is None else token
     case = read_case(lm, prompt, against_prompt, target, against)
-    if against is not None and case.counterfactual is None and not alone:
+    if case.counterfactual is None and not alone:
         case = with_counterfactual(lm, case)
     found = find((case,))
     return form.answer(found, test.of(found, (case,), (kinds,)))

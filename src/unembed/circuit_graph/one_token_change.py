@@ -1,14 +1,14 @@
-"""Find a counterfactual for a prompt: the change of one token that makes the other answer most probable."""
+"""Find a counterfactual for a prompt: the change of one token after which another answer is most probable."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from unembed.circuit_graph.cases import Case, CaseBatch, batches
+from unembed.circuit_graph.cases import Case, batches
 from unembed.circuit_graph.node_scores import node_scores
 from unembed.models.decoder import Decoder
 from unembed.stream.run import run
@@ -17,6 +17,8 @@ CANDIDATES = 32
 """Largest number of tokens that are tried at one position."""
 _POOL = 256
 """Number of tokens with similar embeddings, among which the candidates are those written like the replaced token."""
+LIKELY = 0.5
+"""Smallest difference of probability by which an answer is chosen, as a share of the explained token's probability."""
 PLACES = 4
 """Largest number of positions at which tokens are tried: those whose tokens have the largest relevance."""
 
@@ -27,13 +29,17 @@ def with_counterfactual(lm: Decoder, case: Case) -> Case:
 
     Each of the most relevant tokens is replaced by tokens with similar embeddings, except the two answers. A token must
     be written like the one that it replaces: with or without a leading space, a capital, or characters other than
-    letters. The result is the change after which the other answer is most probable; without another answer, the change
-    after which the explained token is least probable.
+    letters. The result is the change after which the other answer is most probable.
+
+    If the case has no other answer, one is chosen too, among the tokens that are similar to the explained one in the
+    same way: the change and the answer with the largest difference of probability from the explained token. The case is
+    returned as it is if that difference is below `LIKELY` of the probability that the explained token has before it.
 
     Cost: one pass over all changed prompts.
     """
     with torch.enable_grad():
         scores = node_scores(lm, [case]).tokens.flip(0)
+    others = _similar(lm, case.token) if case.against is None else torch.tensor([case.against], device=lm.device)
     answers = {case.token, case.against}
     changed = [
         replace(case, prompt=(*case.prompt[:place], token, *case.prompt[place + 1 :]), counterfactual=None)
@@ -43,18 +49,17 @@ def with_counterfactual(lm: Decoder, case: Case) -> Case:
     ]
     found, best = case, float("-inf")
     for batch in batches(lm, changed):
-        score = _changed(batch, run(lm, batch.tokens).logits[:, -1])
+        log_p = run(lm, batch.tokens).logits[:, -1].float().log_softmax(-1)
+        chosen, answer = log_p[:, others].max(dim=-1)
+        score = chosen if case.against is not None else chosen.exp() - log_p[:, case.token].exp()
         row = int(score.argmax())
         if float(score[row]) > best:
-            found, best = batch.cases[row], float(score[row])
-    return replace(case, counterfactual=found.prompt)
-
-
-def _changed(batch: CaseBatch, logits: Float[Tensor, "batch d_vocab"]) -> Float[Tensor, " batch"]:
-    """Score how well each prompt serves as a counterfactual, by a log-probability; higher is better."""
-    case = batch.cases[0]
-    own = logits.float().log_softmax(-1)
-    return -own[:, case.token] if case.against is None else own[:, case.against]
+            best, other = float(score[row]), int(others[answer[row]])
+            found = replace(case, counterfactual=batch.cases[row].prompt, against=other)
+    if case.against is not None:
+        return found
+    own = run(lm, list(case.prompt)).logits[0, -1].float().softmax(-1)[case.token]
+    return found if best >= LIKELY * float(own) else case
 
 
 def _similar(lm: Decoder, token: int) -> Int[Tensor, " candidate"]:
