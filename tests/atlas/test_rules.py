@@ -113,6 +113,26 @@ def test_code_is_where_marks_of_code_are_dense() -> None:
     assert holds[-1]
 
 
+PASSAGES = {
+    "in French": "la ville est dans le nord de la France et les habitants y vivent avec une joie que nous avons vue",
+    "in Spanish": "la casa de los padres es una de las del norte y el perro que vive en ella se fue por la puerta",
+    "in German": "das Haus und der Garten sind auf dem Berg mit einem Weg, den wir nicht kennen, ist es der von Karl",
+    None: "the house of the parents is one of those in the north and the dog that lives in it left by the door",
+}
+
+
+@pytest.mark.parametrize("language", ["in French", "in Spanish", "in German"])
+def test_a_language_is_where_several_of_its_frequent_words_are(language: str) -> None:
+    passages = [[f" {word}" for word in passage.split()] for passage in PASSAGES.values()]
+    words = tuple(dict.fromkeys(word for passage in passages for word in passage))
+    starts = np.cumsum([0, *map(len, passages[:-1])])
+    tokens = np.array([words.index(word) for passage in passages for word in passage])
+    holds = Place(language).holds(RuleText.of(tokens, starts, words, Classes.build(words)))
+    for name, start, passage in zip(PASSAGES, starts, passages, strict=True):
+        assert holds[start + len(passage) - 1] == (name == language)
+        assert not holds[start]
+
+
 def test_a_stored_rule_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput, match="a stored rule"):
         read_rule({"kind": "token", "offsets": 1})
