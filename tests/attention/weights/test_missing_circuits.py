@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from unembed.names import HeadBasis
 TEXT = ["the cat sat on the mat and the cat sat on the mat again. " * 4] * 2
 
 
+@cache
 def _lm(model_type: str) -> LanguageModel:
     return load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
 
