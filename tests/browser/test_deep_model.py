@@ -223,7 +223,11 @@ def test_without_descriptions_the_memories_of_the_prompt_are_offered(opened, dee
 def test_a_search_that_takes_a_while_shows_that_it_runs(opened, deep):
     page = opened("", at=deep.address)
     held = []
-    page.route("**/memories/search*", held.append)
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/memories/search*", hold)
     box = page.get_by_role("searchbox", name="Search memories").first
     box.fill('"c"')
     box.press("Enter")
