@@ -26,7 +26,6 @@ from unembed.language_model import load
 from unembed.memories.truth_of_values import unread_windows
 
 Answer = Callable[[str], str]
-_LINES = 40
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index = Index.build(lm, open_corpus(detokenize=True, max_documents=24), folder / "index", top=60)
     build_atlas(
         lm, atlas_source(index, lm), folder / "atlas", unread_windows(lm, None, 8), index.provenance, layers=[6],
-        per_layer=400,
+        per_layer=200,
     )  # fmt: skip
     return folder
 
@@ -67,9 +66,9 @@ def right(folder: Path) -> Answer:
     return answer
 
 
-def _judge(folder: Path, url: str, out: Path, *more: str) -> tuple[int, str]:
+def _judge(folder: Path, url: str, out: Path, *more: str, lines: int = 40) -> tuple[int, str]:
     given = ["atlas", "judge", str(folder / "atlas"), "--endpoint", url, "--judge", "fake", "--model", "wren"]
-    given += ["--index", str(folder / "index"), "--lines", str(_LINES), "--out", str(out), *more]
+    given += ["--index", str(folder / "index"), "--lines", str(lines), "--out", str(out), *more]
     done = CliRunner().invoke(app, given)
     return done.exit_code, done.stdout + done.stderr
 
@@ -120,11 +119,11 @@ def test_a_judge_that_guesses_scores_at_chance(folder: Path, tmp_path: Path) -> 
 
 def test_rubbish_is_an_error_or_counted(folder: Path, right: Answer, tmp_path: Path) -> None:
     with FakeEndpoint(lambda _prompt: "As a language model, I like texts.") as server:
-        code, text = _judge(folder, server.url, tmp_path / "a")
+        code, text = _judge(folder, server.url, tmp_path / "a", lines=4)
     assert code == 1
     assert "none has the two lines FIRES: and RAISES:" in " ".join(text.split())
     with FakeEndpoint(lambda prompt: right(prompt) if "FIRES:" in prompt else "I like texts.") as server:
-        code, text = _judge(folder, server.url, tmp_path / "b")
+        code, text = _judge(folder, server.url, tmp_path / "b", lines=4)
     assert code == 0, text
     assert "answers could not be read" in " ".join(text.split())
 

@@ -34,32 +34,38 @@ RECIPE = Recipe(
 )
 
 
-@pytest.fixture
-def out(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """What training a small language model leaves behind; every test publishes to a folder of its own."""
+    folder = tmp_path_factory.mktemp("out")
     tokenizer = tokenizer_of([(word, -float(i + 1)) for i, word in enumerate(WORDS)])
-    save_tokenizer(tokenizer, tmp_path / "tokenizer", context=128)
+    save_tokenizer(tokenizer, folder / "tokenizer", context=128)
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(WORDS, size=400)) for _ in range(12)]
-    (tmp_path / "text").mkdir()
+    (folder / "text").mkdir()
     rows = [Document(str(i), "books", text, work=str(i)) for i, text in enumerate(texts)]
-    encoding.save(encode(tokenizer, rows[:10]), tmp_path / "text" / "train.npz")
-    encoding.save(encode(tokenizer, rows[10:]), tmp_path / "text" / "held_back.npz")
-    (tmp_path / "token_counts.json").write_text(json.dumps([0] * 257 + [500] * len(WORDS)))
-    (tmp_path / "wikitext.txt").write_text(" the king said a b bread" * 20)
-    monkeypatch.setattr(publish_model, "WIKITEXT", tmp_path / "wikitext.txt")
-    return tmp_path
+    encoding.save(encode(tokenizer, rows[:10]), folder / "text" / "train.npz")
+    encoding.save(encode(tokenizer, rows[10:]), folder / "text" / "held_back.npz")
+    (folder / "token_counts.json").write_text(json.dumps([0] * 257 + [500] * len(WORDS)))
+    (folder / "wikitext.txt").write_text(" the king said a b bread" * 20)
+    train(folder, "small", RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish_model, "WIKITEXT", folder / "wikitext.txt")
+        yield folder
 
 
-def trained(out, name: str, recipe: Recipe) -> Run:
-    run = Run(recipe, encoding.load(out / "text" / "train.npz"), out / name, compiled=False)
-    run.train()
-    return run
+def train(out, name: str, recipe: Recipe) -> None:
+    Run(recipe, encoding.load(out / "text" / "train.npz"), out / name, compiled=False).train()
 
 
-def test_the_card_of_a_language_model_is_measured_on_the_files_next_to_it(out):
-    trained(out, "small", RECIPE)
-    to = out / "shipped"
-    card = publish_model.publish("small", out=out, to=to, recipe=RECIPE)
+@pytest.fixture(scope="module")
+def shipped(out):
+    """The folder that ships, and its card."""
+    return out / "shipped", publish_model.publish("small", out=out, to=out / "shipped", recipe=RECIPE)
+
+
+def test_the_card_of_a_language_model_is_measured_on_the_files_next_to_it(out, shipped):
+    to, card = shipped
     assert (to / "README.md").read_text() == card
     model = AutoModelForCausalLM.from_pretrained(to, dtype=torch.float32).eval()
     evaluation = encoding.load(out / "text" / "held_back.npz")
@@ -87,29 +93,23 @@ def test_bytes_of_a_character_are_left_out_however_often_they_occur(out):
     assert pieces[-len(WORDS) :] == [tokenizer.id_to_token(257 + i) for i in range(len(WORDS))]
 
 
-def test_the_card_holds_the_table_of_small_runs(out):
-    trained(out, "small", RECIPE)
+def test_the_card_holds_the_table_of_small_runs_and_themes_given_by_hand_next_to_their_values(out, shipped):
     (out / "table.md").write_text("| run | loss |\n| --- | --- |\n| tiny | 3 |\n")
-    to = out / "shipped"
-    card = publish_model.publish("small", out=out, to=to, recipe=RECIPE, small_runs=out / "table.md")
-    assert "## Small runs\n" in card
-    assert "| tiny | 3 |" in card
-
-
-def test_themes_given_by_hand_are_next_to_their_values_and_counted(out):
-    trained(out, "small", RECIPE)
-    model = publish_model.publish("small", out=out, to=out / "shipped", recipe=RECIPE)
-    first = re.search(r"^\| ([23]\.\d+) \|", model, flags=re.MULTILINE)
+    first = re.search(r"^\| ([23]\.\d+) \|", shipped[1], flags=re.MULTILINE)
     assert first is not None
     (out / "themes.json").write_text(json.dumps({first[1]: "royalty", "random 3": "food", "random 4": "food"}))
-    card = publish_model.publish("small", out=out, to=out / "shipped", recipe=RECIPE, themes=out / "themes.json")
+    card = publish_model.publish(
+        "small", out=out, to=out / "again", recipe=RECIPE, small_runs=out / "table.md", themes=out / "themes.json"
+    )
+    assert "## Small runs\n" in card
+    assert "| tiny | 3 |" in card
     assert "**1 of 40** values, 2 of 40 random vectors" in card
     assert re.search(rf"^\| {re.escape(first[1])} \| .* \| royalty \|$", card, flags=re.MULTILINE)
 
 
 def test_the_card_of_a_toy_has_the_scores_of_its_heads(out):
     recipe = replace(RECIPE, shape=replace(RECIPE.shape, n_layers=2, d_mlp=0))
-    trained(out, "toy", recipe)
+    train(out, "toy", recipe)
     card = publish_model.publish("toy", out=out, to=out / "toy-shipped", recipe=recipe)
     model = AutoModelForCausalLM.from_pretrained(out / "toy-shipped", dtype=torch.float32).eval()
     induction, previous = prefix_matching_scores(model)

@@ -309,7 +309,7 @@ def test_a_word_with_half_a_character_is_refused(unembed: Run, gpt2_folder: Path
     assert "half of a character" in line and "surrogate" in line
 
 
-def test_a_terminal_of_plain_letters_gets_plain_bars_and_json_that_can_be_read(gpt2_folder: Path) -> None:
+def test_a_terminal_of_plain_letters_gets_plain_bars_and_json_that_can_be_read(unembed: Run, gpt2_folder: Path) -> None:
     def ran(*more: str) -> str:
         done = process(
             "trace", PROMPT, "--model", str(gpt2_folder), *more, stdout=subprocess.PIPE, env={**os.environ, **ASCII}
@@ -319,13 +319,7 @@ def test_a_terminal_of_plain_letters_gets_plain_bars_and_json_that_can_be_read(g
 
     drawn = ran()
     assert drawn.isascii() and "|###" in drawn and " > " in drawn and "\\u2588" not in drawn
-    plain = subprocess.run(
-        [sys.executable, "-m", "unembed", "trace", PROMPT, "--model", str(gpt2_folder), "--json"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONUTF8": "1"},
-        check=True,
-    )
+    plain = unembed("trace", PROMPT, "--model", gpt2_folder, "--json")
     assert json.loads(ran("--json")) == json.loads(plain.stdout)
 
 

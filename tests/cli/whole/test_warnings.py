@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
+from typer.testing import Result
 
 from unembed.models.shipped_models import shipped_folder, tokenizer_folder
 
@@ -33,13 +35,15 @@ def test_a_warning_is_one_line_on_stderr(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv"])
-def test_data_is_utf8_where_the_terminal_is_not(form: str) -> None:
-    command = [sys.executable, "-m", "unembed", "lens", "The war – né", "--model", "attn-1l", form]
-    here, elsewhere = (
-        subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": name}).stdout
-        for name in ("utf-8", "cp1252")
-    )
-    assert here == elsewhere and "é" in elsewhere.decode("utf-8")
+def test_data_is_utf8_where_the_terminal_is_not(unembed: Callable[..., Result], form: str) -> None:
+    arguments = ["lens", "The war – né", "--model", "attn-1l", form]
+    elsewhere = subprocess.run(
+        [sys.executable, "-m", "unembed", *arguments],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": "cp1252"},
+    ).stdout
+    assert unembed(*arguments).stdout_bytes == elsewhere and "é" in elsewhere.decode("utf-8")
 
 
 def test_custom_code_runs_only_where_the_command_allows_it(tmp_path: Path) -> None:

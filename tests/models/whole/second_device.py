@@ -241,7 +241,7 @@ def analyses(lm: LanguageModel, folder: Path) -> Iterator[tuple[str, Callable[[]
     yield "head scores", lambda: circuits.head_scores(n_sequences=4, length=8)["induction"]
     yield "expansion", lambda: circuits.expand(prompt, order=2).error
     text = folder / "text.txt"
-    text.write_text("The first month of the year is January .\n" * 60)
+    text.write_text("The first month of the year is January .\n" * 20)
     index = unembed.Index.build(lm, str(text), str(folder / f"index-{lm.device.type}"), top=5)
     yield "triggers", lambda: list(index.triggers(1, 3).rows())
     yield "similar", lambda: index.similar(1, 3)["cosine"]

@@ -42,14 +42,25 @@ def mark(folder, *, share=1.0):
     return marks
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, TOY, READABLE, READ_EARLY], ids=["wren", "toy", "readable", "early"])
+RECIPES = {"wren": RECIPE, "toy": TOY, "readable": READABLE, "early": READ_EARLY}
+
+
+@pytest.fixture(scope="module", params=RECIPES.values(), ids=RECIPES)
+def whole(request, corpus, tmp_path_factory):
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    if request.param is READ_EARLY:
+        mark(folder)
+    run = Run(request.param, corpus, folder, compiled=False)
+    run.train()
+    return run
+
+
 @pytest.mark.parametrize("stop", [2, 3, 4])
-def test_a_resumed_run_has_the_bits_of_one_never_stopped(corpus, tmp_path, recipe, stop):
+def test_a_resumed_run_has_the_bits_of_one_never_stopped(whole, corpus, tmp_path, stop):
+    recipe = whole.recipe
     if recipe is READ_EARLY:
-        mark(tmp_path / "whole")
         mark(tmp_path / "cut")
-    whole = Run(recipe, corpus, tmp_path / "whole", compiled=False)
-    whole.train()
     Run(recipe, corpus, tmp_path / "cut", compiled=False).train(until=stop)
     cut = Run(recipe, corpus, tmp_path / "cut", compiled=False)
     assert cut.step == stop
