@@ -150,12 +150,12 @@ def _confirmed(
         tops |= zip(members, top, strict=True)
     found: list[RankedValue] = []
     for i, at in enumerate(chunk.tolist()):
-        token, listed = int(ids[form[at]]), tops[i]
+        (layer, index), token, listed = places[i], int(ids[form[at]]), tops[i]
         if token in listed:
             text, *top_tokens = lm.token_strings([token, *listed[:PREVIEWED]])
             rank, score = listed.index(token) + 1, float(best[at])
             pole = "negative" if below[i] else "positive"
-            found.append(RankedValue(*places[i], word, text, rank, score, tuple(top_tokens), pole=pole))
+            found.append(RankedValue(layer, index, word, text, rank, score, tuple(top_tokens), pole=pole))
     return found
 
 
