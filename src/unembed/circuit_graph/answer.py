@@ -71,8 +71,8 @@ def circuit_answer(
     alone: Annotated[
         bool,
         Option(
-            "Explain the prompt without comparing it to a counterfactual prompt. Default: if neither --against nor "
-            "--against-prompt is given, a token like --token and a prompt that makes it likely, found by search."
+            "Explain the prompt without comparing it to a counterfactual prompt. Without this option, a prompt given "
+            "alone is compared with one in which a token like --token is likely, found by search."
         ),
     ] = False,
     pairs: Annotated[

@@ -57,28 +57,15 @@ def find_concepts(
         max_expected: upper bound on the mean number of concepts in a list of random tokens.
     """
     rows = torch.as_tensor(ids).cpu().numpy()
-    fewest = _fewest(classes, rows.shape[1], max_expected)
-    return [_in_list(classes, row, fewest, max_expected) for row in rows]
+    return [_in_list(classes, row, max_expected) for row in rows]
 
 
-def _fewest(classes: Classes, n: int, max_expected: float) -> Int[np.ndarray, " class"]:
-    """Return the smallest number of a list's tokens that can make each class a concept, so that most are not scored."""
-    sizes, place = np.unique(classes.sizes, return_inverse=True)
-    k, population = np.arange(n + 1), len(classes.tokens)
-    logs = np.array([_log_choose(size, k) + _log_choose(population - size, n - k) for size in sizes.tolist()])
-    tails = np.logaddexp.accumulate(logs.reshape(-1, n + 1)[:, ::-1], axis=1)[:, ::-1] - _log_choose(population, n)
-    most = np.log(max_expected / max(1, len(classes.names))) + 1e-6  # rounding must not leave out a concept
-    return np.maximum(MIN_TOKENS, (tails > most).sum(axis=1))[place]
-
-
-def _in_list(
-    classes: Classes, ids: Int[np.ndarray, " n"], fewest: Int[np.ndarray, " class"], max_expected: float
-) -> list[Concept]:
-    starts, each = classes.starts[ids], classes.starts[ids + 1] - classes.starts[ids]
-    rank = np.repeat(np.arange(len(ids)), each)
-    occurrences = classes.classes[np.arange(len(rank)) + (starts - each.cumsum() + each)[rank]]
+def _in_list(classes: Classes, ids: Int[np.ndarray, " n"], max_expected: float) -> list[Concept]:
+    of_token = [classes.of(int(token)) for token in ids]
+    occurrences = np.concatenate(of_token)
+    rank = np.repeat(np.arange(len(ids)), [len(row) for row in of_token])
     numbers, counts = np.unique(occurrences, return_counts=True)
-    enough = counts >= fewest[numbers]
+    enough = counts >= MIN_TOKENS
     numbers, counts = numbers[enough], counts[enough]
     if not len(numbers):
         return []

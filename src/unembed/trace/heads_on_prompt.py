@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from unembed.errors import PointMissing, Unsupported
 from unembed.jacobian.basis import basis_or_default
 from unembed.models.named_tokens import Candidate, Token, most_likely
 from unembed.results.lists import lower_triangle, numbers, numbers_or_none
+from unembed.stream.capture_points import has_point
 from unembed.stream.run import position_of, run
 from unembed.trace.pattern_summaries import SIDE
 from unembed.trace.prompt_heads import head_effects
@@ -54,11 +56,10 @@ def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
     lm = trace.lm
     layer, head = lm.layer_and_head(layer, head)
     _ = lm.structure.blocks[layer].attention  # raises in a layer with another mixer
-    try:
-        seen = run(lm, trace.tokens[None], POINTS, trace.edits, logits=False, layers=[layer])
+    points = ["pattern", *(point for point in POINTS if has_point(lm, point, layer))]
+    seen, norms = run(lm, trace.tokens[None], points, trace.edits, logits=False, layers=[layer]), None
+    with suppress(Unsupported, PointMissing):
         norms = lower_triangle(contribution_norms(lm, seen, layer)[head])
-    except (Unsupported, PointMissing):
-        seen, norms = run(lm, trace.tokens[None], "pattern", trace.edits, logits=False, layers=[layer]), None
     weights = lower_triangle(seen.at("pattern", layer)[0, head])
     return PatternView(SCHEMA_PATTERN, layer, head, trace.token_strings, numbers(trace.tokens), weights, norms)
 

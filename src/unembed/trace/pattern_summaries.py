@@ -1,4 +1,4 @@
-"""What is kept of the attention patterns of a prompt: of all heads together they need heads * pos * pos numbers."""
+"""Summaries of a prompt's attention patterns, computed layer by layer: all patterns are too large to store."""
 
 from __future__ import annotations
 

@@ -158,8 +158,9 @@ def _scale_of_runs(lm: Decoder, tokens: Int[Tensor, " pos"]) -> float | None:
     """Return the median scale of the final norm over the first `_SCALED` positions; None where it is not used."""
     if not lm.n_layers or lm.structure.final_norm is None or lm.structure.streams is not None:
         return None
-    last = run(lm, tokens[None, :_SCALED].long(), "resid_post", logits=False).at("resid_post", lm.n_layers - 1)
-    return float(final_scale(lm, last.to(lm.device)).float().median())
+    last = lm.n_layers - 1
+    stream = run(lm, tokens[None, :_SCALED].long(), "resid_post", logits=False, layers=[last]).at("resid_post", last)
+    return float(final_scale(lm, stream.to(lm.device)).float().median())
 
 
 def _log_probabilities(lm: Decoder, ids: Tensor, scale: float | None) -> Float[Tensor, "token d_vocab"]:

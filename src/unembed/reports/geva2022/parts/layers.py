@@ -66,12 +66,14 @@ def frequent(m: Measurements) -> ExtremeSubUpdates:
     return ExtremeSubUpdates(extreme.threshold, extreme.basis, *rows)
 
 
-def is_rare(token_counts: np.ndarray, ids: np.ndarray) -> np.ndarray:
+def is_rare(token_counts: np.ndarray, ids: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
     """Return for each row of token ids whether at least half of its tokens are in the rarer half of the vocabulary.
 
-    Tokens of equal counts are in the same half: the rarer one has all whose count is at most the median.
+    Tokens of equal counts are in the same half: the rarer one has all whose count is at most the median, which is that
+    of the tokens of the mask `known`, or of all.
     """
-    return (token_counts[ids] <= np.median(token_counts)).mean(axis=1) >= 0.5
+    median = np.median(token_counts if known is None else token_counts[known])
+    return (token_counts[ids] <= median).mean(axis=1) >= 0.5
 
 
 def top_ids(m: Measurements, memories: np.ndarray) -> np.ndarray:
@@ -119,12 +121,9 @@ def rare(m: Measurements) -> np.ndarray:
     memories = promoters(m)
     if not len(memories):
         return np.zeros(0, dtype=bool)
-    ids, counts = top_ids(m, memories), m.token_counts
-    if m.hidden is None:
-        return is_rare(counts, ids)
     # Tokens left out of rankings are no top tokens, and must not lower the median.
-    known = ~m.hidden.cpu().numpy()
-    return is_rare(counts[known], (np.cumsum(known) - 1)[ids])
+    known = None if m.hidden is None else ~m.hidden.cpu().numpy()
+    return is_rare(m.token_counts, top_ids(m, memories), known)
 
 
 @once
