@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from unembed.document.files import reopen
 from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.event_sample import event_sample, example_batches
-from unembed.memories.event_scores import candidate_scores, event_scores, scores_in_logits
+from unembed.memories.event_scores import candidate_scores, event_scores, extreme_sub_updates, scores_in_logits
 from unembed.memories.massive_activations import LEFT_OUT, massive_positions
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.geva2022 import QUANTITIES, published
@@ -45,11 +46,13 @@ from unembed.reports.geva2022.measurements import (
     token_counts,
 )
 from unembed.reports.geva2022.options import Options
+from unembed.reports.geva2022.parts import layers
 from unembed.reports.geva2022.parts.applications import small_sample
 from unembed.reports.geva2022.parts.layers import (
     cases_of,
     frequently_active,
     groups,
+    inputs,
     is_rare,
     judge_groups,
     top_ids,
@@ -364,3 +367,29 @@ def test_the_papers_thresholds_periods_and_counts_of_another_text(made, tmp_path
     assert m.token_counts.tolist() == own.tolist() != other.tolist()
     tokens = lm.token_strings(m.sample.final.tolist())
     assert cases_of(m)["period"].tolist() == [token.strip() == "." for token in tokens]
+
+
+def test_easy_inputs_are_counted_example_by_example(made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shares of appearances and of examples with a short prefix or a likely prediction, by passes one by one."""
+    lm = made[0]
+    m = measure(lm, open_corpus(TEXTS), Work(tmp_path, {}, 3), Options(**OPTIONS))
+    size = np.abs(candidate_scores(m.sample))  # (layer, example, dominant)
+    limit, easy = float(np.quantile(size, 0.8)), float(np.median(m.sample.final_probability))
+    monkeypatch.setattr(layers, "EASY", easy)
+    found = inputs(replace(m, extreme=extreme_sub_updates(m.sample, limit)))
+    assert found is not None
+    short, likely = list[bool](), list[bool]()
+    for example in m.examples:
+        text = lm.tokenizer.decode(example.tokens, skip_special_tokens=True)
+        short.append(len(lm.tokenizer(text, add_special_tokens=False).input_ids) <= 3)
+        with torch.no_grad():
+            last = lm.hf(example.tokens[None].long()).logits[0, -1]
+        likely.append(float(last.softmax(-1).max()) >= easy - 1e-6)
+    appearances = [n for layer in size for n, row in enumerate(layer) for score in row if score > limit]
+    for name, cases in (("short_prefix", short), ("easy_target", likely)):
+        extreme, every = found.cases[name]
+        assert extreme.value == pytest.approx(np.mean([cases[n] for n in appearances])), name
+        assert every.value == pytest.approx(np.mean(cases)), name
+    either = [a or b for a, b in zip(short, likely, strict=True)]
+    assert found.extreme.value == pytest.approx(np.mean([either[n] for n in appearances]))
+    assert found.all.value == pytest.approx(np.mean(either)) and 0 < found.all.value < 1

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,11 @@ from tests.reports.sample import part_of
 from tests.sweeps.recorder import lettered, texts
 from unembed.attention.behaviour.head_scores import KINDS
 from unembed.attention.paths.term_importance import term_importance
+from unembed.attention.text.skip_trigrams import CorpusCounts, random_tables
 from unembed.corpus.windows import windows_of
 from unembed.models.architectures.attention_only import AttentionOnlyConfig, AttentionOnlyForCausalLM
 from unembed.reports.elhage2021 import QUANTITIES, STUDY
-from unembed.reports.elhage2021.measurements import ByLens, Measurements
+from unembed.reports.elhage2021.measurements import ByLens, HeadSkipTrigrams, Measurements
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.parts import deeper, one_layer, paths
 from unembed.reports.stages import Work
@@ -83,6 +85,53 @@ def test_all_orders_above_one_are_those_of_an_expansion_in_full(m: Measurements)
     assert found.above_one == pytest.approx(float(every.reductions[1:].sum()), abs=1e-6)
     linear = deeper.linear_expansion(m)
     assert linear is not None and deeper.judge_linear_expansion(linear).verdict == "agrees"
+
+
+def test_triples_of_deep_models_are_compared_by_head_with_their_shuffled_sources() -> None:
+    """Four made-up heads: a triple counts where its destination occurs with and without the source."""
+    more, less, never = CorpusCounts(10, 5, 100, 10), CorpusCounts(10, 1, 100, 20), CorpusCounts(0, 0, 100, 10)
+    shuffled = (more, less, less, less, less)
+    heads = [
+        HeadSkipTrigrams(0, 0, (), (more, more, more, never), shuffled),  # 3 of 3 against 1 of 5
+        HeadSkipTrigrams(1, 0, (), (more, less, more, less), shuffled),  # 2 of 4
+        HeadSkipTrigrams(1, 1, (), (less, less, less, less), shuffled),  # none
+        HeadSkipTrigrams(2, 0, (), (never,), shuffled),  # nothing to compare
+    ]
+    found = deeper.skip_trigrams(part_of(Measurements, seed=0, skip_trigrams=heads))
+    assert (found.layers, found.better) == ([0, 1, 1], 2)
+    assert (found.own.value, found.shuffled.value) == pytest.approx((0.5, 0.2))
+    assert found.gain.value == pytest.approx(0.5 - 1.25 * 0.2) and found.gain.n == 3
+
+
+def test_crossed_pairs_of_deep_models_are_those_of_dense_circuits_and_of_pairs_counted_one_by_one(
+    m: Measurements,
+) -> None:
+    reading = m.token_reading
+    assert reading is not None
+    rows_of_ids = [s.tokens.tolist() for s in windows_of(m.corpus).segments(m.lm)]
+    followed = Counter(pair for ids in rows_of_ids for pair in itertools.pairwise(ids))
+    gains, crossed = list[int | float](), list[int]()
+    for of in m.skip_trigrams:
+        if not of.triples:
+            continue
+        x, where = reading.vectors[of.layer], m.frequent.tolist().index(of.triples[0].source)
+        qk = m.circuits.qk(of.layer, of.head, 1, m.basis).dense()
+        ov = m.circuits.ov(of.layer, of.head, m.basis).dense()
+        scores, logits = x @ qk @ x.T, x @ ov @ (m.lm.structure.final_norm.gain[:, None] * m.lm.weights.W_U)
+        attended, raised = (scores - scores.mean(1, keepdim=True))[:, where], logits[where, m.frequent]
+        raised = raised - raised.mean()
+        d, o = attended.argsort(descending=True)[:20], raised.argsort(descending=True)[:20]
+        by_head = (attended[d].clamp_min(0)[:, None] * raised[o].clamp_min(0) > 0).numpy()
+        table = np.array([[followed[i, j] for j in m.frequent[o].tolist()] for i in m.frequent[d].tolist()])
+        rows, columns = (table > 0).any(1, keepdims=True), (table > 0).any(0, keepdims=True)
+        crossed.append(int(((table == 0) & rows & columns & by_head).sum()))
+        drawn = random_tables(m.bigrams, m.frequent[d], m.frequent[o], m.frequent, seed=m.seed)
+        chance = np.mean([((other.numpy() > 0) & by_head).sum() for other in drawn])
+        gains.append(((table > 0) & by_head).sum() - chance)
+    found = deeper.bugs(m)
+    assert found is not None and len(gains) > 3 and sum(crossed) > 0
+    assert found.gain.value == pytest.approx(float(np.mean(gains)))
+    assert found.crossed.value == pytest.approx(float(np.mean(crossed)))
 
 
 def made_up_heads(strength: float) -> Measurements:
