@@ -196,18 +196,24 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor], basis: Basis |
     with suppress(Stop), attach_hooks(lm, {key: capture(*key) for key in points}) as current:
         lm.hf(ids, **forward_arguments(lm, mask), **current.arguments)
     layers = range(lm.n_layers)
-    streams = [captured["resid_post", n] for n in layers]
-    read = [confidence(logits_of(lm, readable(lm, x, n, basis))) for n, x in enumerate(streams)]
-    plain = None if basis == "final" else torch.stack([logits_of(lm, x).argmax(-1) for x in streams], dim=1).cpu()
+    # Results are written into tensors made beforehand: small tensors made between large ones keep freed memory in use.
+    shape = (len(prefixes), lm.n_layers)
+    top, margin, entropy = torch.empty(shape, dtype=torch.long), torch.empty(shape), torch.empty(shape)
+    plain = None if basis == "final" else torch.empty_like(top)
+    for n in layers:
+        stream = captured["resid_post", n]
+        top[:, n], margin[:, n], entropy[:, n] = confidence(logits_of(lm, readable(lm, stream, n, basis)))
+        if plain is not None:
+            plain[:, n] = logits_of(lm, stream).argmax(-1)
 
     def stacked(tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(tensors), dim=1).cpu()
 
     return Examples(
         dominant=stacked([captured["coefficients", n] for n in layers]),
-        top=stacked([r[0] for r in read]),
-        margin=stacked([r[1] for r in read]),
-        entropy=stacked([r[2] for r in read]),
+        top=top,
+        margin=margin,
+        entropy=entropy,
         before=stacked([captured[before_point(lm, n), n].float() for n in layers]),
         update=stacked([captured["mlp_out", n].float() for n in layers]),
         basis=basis,
