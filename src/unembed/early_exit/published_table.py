@@ -12,8 +12,9 @@ from unembed.early_exit.baselines import CONFIDENCES, FEATURES, PAPER_PROTOCOL
 from unembed.early_exit.example_prefixes import Examples
 from unembed.early_exit.fitting import fit_score, split
 from unembed.early_exit.rule import accuracy_and_savings
-from unembed.early_exit.sub_updates_rule import SubUpdates, value_clusters
+from unembed.early_exit.sub_updates_rule import CLUSTERS, SubUpdates, value_clusters
 from unembed.errors import InvalidInput
+from unembed.memories.clustering.value_clusters import ValueClusters
 from unembed.models.decoder import Decoder
 from unembed.results import Table
 from unembed.validation import one_of
@@ -38,7 +39,7 @@ def table_6(
     *,
     seeds: Sequence[int] = SEEDS,
     methods: Sequence[str] = METHODS,
-    clusters: int = 200,
+    clusters: int | ValueClusters = CLUSTERS,
     level: float = 0.05,
     threshold: Threshold = "f1",
     progress: Callable[[int, int], None] | None = None,
@@ -55,7 +56,7 @@ def table_6(
         found: the examples.
         seeds: the seeds of the splits.
         methods: the methods, one for each row of the table.
-        clusters: number of clusters of value vectors, for the sub-updates rule.
+        clusters: clusters of all value vectors for the sub-updates rule, or their number.
         level: bound on the expected disagreement of the confidence rules.
         threshold: of classifiers, in each layer: "f1", the largest F1 (the paper's text), or "precision", a precision
             of 0.75 (the released code).
@@ -73,7 +74,11 @@ def table_6(
         )
     one_of("threshold", threshold, ("f1", "precision"))
     sweep = dict(PAPER_PROTOCOL) | sweep
-    labels = value_clusters(lm, clusters) if any(m.startswith("sub_updates") for m in methods) else None
+    if isinstance(clusters, ValueClusters):
+        labels, n_clusters = clusters.by_layer, clusters.n_clusters
+    else:
+        labels = value_clusters(lm, clusters) if any(m.startswith("sub_updates") for m in methods) else None
+        n_clusters = clusters
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     done = 0
     for seed in seeds:
@@ -91,7 +96,13 @@ def table_6(
         columns[f"{name}_std"] = [float(np.std([r[name] for r in rows[m]])) for m in methods]
     for at, name in enumerate(("accuracy", "accuracy_std", "saved_layers", "saved_layers_std")):
         columns[f"published_{name}"] = [PUBLISHED[m][at] if m in PUBLISHED else None for m in methods]
-    notes = {"examples": len(found), "seeds": list(seeds), "clusters": clusters, "level": level, "threshold": threshold}
+    notes = {
+        "examples": len(found),
+        "seeds": list(seeds),
+        "clusters": n_clusters,
+        "level": level,
+        "threshold": threshold,
+    }
     notes |= {name: list(value) if isinstance(value, tuple) else value for name, value in sweep.items()}
     title = f"Early exit of {lm.name}, {lm.n_layers} layers"
     return Table(title, columns, lm.provenance(corpus=found.corpus, basis=found.basis, notes=notes))

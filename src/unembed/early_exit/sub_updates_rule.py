@@ -180,7 +180,4 @@ def value_clusters(lm: Decoder, n_clusters: int = CLUSTERS) -> Int[np.ndarray, "
         Unsupported: the model has no memories.
     """
     signs = [signs_by_weights(lm, n) for n in range(lm.n_layers)] if any(map(lm.is_signed, lm.memory_layers)) else None
-    found = cluster_values(lm, n_clusters, signs=signs)
-    labels = np.full((lm.n_layers, int(found.memory[:, 1].max()) + 1), -1, dtype=np.int64)
-    labels[found.memory[:, 0], found.memory[:, 1]] = found.labels
-    return labels
+    return cluster_values(lm, n_clusters, signs=signs).by_layer

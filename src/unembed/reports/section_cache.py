@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,30 @@ def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]
     # Sections are read back from the file even in a run without interruption, so that both kinds of run give the same
     # page.
     stored = json.loads(str(work.stage(name, compute)["sections"]))
-    tables = {
-        k: Table(t["title"], t["columns"], Provenance.from_dict(t["provenance"])) for k, t in stored["tables"].items()
-    }
+    tables = _opened(stored["tables"])
     return [Section.from_dict(s, tables) for s in stored["sections"]]
+
+
+def cached_tables(
+    work: Work, name: str, make: Callable[[], tuple[Mapping[str, Table], Sequence[str]]]
+) -> tuple[dict[str, Table], list[str]]:
+    """Return the named tables and the notes that `make` returns, from the report's folder if they were stored there.
+
+    Args:
+        name: the name under which they are stored, unique in the study.
+        make: makes the tables and the notes; what it raises is raised, and nothing is stored.
+    """
+
+    def compute() -> Arrays:
+        tables, notes = make()
+        return {"made": np.array(json.dumps({"tables": {k: _table(t) for k, t in tables.items()}, "notes": [*notes]}))}
+
+    stored = json.loads(str(work.stage(name, compute)["made"]))
+    return _opened(stored["tables"]), stored["notes"]
+
+
+def _opened(tables: Mapping[str, Any]) -> dict[str, Table]:
+    return {k: Table(t["title"], t["columns"], Provenance.from_dict(t["provenance"])) for k, t in tables.items()}
 
 
 def _table(table: Table) -> dict[str, Any]:

@@ -18,11 +18,14 @@ from tests.reports.sample import part_of, tables_of_two_units
 from tests.reports.test_geva2022 import OPTIONS, TEXTS
 from tests.sweeps.recorder import lettered
 from unembed.corpus import open_corpus
+from unembed.early_exit import published_table
 from unembed.early_exit.example_prefixes import examples
 from unembed.early_exit.published_table import table_6
 from unembed.errors import Unsupported
 from unembed.language_model import LanguageModel
+from unembed.memories.clustering.value_clusters import cluster_values
 from unembed.reports import Report
+from unembed.reports.geva2022 import applications
 from unembed.reports.geva2022.applications import (
     Applications,
     activated,
@@ -48,6 +51,19 @@ def test_early_exit_has_its_tables(tmp_path: Path) -> None:
     assert found.saturation is not None and len(found.saturation) == 2
     assert found.early_exit is not None
     assert {r["method"] for r in found.early_exit.rows()} >= {"sub_updates", "both", "margin", "oracle"}
+
+
+def test_exit_rules_use_given_clusters_and_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the clusters of an ungated model the table is that of the rule's own; a second run reads it from disk."""
+    lm, options = unembed.load(save_model(tmp_path / "tiny", "gpt2")), Options(exit_examples=36, exit_protocol="quick")
+    made = measure_applications(lm, open_corpus(TEXTS * 3), Work(tmp_path, {"run": 1}), options)
+    monkeypatch.setattr(published_table, "value_clusters", None)  # not called with clusters, nor in the second run
+    for _ in range(2):
+        clusters, work = cluster_values(lm, 9), Work(tmp_path, {"run": 2})
+        again = measure_applications(lm, open_corpus(TEXTS * 3), work, options, clusters=clusters)
+        assert again.early_exit.to_dict() == made.early_exit.to_dict()
+        assert again.saturation.to_dict() == made.saturation.to_dict()
+        monkeypatch.setattr(applications, "table_6", None)
 
 
 def test_examples_at_massive_positions_are_left_out_of_early_exit(tmp_path: Path) -> None:
@@ -152,8 +168,9 @@ def test_the_rule_of_the_text_is_judged_and_the_ordered_match_is_stated(tmp_path
     lm = unembed.load(save_model(tmp_path / "tiny", "gpt2"))
     corpus = open_corpus(TEXTS * 3)
     paper, quick = (
-        measure_applications(lm, corpus, Work(tmp_path, {}), Options(exit_examples=36, exit_protocol=name)).early_exit
+        measure_applications(lm, corpus, Work(tmp_path, {"protocol": name}), options).early_exit
         for name in ("paper", "quick")
+        for options in (Options(exit_examples=36, exit_protocol=name),)
     )
     assert paper is not None and quick is not None
     found = examples(lm, corpus, 36)

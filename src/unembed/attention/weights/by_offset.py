@@ -19,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.weights.composed_weights import require_qk
-from unembed.attention.weights.folded_weights import mean_embedding, require_heads
+from unembed.attention.weights.folded_weights import mean_embedding, reading_weights, require_heads
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
-from unembed.attention.weights.qk_ov import HeadMatrices
+from unembed.attention.weights.qk_ov import HeadMatrices, offsets_of
 from unembed.document.exhibits import drawing, exhibit
 from unembed.document.model import Answer, Section
 from unembed.errors import Unsupported
@@ -126,11 +126,13 @@ def scores_by_offset(
             else "its scores do not depend on positions",
             instead="Capture the attention patterns of a run" if added else "Use qk, which is the same at every offset",
         )
-    if site.scores.rotary is not None:
+    if (rotary := site.scores.rotary) is not None:
         mean = mean_embedding(lm, basis, centre=True).double()
-        for i, offset in enumerate(offsets):
-            qk = circuits.qk(layer, head, offset, basis).double()
-            total[i] += float((mean @ qk.left) @ (qk.right @ mean)) * site.scores.scale
+        query = mean @ reading_weights(lm, layer, "q", basis)[head].double()
+        key = mean @ reading_weights(lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv].double()
+        at = torch.tensor(offsets_of(offsets), device=mean.device)
+        turned = rotary.rotate(query.expand(len(at), -1), at) @ rotary.rotate(key[None], at[:1] * 0)[0]
+        total += turned.cpu() * site.scores.scale
     if site.scores.alibi_slopes is not None:
         total -= float(site.scores.alibi_slopes[head]) * torch.tensor(list(offsets), dtype=torch.float64)
     return total

@@ -112,6 +112,13 @@ class ValueClusters(Displayed):
         """Number of clusters."""
         return int(self.labels.max()) + 1
 
+    @property
+    def by_layer(self) -> Int[np.ndarray, "layer d_mlp"]:
+        """The cluster of every value vector, by layer and index; -1 where a layer is narrower or was not clustered."""
+        labels = np.full((self.lm.n_layers, int(self.memory[:, 1].max()) + 1), -1, dtype=np.int64)
+        labels[self.memory[:, 0], self.memory[:, 1]] = self.labels
+        return labels
+
     def cut(self, n_clusters: int) -> ValueClusters:
         """Cut the same tree into another number of clusters.
 

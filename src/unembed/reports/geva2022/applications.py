@@ -19,10 +19,12 @@ from unembed.early_exit.baselines import FEATURES, QUICK_SWEEP
 from unembed.early_exit.example_prefixes import Examples, examples, saturation_table
 from unembed.early_exit.published_table import METHODS, table_6
 from unembed.errors import ExtraMissing, InvalidInput, UnembedError, Unsupported, reading_fault
+from unembed.memories.clustering.value_clusters import ValueClusters
 from unembed.memories.massive_activations import MASSIVE, massive_positions
 from unembed.models.decoder import Decoder
 from unembed.names import Basis, read_signed_memory
 from unembed.reports.geva2022.options import Options
+from unembed.reports.section_cache import cached_tables
 from unembed.reports.stages import Work
 from unembed.results import Table
 from unembed.steering.text_cost import default_text
@@ -77,7 +79,12 @@ class Applications:
 
 
 def measure_applications(
-    lm: Decoder, corpus: Corpus, work: Work, options: Options, basis: Basis = "final"
+    lm: Decoder,
+    corpus: Corpus,
+    work: Work,
+    options: Options,
+    basis: Basis = "final",
+    clusters: ValueClusters | None = None,
 ) -> Applications:
     """Measure early exit on `options.exit_examples` examples, and toxicity if `options.prompts` names a file.
 
@@ -85,6 +92,7 @@ def measure_applications(
         basis: how the residual stream after each layer becomes a prediction for early exit: "final", as in the paper,
             or "jacobian", the model's fitted lens. With the latter, toxicity is measured only for the value vectors
             that a scorer picks by the words that the lens reads in them, and without them.
+        clusters: clusters of all value vectors, however many, for the sub-updates rule; made here when None.
 
     An experiment that cannot run raises no error: the report shows the other one, with the reason. That includes a
     failed import inside an installed package.
@@ -93,19 +101,11 @@ def measure_applications(
     saturation = early_exit = toxicity = by_beams = published = None
     if options.exit_examples >= FEWEST_EXAMPLES and lm.n_layers > 1:
         try:
-            found = examples(
-                lm, corpus, options.exit_examples, seed=work.seed, basis=basis, progress=_named(work, "examples")
+            name = f"early exit by {basis}"
+            tables, notes = cached_tables(
+                work, name, lambda: _measured_exits(lm, corpus, work, options, basis, clusters)
             )
-            found, left_out = without_massive(found)
-            if left_out:
-                notes.append(
-                    f"{left_out} of {left_out + len(found)} examples of early exit end at a position with massive "
-                    f"activations, where the stream is over {MASSIVE} times as long as the layer's median. They are "
-                    "left out."
-                )
-            saturation = saturation_table(lm, found)
-            early_exit, missing = _table_6(lm, found, work, QUICK if options.exit_protocol == "quick" else {})
-            notes += missing
+            saturation, early_exit = tables["saturation"], tables["early_exit"]
         except (UnembedError, ImportError) as error:
             notes.append(f"Early exit was not measured: {error}")
     if options.prompts is not None:
@@ -126,6 +126,24 @@ def measure_applications(
     return Applications(saturation, early_exit, toxicity, by_beams, about, published, tuple(notes))
 
 
+def _measured_exits(
+    lm: Decoder, corpus: Corpus, work: Work, options: Options, basis: Basis, clusters: ValueClusters | None
+) -> tuple[dict[str, Table], list[str]]:
+    """Return the tables of saturation layers and of exit rules, and notes on what they leave out."""
+    found, left_out = without_massive(
+        examples(lm, corpus, options.exit_examples, seed=work.seed, basis=basis, progress=_named(work, "examples"))
+    )
+    notes = []
+    if left_out:
+        notes.append(
+            f"{left_out} of {left_out + len(found)} examples of early exit end at a position with massive activations, "
+            f"where the stream is over {MASSIVE} times as long as the layer's median. They are left out."
+        )
+    sweep = QUICK if options.exit_protocol == "quick" else {}
+    early_exit, missing = _table_6(lm, found, work, sweep, clusters)
+    return {"saturation": saturation_table(lm, found), "early_exit": early_exit}, [*notes, *missing]
+
+
 def without_massive(found: Examples) -> tuple[Examples, int]:
     """Return the examples without those at positions with massive activations, and the number of the latter.
 
@@ -140,15 +158,17 @@ def _named(work: Work, name: str) -> Callable[[int, int], None]:
     return lambda done, total: work.progress(name, done, total)
 
 
-def _table_6(lm: Decoder, found: Examples, work: Work, sweep: Mapping[str, Any]) -> tuple[Table, list[str]]:
+def _table_6(
+    lm: Decoder, found: Examples, work: Work, sweep: Mapping[str, Any], clusters: ValueClusters | None
+) -> tuple[Table, list[str]]:
     """Return Table 6 and a list of notes; without scikit-learn, the table has only the rules without a classifier."""
-    clusters = min(CLUSTERS, lm.n_memories // 2)
-    progress = _named(work, "exit rules")
+    number = min(CLUSTERS, lm.n_memories // 2)
+    cut, progress = number if clusters is None else clusters.cut(number), _named(work, "exit rules")
     try:
-        return table_6(lm, found, clusters=clusters, progress=progress, **sweep), []
+        return table_6(lm, found, clusters=cut, progress=progress, **sweep), []
     except (ExtraMissing, ImportError) as error:
         others = tuple(method for method in METHODS if method not in FEATURES)
-        table = table_6(lm, found, methods=others, clusters=clusters, progress=progress)
+        table = table_6(lm, found, methods=others, clusters=cut, progress=progress)
         return table, [f"The classifiers of Table 6 were not measured: {error}"]
 
 

@@ -179,11 +179,11 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     work.progress("norms", 4, _STAGES)
     overlaps = work.stage("norms", lambda: _norms(lm, options.norm_values, work.seed, hidden, signs))
     work.progress("section 6", 5, _STAGES)
-    applications, applications_by_lens = measure_applications(lm, corpus, work, options), None
+    applications, applications_by_lens = measure_applications(lm, corpus, work, options, clusters=clusters), None
     if work.lens is not None and basis == "raw":
         work.progress("section 6, read by the fitted lens", 5, _STAGES)
         with reading_by(lm, work.lens):
-            applications_by_lens = measure_applications(lm, corpus, work, options, "jacobian")
+            applications_by_lens = measure_applications(lm, corpus, work, options, "jacobian", clusters)
     extreme = extreme_sub_updates(sample, options.threshold, basis=options.basis)
     work.progress("done", _STAGES, _STAGES)
     return Measurements(
