@@ -74,7 +74,7 @@ def test_three_continuations_and_a_memory_goes_into_the_edits(opened, lm, patchi
     texts = page.get_by_role("region", name="Continuations").locator(".text")
     expect(texts).to_have_count(3)
     index = int(name.split("M")[1])
-    value = float(lm.trace(CLEAN).run.at("coefficients", 3)[0, 2, index])
+    value = float(lm.run(CLEAN, "coefficients").at("coefficients", 3)[0, 2, index])
     edit = unembed.set_coefficient(3, index, value, positions=[2])
     expect(page.get_by_role("contentinfo").get_by_text("Ready")).to_be_visible()
     for i, (prompt, edits) in enumerate(((CLEAN, []), (CORRUPTED, []), (CORRUPTED, [edit]))):

@@ -74,7 +74,7 @@ def test_weaker_contexts_come_from_the_sample_and_are_marked(opened, lm, index, 
 def test_the_coefficient_here_has_a_percentile_among_the_sampled_ones(opened, lm, index, firing):
     layer, i = firing
     page = opened(f"#/memory?memory=L{layer}M{i}&{HERE}")
-    m = lm.trace(PROMPT).run.at("coefficients", layer)[0, :, i]
+    m = lm.run(PROMPT, "coefficients").at("coefficients", layer)[0, :, i]
     here = float(m[m.abs().argmax()])
     view = coefficients_view(lm, index, layer, i)
     below = sum(n for n, edge in zip(view.counts, view.edges[1:], strict=True) if edge <= here)
@@ -354,7 +354,7 @@ def test_landmarks_of_a_coefficient_and_the_way_back(opened, lm, index):
     for name, value in (
         ("99th percentile", view.high),
         ("Largest of the layer", view.layer_largest),
-        ("Here", float(lm.trace(PROMPT).run.at("coefficients", 3)[0, -1, 5])),
+        ("Here", float(lm.run(PROMPT, "coefficients").at("coefficients", 3)[0, -1, 5])),
     ):
         region.get_by_role("button", name=re.compile(f"^{name} ")).click()
         expect(box).not_to_have_value("20")

@@ -172,7 +172,7 @@ def test_two_memories_side_by_side(opened, lm):
 def test_a_coefficient_is_marked_in_the_activation_distribution(opened, lm):
     page = opened(f"#/memory?memory=L3M5&prompt={PROMPT.replace(' ', '%20')}")
     region = page.get_by_role("region", name="Activation distribution")
-    m = lm.trace(PROMPT).run.at("coefficients", 3)[0, :, 5]
+    m = lm.run(PROMPT, "coefficients").at("coefficients", 3)[0, :, 5]
     largest = float(m[m.abs().argmax()])
     expect(region.locator(".here")).to_have_count(2)
     marked = {f"At ·is ({len(m) - 1})": float(m[-1]), "Largest on the tested text": largest}

@@ -22,7 +22,7 @@ def lm():
 
 def test_a_patched_coefficient_continues_as_the_edit_that_sets_it(lm):
     position, layer, index = 1, 4, 278
-    value = float(lm.trace(CLEAN).run.at("coefficients", layer)[0, position, index])
+    value = float(lm.run(CLEAN, "coefficients").at("coefficients", layer)[0, position, index])
     edit = unembed.set_coefficient(layer, index, value, positions=[position])
     found = list(continue_patched(lm, CLEAN, CORRUPTED, "coefficients", layer, position, index, max_new_tokens=8))
     ids, start = generate_ids(lm, [CORRUPTED], [edit], max_new_tokens=8)

@@ -22,9 +22,10 @@ from unembed.memories.event_scores import (
     event_scores,
     saturation_shares,
 )
-from unembed.memories.sub_updates import token_scores
+from unembed.memories.sub_updates import dominant, token_scores
 from unembed.names import StreamPoint
 from unembed.results import Provenance
+from unembed.stream.decomposition import memory_points
 from unembed.trace.trace import Trace
 
 TEXTS = [f"The first month of the year is {w} a b c" for w in ("January", "w66", "w70", "w71", "w80")]
@@ -48,6 +49,7 @@ def test_every_number_is_the_traces(family):
     sample = sampled(lm)
     for i, segment in enumerate(prefixes()):
         trace = Trace(lm, segment.tokens)
+        whole = lm.run(segment.tokens, ("resid_post", *memory_points(lm)))
         assert sample.final[i] == trace.prediction[-1]
         events = [e for n, e in sample.events() if n == i]
         assert events == trace.events(-1)
@@ -56,12 +58,12 @@ def test_every_number_is_the_traces(family):
         np.testing.assert_allclose(sample.stream_length[:, i], ends.norm(dim=-1).numpy(force=True), rtol=1e-6)
         column = len(segment) - 1
         for n in range(lm.n_layers):
-            dominant = trace.dominant(10)[n]
-            assert sample.dominant[n, i].tolist() == dominant.index[-1].tolist()
-            assert sample.contribution[n, i] == pytest.approx(float(dominant.share[-1].sum()), rel=1e-9)
+            largest = dominant(whole.at("coefficients", n)[0], lm.weights.W_out[n], 10)
+            assert sample.dominant[n, i].tolist() == largest.index[-1].tolist()
+            assert sample.contribution[n, i] == pytest.approx(float(largest.share[-1].sum()), rel=1e-9)
             for t, token in enumerate((sample.final[i], sample.candidates[n, i])):
                 for b, basis in enumerate(("raw", "frozen")):
-                    every = token_scores(lm, trace.run, n, column, int(token), basis)
+                    every = token_scores(lm, whole, n, column, int(token), basis)
                     expected = every[torch.from_numpy(sample.dominant[n, i])]
                     np.testing.assert_allclose(sample.scores[n, i, :, t, b], expected.detach(), rtol=1e-5, atol=1e-9)
 

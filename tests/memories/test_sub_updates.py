@@ -36,7 +36,7 @@ def test_dominant_sub_updates_are_sorted_by_contribution(tokens: torch.Tensor) -
     lm = tiny("llama")
     trace = lm.trace(tokens[0])
     found = trace.sub_updates(1, position=3, top=6, token=11)
-    m = trace.run.at("coefficients", 1)[0, 3]
+    m = lm.run(tokens[:1], "coefficients").at("coefficients", 1)[0, 3]
     sizes = m.abs() * lm.weights.W_out[1].norm(dim=-1)
     expected = sizes.argsort(descending=True)[:6].tolist()
     assert [s.index for s in found] == expected

@@ -37,7 +37,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "ids beyond any integer": lambda lm: lm.vocabulary.strings([HUGE]),
     "ids that are not whole": lambda lm: lm.vocabulary.strings([1.5]),
     "readings of no token": lambda lm: lm.trace(TOKENS).readings(top=0),
-    "dominant of none": lambda lm: lm.trace(TOKENS).dominant(-1),
     "an attribution by nothing known": lambda lm: lm.trace(TOKENS).attribution(1, by=""),
     "an edit at a position beyond any integer": lambda lm: edited(lm, 0, 0, 1.0, positions=[HUGE]),
     "an edit of nothing": lambda lm: unembed.Edit.from_dict({}),

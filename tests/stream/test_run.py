@@ -52,7 +52,7 @@ def test_one_row_of_the_patterns_is_that_row_of_whole_ones(name: str, tokens: to
     lm = tiny(name)
     before, whole = lm.hf.config._attn_implementation, run(lm, tokens, ["pattern", "z"])
     for row in (0, 4, tokens.shape[1] - 1):
-        done = run(lm, tokens, ["pattern", "z"], pattern_row=row)
+        done = run(lm, tokens, ["pattern", "z"], row=row)
         torch.testing.assert_close(done["pattern"], whole["pattern"][..., [row], :], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(done["z"], whole["z"], rtol=1e-4, atol=1e-5)
     assert lm.hf.config._attn_implementation == before

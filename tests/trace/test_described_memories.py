@@ -56,7 +56,7 @@ def test_only_memories_with_a_description_whose_value_promotes_the_token_are_lis
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_effect_is_the_contribution_to_the_logit_less_the_mean_over_the_vocabulary(family, dtype):
     lm = tiny(family, dtype=dtype)
-    seen = lm.trace(torch.arange(7)).run
+    seen = lm.trace(torch.arange(7)).at(-1)
     for layer in range(lm.n_layers):
         found = memory_contributions_over_average(lm, seen, [layer], -1, 3)[0]
         each = torch.stack([attribution(lm, seen, token, by="memory").contribution for token in range(lm.d_vocab)])

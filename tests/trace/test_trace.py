@@ -25,7 +25,7 @@ def test_memory_effects_are_the_memories_rows_of_the_attribution(name: str, toke
     attribution = trace.attribution(question.token, 3, question.against, by="memory")
     expected = {(row.layer, row.index): row.contribution for row in attribution.rows if row.index is not None}
     assert [(row.layer, row.index) for row in found.rows] == sorted(
-        [key for key, effect in expected.items() if trace.run.at("coefficients", key[0])[0, 3, key[1]] != 0],
+        [key for key, effect in expected.items() if trace.at(3).at("coefficients", key[0])[0, 0, key[1]] != 0],
         key=lambda key: -abs(expected[key]),
     )
     for row in found.rows:
@@ -39,7 +39,7 @@ def test_silent_memories_are_in_no_list_and_those_always_on_are_apart(tokens: to
     silenced = lm.trace(tokens[0], edits=[set_coefficient(1, 5, to=0.0), set_coefficient(0, 3, to=9.0)])
     n = lm.n_layers * lm.d_mlp
     usual = UsualCoefficients({0: torch.arange(lm.d_mlp) == 3, 1: torch.zeros(lm.d_mlp, dtype=torch.bool)}, {})
-    found = ScoredMemories(lm, silenced.run, silenced.question(), len(silenced) - 1, [0, 1], usual).largest(n)
+    found = ScoredMemories(lm, silenced.at(-1), silenced.question(), 0, [0, 1], usual).largest(n)
     assert [(row.layer, row.index) for row in found.always_on] == [(0, 3)]
     assert not {(1, 5), (0, 3)} & {(row.layer, row.index) for row in found.rows}
     best = max(found.rows, key=lambda row: row.score or 0)
@@ -50,7 +50,7 @@ def test_edits_change_the_trace_and_are_in_its_provenance(tokens: torch.Tensor) 
     lm = tiny("gpt2")
     edited = lm.trace(tokens[0], edits=[set_coefficient(0, 3, 5.0)])
     assert not torch.equal(edited.logits(), lm.trace(tokens[0]).logits())
-    assert float(edited.run.at("coefficients", 0)[0, 0, 3]) == 5.0
+    assert float(edited.at(0).at("coefficients", 0)[0, 0, 3]) == 5.0
     assert edited.provenance.notes["edits"][0]["index"] == 3
 
 
@@ -129,26 +129,27 @@ def test_showing_unlearned_tokens_runs_the_model_no_second_time(tokens: torch.Te
 
 
 def test_a_trace_stores_what_its_shape_says_whatever_was_asked(wren_trace) -> None:
-    """A prompt's streams, coefficients, keys, values and logits, and never the patterns of all its positions."""
+    """The stream, keys, values and logits at every position; updates, coefficients and patterns at three positions."""
     trace, lm = wren_trace, wren_trace.lm
-    n, whole = len(trace), 4 * lm.n_layers * lm.n_heads * len(trace) ** 2
+    n = len(trace)
     question = trace.question()
     patterns_view(trace)
     prompt_heads_view(trace, question)
     for position in range(n - 5, n):
         head_sources_view(trace, 3, 1, trace.question(position=position), position)
         pattern_view(trace, position % lm.n_layers, 1)
-    # The stream at three points and both updates; z and values; queries, keys and values, which gpt2 computes together.
-    streams, heads = 5 * lm.d_model, 2 * lm.d_model + 3 * lm.d_model
-    per_position = 4 * (lm.d_vocab + lm.d_model + lm.n_layers * (streams + heads + lm.d_mlp))
-    rows = 4 * 2 * lm.n_layers * lm.n_heads * n
-    assert n * per_position <= trace.nbytes <= n * per_position + rows < n * per_position + whole / 4
+    # The stream at three points; values; queries, keys and values, which gpt2 computes together.
+    everywhere = n * (lm.d_vocab + lm.n_layers * (3 * lm.d_model + lm.d_model + 3 * lm.d_model))
+    # Both updates, z, the coefficients and each head's row of attention.
+    at_one = lm.d_model + lm.n_layers * (3 * lm.d_model + lm.d_mlp + lm.n_heads * n)
+    assert trace.nbytes == 4 * (everywhere + 3 * at_one)
 
 
 def test_a_further_run_repeats_the_first_one_bit_for_bit(wren_trace) -> None:
-    trace, points = wren_trace, ("resid_pre", "z", "pattern", "values")
-    found = trace.run_with(points, pattern_row=5)
-    alone = run(trace.lm, trace.tokens[None], points, logits=False, pattern_row=5)
+    trace, points = wren_trace, ("resid_pre", "attn_out", "mlp_out", "z", "coefficients", "pattern", "values")
+    found = trace.at(5, points)
+    alone = run(trace.lm, trace.tokens[None], points, row=5, row_of=["pattern"]).at_position(5)
+    assert torch.equal(found.logits, alone.logits)
     for point in points:
         assert torch.equal(found[point], alone[point])
 

@@ -189,7 +189,7 @@ def _run(lm: Decoder, tokens: Tokens, position: int, by: By, edits: Edits) -> Ru
     """Run the prompt and capture what an attribution needs; of attention patterns, only the row of `position`."""
     ids, mask = prepare(lm, tokens)
     row = column_of(mask, position)
-    return run(lm, ids, points_needed(lm, by, as_edits(edits)), edits, attention_mask=mask, pattern_row=row)
+    return run(lm, ids, points_needed(lm, by, as_edits(edits)), edits, attention_mask=mask, row=row)
 
 
 def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:

@@ -32,6 +32,9 @@ from unembed.validation import as_int, as_str, as_tuple
 _ONCE = ("position_embedding",)
 """Points that belong to the whole model and not to a layer, and are captured once."""
 
+_BY_HEAD = ("q", "k", "v", "scores", "pattern")
+"""Points whose tensors have heads before positions: (batch, head, pos, ...)."""
+
 OnePrompt = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A text, ids, or what a tokenizer of transformers returns, of which "input_ids" are taken."""
 SeveralPrompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor
@@ -58,9 +61,20 @@ class _Layers:
         else:
             self.odd[layer] = t.to(self.device, copy=True)
 
+    def at_position(self, point: str, column: int) -> _Layers:
+        stack = None if self.stack is None else _one_position(point, self.stack, column, first_axis=1)
+        odd = {layer: _one_position(point, t, column) for layer, t in self.odd.items()}
+        return replace(self, stack=stack, odd=odd)
+
     def at(self, layer: int) -> Tensor:
         assert self.stack is not None
         return self.odd[layer] if layer in self.odd else self.stack[self.layers.index(layer)]
+
+
+def _one_position(point: str, t: Tensor, column: int, first_axis: int = 0) -> Tensor:
+    """Return the part of a captured tensor at one position; all of the values, which a row of a pattern mixes."""
+    axis = first_axis + (2 if point in _BY_HEAD else 1)
+    return t if point == "values" or t.shape[axis] == 1 else t.narrow(axis, column, 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,9 +148,25 @@ class Run(Displayed):
         """Return a copy of the run with the further tensors that another run of the same tokens captured."""
         return replace(self, _captured={**other._captured, **self._captured})
 
-    def without(self, point: str) -> Run:
-        """Return a copy of the run without the tensor of a capture point."""
-        return replace(self, _captured={name: of for name, of in self._captured.items() if name != point})
+    def without(self, points: Collection[str]) -> Run:
+        """Return a copy of the run without the tensors of some capture points."""
+        return replace(self, _captured={name: of for name, of in self._captured.items() if name not in points})
+
+    def at_position(self, column: int) -> Run:
+        """Return the part of the run at one position, as a run of one token; its tensors are views of this run's.
+
+        The values stay those of all positions, because the row of a pattern mixes them.
+        """
+        part = slice(column, column + 1)
+        logits = None if self._logits is None else self._logits[:, part]
+        captured = {point: of.at_position(point, column) for point, of in self._captured.items()}
+        return replace(
+            self,
+            tokens=self.tokens[:, part],
+            attention_mask=self.attention_mask[:, part],
+            _logits=logits,
+            _captured=captured,
+        )
 
     def gradient(self, point: str, of: Float[Tensor, ""]) -> Float[Tensor, "layer batch ..."]:
         """Return the gradient of a scalar with respect to a captured tensor, in all layers that have that tensor.
@@ -353,7 +383,8 @@ def run(
     layers: Sequence[int] | None = None,
     hooks: Mapping[str, Hook] | None = None,
     grad: bool = False,
-    pattern_row: int | None = None,
+    row: int | None = None,
+    row_of: Collection[str] = ("pattern",),
 ) -> Run:
     """Run the model once on a batch; capture tensors, and change them by edits or hooks.
 
@@ -367,7 +398,8 @@ def run(
         hooks: for each capture point, a function of (tensor, layer), called after the edits in every layer that has the
             tensor. If it returns a tensor, that replaces the model's; None leaves it unchanged.
         grad: whether to record the graph from the first block's input to the logits, for `Run.gradient`.
-        pattern_row: the only destination column of patterns to store, as (batch, head, 1, src); by default, all.
+        row: the only position to store at the points in `row_of`, on an axis of length 1; by default, all.
+        row_of: points of which only `row` is needed. Of patterns it is the destination: (batch, head, 1, src).
 
     Raises:
         PointMissing: no layer has a tensor to capture, or one of the chosen layers does not have it.
@@ -392,8 +424,8 @@ def run(
 
     def keep(point: str, layer: int) -> Callback:
         def callback(t: Tensor) -> None:
-            if point == "pattern" and pattern_row is not None and t.shape[2] > 1:
-                t = t[:, :, [pattern_row]]
+            if row is not None and point in row_of:
+                t = _one_position(point, t, row)
             captured[point].put(layer, t.detach())
             missing.discard((point, layer))
             if not missing and not logits:
@@ -408,7 +440,8 @@ def run(
         (p, n): h for p, h in (hooks or {}).items() for n in _layers_with(lm, p, tuple(range(lm.n_layers)), False)
     }
     out, graph = None, None
-    one_row = None if "scores" in capture or set(OF_WEIGHTS) & set(hooks or ()) else pattern_row
+    whole_patterns = "pattern" not in row_of or "scores" in capture or set(OF_WEIGHTS) & set(hooks or ())
+    one_row = None if whole_patterns else row
     with ExitStack() as stack:
         stack.enter_context(memory_guard(f"a pass of {ids.numel()} tokens"))
         current = stack.enter_context(attach_hooks(lm, captures, edits, replacing, pattern_row=one_row))

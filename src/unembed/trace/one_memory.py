@@ -55,7 +55,7 @@ def memory_on_prompt(
         layer,
         memory,
         trace.token_strings,
-        numbers(trace.run.at("coefficients", layer)[0, :, memory]),
+        numbers(trace.everywhere("coefficients", [layer]).at("coefficients", layer)[0, :, memory]),
         position,
         *question_tokens(trace.lm, question, position),
         here,

@@ -31,7 +31,7 @@ class HeadEffects:
     by_source: Float[Tensor, "head src"] | None
     """The effect of each head split by source position; None if the heads cannot be split."""
     run: Run | None
-    """A run that captured the attention patterns, perhaps only the row of `position`; None if heads cannot be split."""
+    """The run at the position, with its row of the attention patterns; None if heads cannot be split."""
     position: int
 
     def largest(self, top: int) -> list[int]:
@@ -42,8 +42,7 @@ class HeadEffects:
         """Return a head's attention weights at the position, over the sources up to it."""
         assert self.run is not None
         layer, head = self.places[n]
-        pattern = self.run.at("pattern", layer)[0, head]
-        return pattern[self.position if pattern.shape[0] > 1 else 0, : self.position + 1]
+        return self.run.at("pattern", layer)[0, head, 0, : self.position + 1]
 
     def values(self, n: int) -> Float[Tensor, "src d_head"]:
         """Return a head's value vectors at all source positions up to and including `self.position`."""
@@ -78,7 +77,7 @@ def head_effects(trace: Trace, question: Question, position: int) -> HeadEffects
     """
     try:
         found = trace.attribution(question.token, position, question.against, by="source")
-        run = trace.run_with(points_needed(trace.lm, "source", trace.edits), pattern_row=position)
+        run = trace.at(position, points_needed(trace.lm, "source", trace.edits))
     except (PointMissing, SumNotProved, Unsupported):
         run = None
         try:

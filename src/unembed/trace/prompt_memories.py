@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unembed.gallery import MemoryDescriptions, memory_descriptions
-from unembed.memories.sub_updates import Dominant, dominant
 from unembed.memories.top_sub_updates import Ends, SubUpdate, top_sub_updates
 from unembed.memories.usual_coefficients import usual_coefficients
 from unembed.results import Records
+from unembed.stream.capture_points import has_point
 from unembed.stream.run import position_of
 from unembed.trace.described_memories import DescribedMemory, described_memories
 from unembed.trace.memory_effects import MemoryEffects, MemoryOrder, ScoredMemories
@@ -57,12 +57,6 @@ class PromptMemories(PromptReadings):
         """
         return question(self.lm, self.logits(position), token, against, alone=alone, hidden=self.hidden)
 
-    def dominant(self, top: int = TOP) -> list[Dominant]:
-        """Return, for every layer, the memories that add the longest vectors to the stream at each position."""
-        return [
-            dominant(self.run.at("coefficients", n)[0], self.lm.weights.W_out[n], top) for n in range(self.lm.n_layers)
-        ]
-
     def sub_updates(
         self,
         layer: int,
@@ -97,7 +91,7 @@ class PromptMemories(PromptReadings):
         """Return what `sub_updates` returns for several layers at once, reading all value vectors in one pass."""
         column = position_of(self.run, position)
         found = top_sub_updates(
-            self.lm, self.run, layers, column, top, token, k=top_tokens, show_unlearned=self.show_unlearned
+            self.lm, self.at(column), layers, 0, top, token, k=top_tokens, show_unlearned=self.show_unlearned
         )
         return [
             sub_update_records(f"Sub-updates of layer {n} at position {column}", rows, self.provenance)
@@ -192,9 +186,9 @@ class PromptMemories(PromptReadings):
                 self._ends = top_tokens, {}
             scored = ScoredMemories(
                 self.lm,
-                self.run,
+                self.at(column),
                 question,
-                column,
+                0,
                 layers,
                 usual_coefficients(self.lm, index),
                 top_tokens=top_tokens,
@@ -205,7 +199,7 @@ class PromptMemories(PromptReadings):
         return self._scored[1]
 
     def _with_memories(self) -> list[int]:
-        return [n for n in range(self.lm.n_layers) if self.run.has("coefficients", n)]
+        return [n for n in range(self.lm.n_layers) if has_point(self.lm, "coefficients", n)]
 
     def described_memories(
         self, token: str | int | None = None, position: int = -1, top: int = 3, *, index: Index | None = None
@@ -233,7 +227,8 @@ class PromptMemories(PromptReadings):
             self._described = folder, memory_descriptions(self.lm, folder)
         descriptions = self._described[1]
         top = positive_int("top", top)
-        found = described_memories(self.lm, self.run, target, column, self._with_memories(), descriptions, top)
+        here = self.at(column)
+        found = described_memories(self.lm, here, target, 0, self._with_memories(), descriptions, top)
         title = f"Described memories that promote {self.lm.token_strings([target])[0]!r}"
         provenance = self.provenance
         if found and descriptions.other_lens is not None:

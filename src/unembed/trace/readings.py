@@ -35,8 +35,8 @@ from unembed.trace.tables import EntropyAndKL
 from unembed.validation import as_str, positive_int
 
 TOP = 10
-_FURTHER_RUNS = 2
-"""Number of further runs of the prompt that a trace keeps."""
+_POSITIONS = 3
+"""Number of positions whose updates, coefficients and patterns a trace stores."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,22 +121,22 @@ class PromptReadings:
         has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
         self.before_ffn: StreamPoint = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
         """The point that FFNs read."""
-        # The points that an attribution by component needs are captured too: most traces are used for such an
-        # attribution, and a second pass would cost more.
-        points = {*points_needed(lm, "component", self.edits), self.before_ffn}
-        if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
-            points.update(memory_points(lm))
+        last = ids.shape[1] - 1
         with ExitStack() as stack:
             self.block_outputs = record_outputs(stack, lm)
             self.keys = keep_keys(stack, lm) if keeps_keys(lm) else None
             by_source = self._points_by_source()
-            row = None if by_source is None else ids.shape[1] - 1
-            whole = run(
-                lm, ids, sorted({*points, *(by_source or ())}), self.edits, attention_mask=mask, pattern_row=row
-            )
-        self.run: Run = whole.without("pattern")  # which holds one row only
+            points = {*points_needed(lm, "component", self.edits), *(by_source or ()), self.before_ffn}
+            if any(b.feed_forward is not None and b.feed_forward.has_memories for b in lm.structure.blocks):
+                points.update(memory_points(lm))
+            self._of_one_position = points - {*STREAM_POINTS, "values"}
+            row_of = self._of_one_position
+            whole = run(lm, ids, sorted(points), self.edits, attention_mask=mask, row=last, row_of=row_of)
+        self.run: Run = whole.without(row_of)
+        """The run that captured the stream, and the values of heads, at every position."""
         self._leaves_kernels = by_source is not None
-        self._runs: dict[str, Run] = {} if by_source is None else {_key(by_source, row): whole}
+        self._positions: dict[tuple[int, bool], Run] = {(last, False): whole.at_position(last)}
+        """The run at single positions; True marks a run whose attention used other kernels, for its patterns."""
         self._events: dict[int | None, list[Event]] = {}
         """Events by position; under None, those of all positions."""
         self._read: dict[tuple[str, int, str, int | None], Reading] = {}
@@ -169,7 +169,7 @@ class PromptReadings:
     @property
     def nbytes(self) -> int:
         """Return the number of bytes of the tensors that the trace stores."""
-        tensors = [t for one in (self.run, *self._runs.values()) for t in one.tensors()]
+        tensors = [t for one in (self.run, *self._positions.values()) for t in one.tensors()]
         tensors += [t for one in (self.keys or {}).values() for t in (one.key, one.value, one.mask) if t is not None]
         storages = [t.untyped_storage() for t in tensors]
         return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
@@ -197,31 +197,42 @@ class PromptReadings:
         layers = [layer for layer in range(self.lm.n_layers) if has_point(self.lm, "pattern", layer)]
         return found if leaves_kernels(self.lm, layers) else None
 
-    def run_with(self, points: Sequence[Point | str], pattern_row: int | None = None) -> Run:
-        """Return a run of the same prompt and edits that captured these points: the trace's first run, or a cached one.
+    def at(self, position: int, points: Sequence[str] = ()) -> Run:
+        """Return the run at one position alone, as a run of one token: its stream, updates, coefficients and logits.
+
+        A trace stores these for its last position. For another position it runs the prompt again, and stores the
+        positions asked for last.
 
         Args:
-            points: capture points.
-            pattern_row: if given, only this destination position of the attention patterns is needed.
+            points: further capture points that are needed.
+
+        Raises:
+            OutOfRange: no such position.
         """
-        if all(as_str("point", point) in self.run for point in points):
-            return self.run
-        key = _key(points, pattern_row)
-        found = self._runs.pop(key, None)
-        if found is None:
-            # A second run repeats the first one bit for bit, unless the patterns that it captures need other kernels.
-            again = "pattern" in points and (pattern_row is None or not self._leaves_kernels)
-            lacking = tuple(p for p in points if again or as_str("point", p) not in self.run)
-            more = run(self.lm, self.tokens[None], lacking, self.edits, logits=False, pattern_row=pattern_row)
-            found = replace(more, _logits=self.run.logits) if again else self.run.joined(more)
-        self._runs[key] = found
-        while len(self._runs) > _FURTHER_RUNS:
-            self._runs.pop(next(iter(self._runs)))  # the least recently used
+        column = position_of(self.run, position)
+        # A second run repeats the first one bit for bit, unless the patterns that it captures need other kernels.
+        again = "pattern" in points and not self._leaves_kernels
+        found = self._positions.pop((column, again), None)
+        if found is None or any(point not in found for point in points):
+            own = self.run.at_position(column)
+            row_of = {point for point in (*self._of_one_position, *points) if again or point not in own}
+            more = run(self.lm, self.tokens[None], sorted(row_of), self.edits, logits=False, row=column, row_of=row_of)
+            more = more.at_position(column)
+            found = replace(more, _logits=own.logits) if again else own.joined(more)
+        self._positions[column, again] = found
+        while len(self._positions) > _POSITIONS:
+            self._positions.pop(next(iter(self._positions)))  # the least recently used
         return found
+
+    def everywhere(self, point: Point, layers: Sequence[int]) -> Run:
+        """Run the prompt again up to the last of these layers, and capture a point at every position."""
+        return run(self.lm, self.tokens[None], point, self.edits, logits=False, layers=layers)
 
     def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
         """Return the residual stream at a capture point."""
-        return self.run_with((point,))[point][:, 0]
+        if as_str("point", point) not in self.run:
+            self.run = self.run.joined(run(self.lm, self.tokens[None], point, self.edits, logits=False))
+        return self.run[point][:, 0]
 
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
         """Return the model's logits after a position."""
@@ -426,8 +437,8 @@ class PromptReadings:
 
         `tokens` has a list for each capture point, all of the same length.
         """
-        layer, column = self.lm.layer(layer), position_of(self.run, position)
-        x, basis = torch.stack([self.run_with((p,)).at(p, layer)[0, column] for p in points]), basis or self.basis
+        layer, column, here = self.lm.layer(layer), position_of(self.run, position), self.at(position, points)
+        x, basis = torch.stack([here.at(point, layer)[0, 0] for point in points]), basis or self.basis
         if basis == "jacobian":
             lens, basis = fitted_lens(self.lm), "final"
             x = torch.stack([lens.carried(row, layer, p) for p, row in zip(points, x, strict=True)]).to(x.dtype)
@@ -483,10 +494,6 @@ class PromptReadings:
             # Rounding can make the difference of two equal sums slightly negative.
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
         return torch.stack(entropy), torch.stack(divergence)
-
-
-def _key(points: Sequence[str], pattern_row: int | None) -> str:
-    return ",".join(sorted(points)) + ("" if pattern_row is None else f" {pattern_row}")
 
 
 def _part(reading: Reading, layers: slice, positions: slice) -> Reading:

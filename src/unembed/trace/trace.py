@@ -122,21 +122,20 @@ class Trace(PromptMemories, Displayed):
             InvalidInput: both tokens are the same.
             OutOfRange: no such layer or position.
         """
-        run, column = self.run_with(("z",)), position_of(self.run, position)
+        run, column = self.at(position, ("z",)), position_of(self.run, position)
         scale = self.scale[column]
         hidden = not self.show_unlearned
-        found = head_updates(self.lm, run, layer, column, token, scale, against, k=top_tokens, hide_unlearned=hidden)
+        found = head_updates(self.lm, run, layer, 0, token, scale, against, k=top_tokens, hide_unlearned=hidden)
         return head_update_records(f"What the heads of layer {layer} add at position {column}", found, self.provenance)
 
     def attribution(
         self, token: str | int, position: int = -1, against: str | int | None = None, by: By = "component"
     ) -> Attribution:
         """Split the logit of a token, or the difference of two, into what each component adds to it."""
-        row = position_of(self.run, position) if by == "source" else None
-        run = self.run_with(points_needed(self.lm, by, self.edits), pattern_row=row)
-        found = attribution(self.lm, run, token, position, against, by)
+        here = self.at(position, points_needed(self.lm, by, self.edits))
         return replace(
-            found,
+            attribution(self.lm, here, token, against=against, by=by),
+            position=position,
             provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes),
             measure_effects=lambda one, rows: total_effects(self.lm, self.run, one, rows, self.edits),
         )

@@ -128,9 +128,10 @@ def given_coefficients(found: Patching, clean: Trace, corrupted: Trace) -> list[
     denoising = found.direction == "denoising"
     source = clean if denoising else corrupted
     other_of = {c: a for a, c in pairs} if denoising else dict(pairs)
+    run = source.everywhere("coefficients", found.layers)
     return [
         [
-            numbers(source.run.at("coefficients", layer)[0, other_of[position], memories[i]])
+            numbers(run.at("coefficients", layer)[0, other_of[position], memories[i]])
             for i, position in enumerate(found.positions)
         ]
         for layer, memories in zip(found.layers, found.indices, strict=True)

@@ -95,7 +95,7 @@ def test_contexts_end_where_the_key_fires_with_the_stored_coefficient(indexed, i
         assert one["coefficient"] == row["coefficient"]
         assert one["coefficients"][-1] == pytest.approx(row["coefficient"], rel=1e-4)
         assert "".join(one["tokens"]) == row["prefix"] + row["token"] and one["next_token"] == row["next_token"]
-        m = wren.trace(row["prefix"] + row["token"]).run.at("coefficients", 5)[0, :, 955]
+        m = wren.run(row["prefix"] + row["token"], "coefficients").at("coefficients", 5)[0, :, 955]
         assert one["coefficients"] == pytest.approx(m.tolist(), rel=1e-3, abs=1e-5)
 
 

@@ -68,7 +68,7 @@ def test_one_cell_is_patched_alone_and_has_the_numbers_it_has_in_the_whole_map(c
 
 
 def test_three_continuations_and_the_patched_one_is_the_edits(client, wren):
-    value = float(wren.trace(CLEAN).run.at("coefficients", 4)[0, 1, 278])
+    value = float(wren.run(CLEAN, "coefficients").at("coefficients", 4)[0, 1, 278])
     body = {
         "clean": CLEAN,
         "corrupted": CORRUPTED,
