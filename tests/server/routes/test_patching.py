@@ -46,9 +46,9 @@ def test_patches_are_the_librarys(client, wren, point, direction):
     assert found["recovered"] == expected.recovered.tolist()
     assert (found["clean"], found["corrupted"]) == (expected.clean, expected.corrupted)
     if point == "coefficients":
-        source = wren.trace(CLEAN if direction == "denoising" else CORRUPTED)
+        source = wren.run(CLEAN if direction == "denoising" else CORRUPTED, "coefficients")
         for layer, rows in enumerate(found["indices"]):
-            own = source.run.at("coefficients", layer)[0, 1, rows[0]]
+            own = source.at("coefficients", layer)[0, 1, rows[0]]
             assert found["given"][layer][0] == own.tolist()
 
 
