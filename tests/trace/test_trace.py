@@ -138,8 +138,9 @@ def test_a_trace_stores_what_its_shape_says_whatever_was_asked(wren_trace) -> No
     for position in range(n - 5, n):
         head_sources_view(trace, 3, 1, trace.question(position=position), position)
         pattern_view(trace, position % lm.n_layers, 1)
-    # The stream at three points; values; queries, keys and values, which gpt2 computes together.
-    everywhere = n * (lm.d_vocab + lm.n_layers * (3 * lm.d_model + lm.d_model + 3 * lm.d_model))
+    # The stream before and after attention, and after the last layer; values; queries, keys and values, which gpt2
+    # computes together.
+    everywhere = n * (lm.d_vocab + lm.d_model + lm.n_layers * (2 * lm.d_model + lm.d_model + 3 * lm.d_model))
     # Both updates, z, the coefficients and each head's row of attention.
     at_one = lm.d_model + lm.n_layers * (3 * lm.d_model + lm.d_mlp + lm.n_heads * n)
     assert trace.nbytes == 4 * (everywhere + 3 * at_one)

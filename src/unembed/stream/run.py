@@ -152,6 +152,19 @@ class Run(Displayed):
         """Return a copy of the run without the tensors of some capture points."""
         return replace(self, _captured={name: of for name, of in self._captured.items() if name not in points})
 
+    def with_one_stream(self) -> Run:
+        """Return the run with resid_pre and resid_post as views of one tensor, if each input is the output below it.
+
+        Otherwise return it unchanged.
+        """
+        before, after = self["resid_pre"], self["resid_post"]
+        if not torch.equal(before[1:], after[:-1]):
+            return self
+        both = torch.cat([before[:1], after])
+        pre, post = self._captured["resid_pre"], self._captured["resid_post"]
+        shared = {"resid_pre": replace(pre, stack=both[:-1]), "resid_post": replace(post, stack=both[1:])}
+        return replace(self, _captured={**self._captured, **shared})
+
     def at_position(self, column: int) -> Run:
         """Return the part of the run at one position, as a run of one token; its tensors are views of this run's.
 

@@ -132,6 +132,7 @@ class PromptReadings:
             self._of_one_position = points - {*STREAM_POINTS, "values"}
             row_of = self._of_one_position
             whole = run(lm, ids, sorted(points), self.edits, attention_mask=mask, row=last, row_of=row_of)
+        whole = whole.with_one_stream()
         self.run: Run = whole.without(row_of)
         """The run that captured the stream, and the values of heads, at every position."""
         self._leaves_kernels = by_source is not None
@@ -471,12 +472,12 @@ class PromptReadings:
         Raises:
             PointMissing: the model has no such capture point.
 
-        Memory: 3 * 128 * d_vocab numbers.
+        Memory: 3 * 32 * d_vocab numbers.
         """
         x = self.stream(point)
         if self.basis == "jacobian":
             x = carried_streams(self.lm, x, point)
-        found = [self._entropy_and_kl(x[:, at : at + 128], at) for at in range(0, len(self), 128)]
+        found = [self._entropy_and_kl(x[:, at : at + 32], at) for at in range(0, len(self), 32)]
         entropy, divergence = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
         provenance = self.lm.provenance(basis=self.basis, notes={**self.provenance.notes, "point": point})
         return EntropyAndKL(point, entropy, divergence, tuple(self.token_strings), provenance)
