@@ -160,8 +160,8 @@ async function position(t) {
   const [memories, listed] = model.can.memories ? [5, 20] : [0, 0];
   const wanted = { ...questionQuery(), position: p, order: sort, memories, listed, top: 10 };
   try {
-    const path = `/traces/${data.id}`;
-    const view = t.example?.position ?? (await t.page.api.get(path, wanted, { channel: "position" }));
+    const how = { channel: "position", what: "Reading the position" };
+    const view = t.example?.position ?? (await t.page.api.get(`/traces/${data.id}`, wanted, how));
     if (p !== lens.at()) return;
     t.view = view;
     t.predicted.draw();
