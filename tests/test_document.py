@@ -19,12 +19,12 @@ from unembed.document.files import prepared
 from unembed.document.html import page
 from unembed.document.intervals import NOTHING, Measured
 from unembed.document.model import Reference
-from unembed.document.numbers import as_written, format_interval, format_number, percent, points, signed
+from unembed.document.numbers import format_interval, percent, points, signed
 from unembed.document.svg import Scale, fitted
 from unembed.document.terminal import summary
 from unembed.errors import InvalidInput
 from unembed.reports import Exhibit, Figure, Report, Section, reopen, write
-from unembed.results import Table
+from unembed.results import Table, as_written, format_number
 
 
 class Tags(HTMLParser):

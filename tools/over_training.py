@@ -20,11 +20,11 @@ import unembed
 from unembed.document.files import reopen
 from unembed.document.intervals import Measured, mean_of
 from unembed.document.model import Exhibit, Report
-from unembed.document.numbers import format_number
 from unembed.errors import UnembedError, reading_fault
 from unembed.language_model import LanguageModel
 from unembed.models.checkpoints import find_checkpoints
 from unembed.reports import DATES
+from unembed.results import format_number
 
 PAGE = Path(__file__).parents[1] / "docs/over-training.md"
 INDUCTION = "largest attention of a head to what followed, on repeated tokens"

@@ -19,11 +19,10 @@ from typing import Any
 import unembed
 from unembed.document.files import reopen
 from unembed.document.model import Finding, Report
-from unembed.document.numbers import as_written, format_number
 from unembed.errors import InvalidInput, UnembedError
 from unembed.reports import STUDIES
 from unembed.reports.random_weights import with_random_weights
-from unembed.results import Provenance
+from unembed.results import Provenance, as_written, format_number
 
 DATA = Path(__file__).parents[1] / "docs/replication.json"
 PAGE = DATA.with_suffix(".md")

@@ -14,6 +14,8 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
+from unembed.results import bytes_in_words, format_number
+
 State = Literal["ok", "missing", "too old or new", "absent"]
 """`missing` and `too old or new` are faults, with a command that repairs them; `absent`: an optional package or device
 is not installed."""
@@ -125,7 +127,9 @@ def _needed_by(requirement: Requirement, extra: str) -> bool:
 def _devices() -> Iterator[Finding]:
     yield Finding("processor", f"{os.cpu_count()} cores", "ok", "everything")
     if (memory := _memory()) is not None:
-        yield Finding("memory", f"{memory / 2**30:.1f} GiB", "ok", "4 bytes a parameter in float32")
+        yield Finding(
+            "memory", f"{format_number(memory / 2**30, decimals=1)} GiB", "ok", "4 bytes a parameter in float32"
+        )
     try:
         if sys.platform != "darwin" and metadata.version("torch").endswith("+cpu"):
             yield Finding(
@@ -137,7 +141,7 @@ def _devices() -> Iterator[Finding]:
         return
     for number in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(number)
-        found = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+        found = f"{properties.name}, {format_number(properties.total_memory / 2**30, decimals=0)} GiB"
         yield Finding(f"cuda:{number}", found, "ok", "--device cuda")
     if torch.backends.mps.is_available():
         yield Finding("mps", "Apple GPU", "ok", "--device mps")
@@ -160,10 +164,15 @@ def _shipped() -> Iterator[Finding]:
     for name in SHIPPED:
         weights = Path(str(shipped_folder(name))) / "model.safetensors"
         there = weights.is_file()
-        found = f"{weights.stat().st_size / 1e6:.1f} MB" if there else ""
+        found = bytes_in_words(weights.stat().st_size) if there else ""
         yield Finding(name, found, "ok" if there else "missing", f"--model {name}", "" if there else again)
     text = Path(str(resources.files("unembed.corpus") / "shipped" / "wikitext" / "valid.txt"))
     there = text.is_file()
-    found = f"{text.stat().st_size / 1e6:.1f} MB" if there else ""
+    found = bytes_in_words(text.stat().st_size) if there else ""
     yield Finding("WikiText", found, "ok" if there else "missing", "the default corpus", "" if there else again)
-    yield Finding("disk", f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free here", "ok", "indexes and reports")
+    yield Finding(
+        "disk",
+        f"{format_number(shutil.disk_usage('.').free / 2**30, decimals=1)} GiB free here",
+        "ok",
+        "indexes and reports",
+    )

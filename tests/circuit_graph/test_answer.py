@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from unembed.dictionaries import Dictionary, save_dictionary
 from unembed.errors import InvalidInput
 from unembed.gallery import MemoryDescriptions
 from unembed.language_model import LanguageModel
+from unembed.results import Table, format_number
 from unembed.results.result_files import save_result
 
 SVA = Path(__file__).parents[1] / "data" / "sva"
@@ -75,6 +77,11 @@ def test_a_memory_takes_its_label_from_an_atlas_at_the_sign_of_its_coefficient(w
         first["name"]
     )
     assert labels == before
+    row = next(row for row in graph.nodes.rows() if row["name"] == first["name"])
+    assert row["atlas"] == "after nouns: raises 'are', which promotes \"x\"" and len(row["promoted_tokens"]) == 3
+    columns = {n: c for n, c in graph.nodes.columns.items() if n not in ("reads", "promoted_tokens", "atlas")}
+    older = replace(graph, nodes=Table(graph.nodes.title, columns, graph.provenance))  # as files of unembed 0.1 have it
+    assert list(older.nodes.rows()) == list(graph.nodes.rows())
     words, old = CircuitWords(graph), CircuitWords(plain)
     assert words.chain(6).columns == old.chain(6).columns
     assert len(words.of_atlas(words.chain(20))) == 1 and not old.of_atlas(old.chain(20))
@@ -94,12 +101,14 @@ def test_the_words_say_what_the_graph_holds(wren: LanguageModel) -> None:
     name = graph.nodes["name"][0]
     direct = {e["source"]: e["weight"] for e in graph.edges.rows() if e["target"] == "metric"}
     assert chain["directly"][0] == direct[name]
-    leads = f'Why "·are" leads "·is" by {graph.metric:.2f} logits after "The dogs"'
-    assert words.subject == f'{leads}, but trails it by {-graph.counterfactual_metric:.2f} after "The dog"'
+    leads = f'Why "·are" leads "·is" by {format_number(graph.metric)} logits after "The dogs"'
+    assert words.subject == f'{leads}, but trails it by {format_number(-graph.counterfactual_metric)} after "The dog"'
     assert f"({name.split('@')[0]})" in words.first()
     whole = graph.metric - graph.counterfactual_metric
-    passes = f"{graph.nodes['relevance'][0]:.2f} of the {whole:.2f} logits between the two prompts pass through it"
-    assert passes.replace("through it", f"through {name.split('@')[0]}") in words.columns(chain)
+    passes = (
+        f"{format_number(graph.nodes['relevance'][0])} of the {format_number(whole)} logits between the two prompts"
+    )
+    assert f"{passes} pass through {name.split('@')[0]}" in words.columns(chain)
     assert "A node is an attention head or a memory (FFN neuron) at one token." in words.columns(chain)
     assert "measured" not in words.columns(chain)
 
@@ -127,7 +136,8 @@ def test_without_it_is_what_the_model_predicts_with_the_head_of_the_counterfactu
     assert row["effect"] == pytest.approx(whole - metric, abs=1e-3)
     leads = "·are" if metric >= 0 else "·is"
     assert (
-        f'"{leads}" leads by {abs(metric):.2f}: an effect of {row["effect"]:.2f} logits' in answer.sections[0].text[0]
+        f'"{leads}" leads by {format_number(abs(metric))}: an effect of {format_number(row["effect"])} '
+        in answer.sections[0].text[0]
         or head != 1
     )
 
@@ -147,7 +157,7 @@ def test_the_first_line_says_which_answer_leads(
     graph = circuit(wren, prompt, " are", against, counterfactual, max_nodes=2)
     logits = "" if against is None else " logits"
     other = graph.counterfactual_metric or 0.0
-    ours = f'{abs(graph.metric):.2f}{logits} after "{prompt}"', f"{abs(other):.2f}"
+    ours = f'{format_number(abs(graph.metric))}{logits} after "{prompt}"', f"{format_number(abs(other))}"
     assert CircuitWords(graph).subject == expected.format(*ours[: expected.count("{}")])
 
 

@@ -55,12 +55,14 @@ def test_a_head_names_what_it_reads_and_a_sum_lies_where_it_is_read() -> None:
     assert by_name["rest L0"].reads == (target.reads if target.kind == "head" else target.position)
 
 
-def test_promoted_tokens_are_read_from_the_label_whatever_they_contain() -> None:
+def test_a_label_ends_with_the_promoted_tokens() -> None:
     graph, view = drawn("gpt2", None, 30)
     rows = {row["name"]: str(row["label"]) for row in graph.nodes.rows()}
     for node in view.nodes:
         if node.kind in ("head", "memory"):
             assert rows[node.name].endswith("promotes " + " ".join(f'"{word}"' for word in node.promotes))
+        else:
+            assert not node.promotes
 
 
 def test_several_prompts_have_a_picture_with_positions_from_the_end() -> None:

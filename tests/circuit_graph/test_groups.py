@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tests.conftest import tiny
 import unembed
 from unembed.circuit_graph import CircuitGraph, circuit
 from unembed.circuit_graph.groups import AGAINST, ANSWER, BETWEEN, MOVES, READS, SIMILAR, TOKENS, by_role
-from unembed.circuit_graph.labels import read_position, written
+from unembed.circuit_graph.labels import written
 from unembed.circuit_graph.removal_of_each import Changed, removal_of_groups, with_each
 from unembed.concepts.value_concepts import vector_concepts
 from unembed.errors import InvalidInput, Unsupported
@@ -20,9 +21,8 @@ from unembed.results import visible
 PROMPT, OTHER = [5, 17, 23, 42, 11, 8], [5, 17, 61, 42, 11, 8]
 
 
-def row(kind: str, relevance: float, position: int = 3, reads: int = 3) -> dict[str, object]:
-    label = 'promotes "@1,"' if kind == "memory" else f'reads "@9"@{reads}, promotes "@1,"'
-    return {"kind": kind, "relevance": relevance, "position": position, "label": label}
+def row(kind: str, relevance: float, reads: int | None = None, position: int = 3) -> dict[str, Any]:
+    return {"kind": kind, "relevance": relevance, "position": position, "reads": reads}
 
 
 def test_roles_follow_from_what_flows_in_and_out() -> None:
@@ -47,11 +47,6 @@ def test_roles_follow_from_what_flows_in_and_out() -> None:
     ]
     found = by_role(rows, [dict(zip(("source", "target", "weight"), edge, strict=True)) for edge in edges], "metric")
     assert found == {ANSWER: ("a",), AGAINST: ("b",), MOVES: ("c",), READS: ("d",), BETWEEN: ("e",)}
-
-
-def test_the_position_that_a_head_reads_is_found_in_any_label() -> None:
-    assert read_position('reads "a@7"@-2, promotes "x@3," "b"') == -2
-    assert read_position('reads @-1, promotes "x"') == -1
 
 
 def test_groups_by_values_are_similar_directions() -> None:

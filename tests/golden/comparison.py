@@ -11,7 +11,7 @@ from typing import Any
 
 import unembed
 
-_NUMBER = re.compile(r"-?(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+_NUMBER = re.compile(r"-?(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+−]?\d+)?")
 _LONG = re.compile(r"(?<![\w.#])(\d+\.\d{7,}(?:e[-+]?\d+)?|\d\.\d*e[-+]?\d+)(?![\w.])")
 _VERSION = re.compile(rf"(?<![\d.]){re.escape(unembed.__version__)}(?![\d.])")
 _ROOT = Path(unembed.__file__).parent
@@ -77,4 +77,4 @@ def _same(before: str, after: str) -> bool:
 
 
 def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+    return float(text.replace(",", "").replace("−", "-"))

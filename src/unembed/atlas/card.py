@@ -18,7 +18,8 @@ import numpy as np
 from unembed.atlas.lines import Line, described
 from unembed.document.intervals import Measured, mean_of, share_of
 from unembed.document.model import Answer, Exhibit, Section
-from unembed.results import Provenance, Table
+from unembed.document.numbers import percent
+from unembed.results import Provenance, Table, format_percent
 
 DRAWN = 1000
 """Number of described lines, drawn at random, on which the card's scores are measured."""
@@ -114,10 +115,10 @@ class Card:
         share = share_of(self.described, self.memories)
         text = (
             f"{self.described:,} of {self.memories:,} memories (FFN neurons) have a description "
-            f"({share.value:.1%}) at one sign of the coefficient or both. A description says where the memory fires "
-            "and which whole words rise when its value vector is added, more than when other value vectors of the "
-            "layer are added. These words are similar, of one class, or begin alike. Each side exceeded its control on "
-            "text that had not suggested it; what did not is not printed.",
+            f"({format_percent(share.value)}) at one sign of the coefficient or both. A description says where the "
+            "memory fires and which whole words rise when its value vector is added, more than when other value "
+            "vectors of the layer are added. These words are similar, of one class, or begin alike. Each side "
+            "exceeded its control on text that had not suggested it; what did not is not printed.",
             f"Of the described lines {self.drawn:,} were drawn at random and tested once more, on documents and "
             f"passages that had chosen nothing: {_percent(self.passes['input'])} pass the input test, "
             f"{_percent(self.passes['output'])} the output test, {_percent(self.passes['both'])} both. With the "
@@ -202,7 +203,7 @@ class Card:
 
 
 def _percent(one: Measured) -> str:
-    return "none" if one.n == 0 else f"{one.value:.1%} [{one.low:.1%}, {one.high:.1%}]"
+    return percent(one) if one.n else "none"
 
 
 def _share(passed: Sequence[bool | None]) -> Measured:

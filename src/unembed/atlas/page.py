@@ -6,6 +6,7 @@ from typing import Any
 
 from unembed.document.html import page
 from unembed.document.model import Answer, Exhibit, Report
+from unembed.results import format_number, format_percent
 
 
 def page_of(answer: Answer) -> str:
@@ -43,5 +44,5 @@ def _cell(value: Any, *, percent: bool = False) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.1%}" if percent else f"{value:.3f}"
+        return format_percent(value, 1) if percent else format_number(value, decimals=3)
     return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")

@@ -21,7 +21,7 @@ from unembed.corpus import Corpus, CorpusSource
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.names import AblatedTo
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_signed
 from unembed.stream.interventions import Edits
 from unembed.stream.run import OnePrompt, SeveralPrompts, are_several, unpadded
 from unembed.validation import as_int, one_of, positive_int
@@ -57,7 +57,7 @@ class Ablation(Displayed):
     def to_table(self) -> Table:
         """Return a table with one row for each ablation, the largest effect first."""
         columns = {"ablated": self.labels, "metric": self.values, "effect": self.effects, "spread": self.spread}
-        title = f"Ablation to {self.to}: {self.metric}, baseline {self.baseline:+.4g}"
+        title = f"Ablation to {self.to}: {self.metric}, baseline {format_signed(self.baseline)}"
         return ranked(title, columns, self.effects, self.provenance)
 
 

@@ -23,7 +23,7 @@ from unembed.corpus import Corpus
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import AblatedTo
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_number
 from unembed.stream.interventions import Edits
 from unembed.sweeps.reducers.reducer import Need
 from unembed.validation import positive_int, valid_seed
@@ -69,7 +69,8 @@ class CorpusAblation(Displayed):
         low, high = self.intervals.T
         columns = {"ablated": self.labels, "loss_change": self.effects, "low": low, "high": high}
         title = (
-            f"Ablation to {self.to}: change of the loss ({self.loss:.4g} nats a token), 95 % intervals over segments"
+            f"Ablation to {self.to}: change of the loss ({format_number(self.loss)} nats a token), 95 % intervals over "
+            "segments"
         )
         return ranked(title, columns, self.effects, self.provenance)
 

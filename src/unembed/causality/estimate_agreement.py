@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from unembed.results import format_number, format_percent
+
 CONFIDENCE = 0.95
 
 
@@ -48,8 +50,8 @@ class Unmeasured(NamedTuple):
         """Return one sentence about what may have been missed."""
         return (
             f"{self.drawn} of the other {self.number:,} memories were drawn at random and replaced too: the largest "
-            f"effect is {self.largest:.3g} ({self.label}). At most {self.share:.1%} of them have a larger one "
-            f"({CONFIDENCE:.0%} confidence)."
+            f"effect is {format_number(self.largest)} ({self.label}). At most {format_percent(self.share, 1)} of them "
+            f"have a larger one ({format_percent(CONFIDENCE, 0)} confidence)."
         )
 
 

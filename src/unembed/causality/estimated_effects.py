@@ -29,7 +29,7 @@ from unembed.causality.rerun import Rerun, last_logits, n_heads_of
 from unembed.errors import InvalidInput, PointMissing, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_signed
 from unembed.stream.capture_points import has_point
 from unembed.stream.gradients import on_the_graph
 from unembed.stream.hooks import attach_hooks, memory_guard
@@ -86,7 +86,10 @@ class EstimatedEffects(Displayed):
         }
         if self.relevance:
             columns["relevance"] = list(self.relevance)
-        title = f"Attribution patching to {self.to} (an approximation): {self.metric}, baseline {self.baseline:+.4g}"
+        title = (
+            f"Attribution patching to {self.to} (an approximation): {self.metric}, baseline "
+            f"{format_signed(self.baseline)}"
+        )
         return Table(title, columns, self.provenance)
 
     def agreement_table(self) -> Table:

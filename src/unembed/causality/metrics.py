@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.results import quoted
 
 MetricFunction = Callable[[Tensor], Tensor]
 _KINDS = ("logit_difference", "probability", "log_probability", "kl_divergence")
@@ -58,13 +59,13 @@ class Metric:
         return log_p if self.kind == "log_probability" else lambda logits: log_p(logits).exp()
 
     def label(self, lm: Decoder) -> str:
-        """Describe the metric as text, such as "logit of ' girl' - ' boy'"."""
+        """Describe the metric as text, such as `logit of "·girl" − "·boy"`."""
         if self.kind == "kl_divergence":
             return "KL divergence from the reference run (nats)"
         names = [lm.token_strings([lm.single_token(t)])[0] for t in (self.token, self.against) if t is not None]
         if self.kind == "logit_difference":
-            return "logit of " + " - ".join(map(repr, names))
-        return f"{self.kind.replace('_', ' ')} of {names[0]!r}"
+            return "logit of " + " − ".join(map(quoted, names))
+        return f"{self.kind.replace('_', ' ')} of {quoted(names[0])}"
 
 
 def logit_difference(token: str | int, against: str | int | None = None) -> Metric:

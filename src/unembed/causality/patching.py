@@ -22,7 +22,7 @@ from unembed.causality.rerun import layers_with, measured_together, n_heads_of
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import PATCH_POINTS, STREAM_POINTS, PatchPoint
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_signed
 from unembed.stream.capture_points import require_point
 from unembed.stream.interventions import Edits
 from unembed.stream.run import OnePrompt, SeveralPrompts, are_several, unpadded
@@ -84,8 +84,8 @@ class Patching(Displayed):
             columns |= {"position": [self.positions[i] for i in at], "token": [self.tokens[i] for i in at]}
         columns |= {"index": self.indices, "metric": self.values, "recovered": self.recovered}
         title = (
-            f"Patching {self.point} ({self.direction}): {self.metric}, clean {self.clean:+.4g}, "
-            f"corrupted {self.corrupted:+.4g}"
+            f"Patching {self.point} ({self.direction}): {self.metric}, clean {format_signed(self.clean)}, "
+            f"corrupted {format_signed(self.corrupted)}"
         )
         return ranked(title, columns, self.recovered, self.provenance)
 

@@ -35,7 +35,7 @@ from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import TOKENS_AT_ONCE
 from unembed.errors import InvalidInput, UnembedError, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_signed
 from unembed.stream.capture_points import has_point, require_point
 from unembed.stream.decomposition import require_unnormalised_stream
 from unembed.stream.interventions import Edits, as_edits
@@ -83,7 +83,8 @@ class Paths(Displayed):
             "composition": self.composition if bool(self.composition.isfinite().any()) else None,
         }
         title = (
-            f"Path patching ({self.direction}): {self.metric}, clean {self.clean:+.4g}, corrupted {self.corrupted:+.4g}"
+            f"Path patching ({self.direction}): {self.metric}, clean {format_signed(self.clean)}, corrupted "
+            f"{format_signed(self.corrupted)}"
         )
         return ranked(title, columns, self.recovered, self.provenance)
 

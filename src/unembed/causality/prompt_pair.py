@@ -16,6 +16,7 @@ from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
+from unembed.results import format_number
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens
 from unembed.validation import valid_seed
@@ -158,7 +159,9 @@ def prompt_pair(
     start, end = function(torch.stack([first.reference, second.reference])).double().tolist()
     if start == end:
         raise InvalidInput(
-            f"metric {label}", why=f"it is {start:.4g} in both runs", instead="Give prompts between which it differs"
+            f"metric {label}",
+            why=f"it is {format_number(start)} in both runs",
+            instead="Give prompts between which it differs",
         )
     seed = corrupted.seed if isinstance(corrupted, GaussianNoise) else None
     return PromptPair(first, second, direction, pairs, how, function, label, (start, end), seed)

@@ -13,14 +13,14 @@ from unembed.circuit_graph.direct_edges import Inflow, inflow
 from unembed.circuit_graph.features import ERROR, require_nodes
 from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph, Ranking
 from unembed.circuit_graph.influence import influence
-from unembed.circuit_graph.labels import described, node_name, promoted
+from unembed.circuit_graph.labels import described, label_of, node_name, promoted
 from unembed.circuit_graph.node_scores import Node, NodeScores, node_scores, ranked, select_nodes
 from unembed.dictionaries import AttachedDictionary
 from unembed.errors import InvalidInput, Unsupported
 from unembed.gallery import MemoryDescriptions
 from unembed.models.decoder import Decoder
 from unembed.names import QKRule
-from unembed.results import Provenance, Table, visible
+from unembed.results import Provenance, Table, format_signed, quoted, visible
 from unembed.stream.run import OnePrompt
 from unembed.validation import one_of, positive_int
 
@@ -202,9 +202,10 @@ class _Tables:
         words = promoted(self.lm, longest.prompt, nodes, self.dictionary)
         known = described(self.lm, longest.prompt, nodes, self.atlas)
         for number, (node, score) in enumerate(self.chosen):
-            label = known.get(number, "") + self._label(number, node, words[number])
+            position, reads = self._read(number) if node.kind == "head" else (None, "")
+            label = label_of(reads, words[number], known.get(number))
             row = (node.kind, node.layer, self.position(node.back), node.index, score / n, label)
-            rows.append((self.names[number], *row))
+            rows.append((self.names[number], *row, position, words[number], known.get(number)))
         for back, score in enumerate(self.scores.tokens.tolist()):
             text = self.texts[self.longest - 1 - back] if len(self.cases) == 1 else ""
             rows.append((self.token_name(back), "token", None, self.position(back), None, score / n, visible(text)))
@@ -218,8 +219,10 @@ class _Tables:
         if self.scores.constants:
             rows.append(("readout", "bias", None, None, None, self.scores.constants / n, "biases and cap of logits"))
         rows += self._rest()
-        names = ("name", "kind", "layer", "position", "index", "relevance", "label")
-        return Table.of_rows(self._title(), names, rows, provenance)
+        own = ("reads", "promoted_tokens", "atlas")
+        names = ("name", "kind", "layer", "position", "index", "relevance", "label", *own)
+        whole = [row if len(row) == len(names) else (*row, None, [], None) for row in rows]
+        return Table.of_rows(self._title(), names, whole, provenance)
 
     def _rest(self) -> list[tuple[object, ...]]:
         n, layers = len(self.cases), [0.0] * self.lm.n_layers
@@ -241,20 +244,17 @@ class _Tables:
         return rows
 
     def _title(self) -> str:
-        about = f"{self.scores.metric / len(self.cases):+.4g}"
+        about = format_signed(self.scores.metric / len(self.cases))
         return f"Circuit of {about} logits: {len(self.chosen)} of {self._count():,} heads and memories at positions"
 
     def _count(self) -> int:
         return sum(part.numel() for part in self.scores.parts.values())
 
-    def _label(self, number: int, node: Node, words: Sequence[str]) -> str:
-        text = "promotes " + " ".join(f'"{visible(word)}"' for word in words)
-        if node.kind != "head":
-            return text
-        flow = self.flow.by_position[number]
-        back = int(flow.abs().argmax())
-        where = f'"{visible(self.texts[self.longest - 1 - back])}"' if len(self.cases) == 1 else ""
-        return f"reads {where}@{self.position(back)}, {text}"
+    def _read(self, number: int) -> tuple[int, str]:
+        """Return the position that a head reads most, and the words for it in the head's label."""
+        back = int(self.flow.by_position[number].abs().argmax())
+        where = quoted(self.texts[self.longest - 1 - back]) if len(self.cases) == 1 else ""
+        return self.position(back), f"reads {where}@{self.position(back)}, "
 
     def edges(self, provenance: Provenance) -> Table:
         """Return a table of all nonzero edges, by target; edges with the largest absolute weights come first."""

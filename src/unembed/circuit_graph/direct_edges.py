@@ -25,6 +25,7 @@ from unembed.linear_model.linear_pass import attention_patterns, linear_pass
 from unembed.linear_model.pass_tensors import LinearPass, Part, PartKind
 from unembed.models.decoder import Decoder
 from unembed.names import QKRule
+from unembed.results import format_error
 from unembed.stream.decomposition import tolerance
 
 _GRADIENT_NUMBERS = 2**26
@@ -213,7 +214,7 @@ class _Collector:
         if not total.error <= tolerance(made.lm):
             raise SumNotProved(
                 f"the edges into {targets.key[0]}s of layer {layer} of {made.lm.name}",
-                why=f"they add up to another number than the relevance (relative error {total.error:.1e})",
+                why=f"they add up to another number than the relevance (relative error {format_error(total.error)})",
                 instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
             )
         total.targets[rows] += (change.double() * seeds).flatten(1).sum(-1).cpu()

@@ -6,7 +6,6 @@ its relevance.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from unembed.circuit_graph.in_words import CircuitWords
 from unembed.circuit_graph.labels import text_of
 from unembed.circuit_graph.removal_of_each import Removal
 from unembed.models.named_tokens import Candidate
+from unembed.results import visible
 
 SCHEMA = "unembed.flow/1"
 """Name and version of the JSON format; the version rises when a field is removed or changes its meaning."""
@@ -24,7 +24,6 @@ BOXES = 40
 _WRITERS = ("head", "memory", "feature")
 NamedNodes = tuple[str, str, tuple[str, ...]]
 """The rule, the name and the node names of a group."""
-_PROMOTED = re.compile(r'"((?:[^"]|"(?! "|$))*)"')
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ def _divided(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict
 
 
 def _node(words: CircuitWords, row: dict[str, Any], removed: Removal | None) -> FlowNode:
-    name, kind, label = row["name"], row["kind"], str(row["label"])
+    name, kind = row["name"], row["kind"]
     is_writer = kind in _WRITERS
     return FlowNode(
         name=name,
@@ -244,8 +243,8 @@ def _node(words: CircuitWords, row: dict[str, Any], removed: Removal | None) -> 
         index=row["index"],
         relevance=row["relevance"],
         reads=words.read_position(name) if kind == "head" else None if is_writer else fed_position(words, name),
-        promotes=tuple(_PROMOTED.findall(label.rsplit("promotes ", 1)[1])) if is_writer else (),
-        label=label,
+        promotes=tuple(map(visible, row["promoted_tokens"])),
+        label=row["label"],
         removed=removed,
     )
 

@@ -13,6 +13,7 @@ from unembed.circuit_graph.cases import Case, GivenPair, read_cases
 from unembed.circuit_graph.faithfulness import DRAWS, CircuitTest, faithfulness
 from unembed.circuit_graph.group_effects import group_effects
 from unembed.circuit_graph.groups import by_description, by_role, by_values, named_by_effect
+from unembed.circuit_graph.labels import with_parts_of_labels
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.other_rankings import other_ranking
 from unembed.circuit_graph.outcome_tables import outcome_table, rankings_table
@@ -64,7 +65,8 @@ class CircuitGraph(Displayed):
 
     Attributes:
         nodes: a table with name, kind ("memory", "head", "feature", "token", "bias" or "rest"), layer, position, index,
-            relevance, label and influence (see `influence.py`). Relevance is a node's contribution to the metric along
+            relevance, label, reads (the position that a head reads most), promoted_tokens, atlas (what an atlas says of
+            a memory) and influence (see `influence.py`). Relevance is a node's contribution to the metric along
             all paths, averaged over the prompts; with counterfactuals, its contribution to the difference of the metric
             between the two prompts. Positions count from 0 for one prompt, and back from -1 for several. Nodes of kind
             "rest" are sums of a layer's other heads and memories, or components that relevance is not followed through.
@@ -101,6 +103,10 @@ class CircuitGraph(Displayed):
     """The model; None in a graph that was opened from a file, until `bound_to`."""
     dictionary: AttachedDictionary | None = field(default=None, metadata={"saved": False})
     """The dictionary whose features are nodes."""
+
+    def __post_init__(self) -> None:
+        """Complete the nodes of an older file."""
+        object.__setattr__(self, "nodes", with_parts_of_labels(self.nodes))
 
     @property
     def is_paired(self) -> bool:

@@ -15,7 +15,7 @@ from unembed.circuit_graph.node_values import Place, Values, capture_points, run
 from unembed.dictionaries import AttachedDictionary
 from unembed.models.decoder import Decoder
 from unembed.names import GroupChange
-from unembed.results import Provenance, Table
+from unembed.results import Provenance, Table, format_setting
 from unembed.stream.run import run
 
 TOKENS = 3
@@ -49,7 +49,11 @@ def group_effects(
     rows: list[tuple[Any, ...]] = [(UNCHANGED, 0, None, *_effect(lm, cases, (), change, factor, dictionary))]
     for name, (nodes, relevance) in groups.items():
         rows.append((name, len(nodes), relevance, *_effect(lm, cases, nodes, change, factor, dictionary)))
-    doing = {"silence": "set to 0", "patch": "at their values in the counterfactual", "scale": f"times {factor:g}"}
+    doing = {
+        "silence": "set to 0",
+        "patch": "at their values in the counterfactual",
+        "scale": f"times {format_setting(factor)}",
+    }
     names = ("changed", "nodes", "relevance", "metric", "tokens", "probabilities")
     return Table.of_rows(f"One group of nodes at a time {doing[change]}", names, rows, provenance)
 

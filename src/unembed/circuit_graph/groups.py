@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unembed.circuit_graph.cases import Case
-from unembed.circuit_graph.labels import read_position, written
+from unembed.circuit_graph.labels import written
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.removal_of_each import removal_of_groups, usual_value
 from unembed.concepts.value_concepts import vector_concepts
@@ -62,7 +62,7 @@ def by_role(rows: Mapping[str, Mapping[str, Any]], edges: Sequence[Mapping[str, 
     for name, row in rows.items():
         if direct.get(name, 0.0) >= abs(row["relevance"]) / 2:
             role = ANSWER if row["relevance"] > 0 else AGAINST
-        elif row["kind"] == "head" and read_position(row["label"]) != row["position"]:
+        elif row["kind"] == "head" and row["reads"] != row["position"]:
             role = MOVES
         else:
             role = READS if from_tokens.get(name, 0.0) >= into.get(name, 0.0) / 2 > 0 else BETWEEN

@@ -8,11 +8,11 @@ from typing import Any
 
 from unembed.circuit_graph.faithfulness import CircuitTest, OfSize, Share
 from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
-from unembed.circuit_graph.labels import OF_ATLAS, read_position, text_of
+from unembed.circuit_graph.labels import text_of
 from unembed.circuit_graph.removal_of_each import Removal
 from unembed.linear_model.pass_tensors import PartKind
 from unembed.names import SetTo, parse_head
-from unembed.results import Table, visible
+from unembed.results import Table, format_interval, format_number, format_percent, format_signed, quoted, visible
 
 _TOKENS = 2
 """Number of promoted tokens in a cell of the table."""
@@ -22,11 +22,6 @@ _MEASURED = ("raises", "lowers", "effect")
 """Columns of the table of nodes that are measured in the model."""
 _BRIEF = ("node", "at", "reads", "raises", "lowers", "relevance", "effect")
 """Columns of the table of nodes that the terminal shows, if the table has them."""
-
-
-def quoted(text: str) -> str:
-    """Return a token's text in quotation marks, with invisible characters made visible."""
-    return f'"{visible(text)}"'
 
 
 class CircuitWords:
@@ -72,17 +67,17 @@ class CircuitWords:
     def _stands(self, metric: float) -> str:
         """Say by how much the answer's logit exceeds the other answer's; without another answer, give the logit."""
         if self.graph.cases[0].against is None:
-            return f"has a logit of {metric:.2f}"
+            return f"has a logit of {format_number(metric)}"
         other = self.answers[1] if self.is_one else "the second"
-        return f"{_leads(metric)} {other} by {abs(metric):.2f} logits"
+        return f"{_leads(metric)} {other} by {format_number(abs(metric))} logits"
 
     def _compared(self, metric: float) -> str:
         """Continue the sentence of `_stands` with the counterfactual's metric, without repeating words."""
         if self.graph.cases[0].against is None:
-            return f"and one of {metric:.2f}"
+            return f"and one of {format_number(metric)}"
         if _leads(metric) == _leads(self.graph.metric):
-            return f"and by {abs(metric):.2f}"
-        return f"but {_leads(metric)} it by {abs(metric):.2f}"
+            return f"and by {format_number(abs(metric))}"
+        return f"but {_leads(metric)} it by {format_number(abs(metric))}"
 
     def _text(self, tokens: Sequence[int]) -> str:
         return f'"{visible(text_of(self.lm, tokens), prose=True)}"'
@@ -95,7 +90,7 @@ class CircuitWords:
 
     def read_position(self, name: str) -> int:
         """Return the position that a head reads most."""
-        return read_position(self.rows[name]["label"])
+        return self.rows[name]["reads"]
 
     def reads(self, name: str) -> str:
         """Name what a node reads: for a head, the token from which most of its relevance comes.
@@ -121,17 +116,11 @@ class CircuitWords:
     def _tokens(texts: Sequence[str]) -> str:
         return " ".join(visible(text) for text in texts[:_TOKENS])
 
-    def promotes(self, label: str) -> str:
-        """Return the first tokens that a node promotes, from its label."""
-        return " ".join(label.rsplit("promotes ", 1)[1].split(" ")[:_TOKENS])
-
     def of_atlas(self, chain: Table) -> tuple[str, ...]:
         """Return a sentence for each node of `chain` that an atlas describes."""
-        labels = {row["name"].split("@")[0]: str(row["label"]) for row in self.rows.values()}
+        known = {row["name"].split("@")[0]: row["atlas"] for row in self.rows.values()}
         return tuple(
-            f"By its atlas, {name} fires {labels[name].split(OF_ATLAS)[0]}."
-            for name in dict.fromkeys(chain["node"])
-            if OF_ATLAS in labels[name]
+            f"By its atlas, {name} fires {known[name]}." for name in dict.fromkeys(chain["node"]) if known[name]
         )
 
     def chain(self, top: int, removals: Mapping[str, Removal] | None = None) -> Table:
@@ -146,7 +135,7 @@ class CircuitWords:
             "node": [row["name"].split("@")[0] for row in chosen],
             "at": [self.place(row["position"]) for row in chosen],
             "reads": [self.reads(row["name"]) for row in chosen],
-            "promotes": [self.promotes(row["label"]) for row in chosen],
+            "promotes": [" ".join(map(quoted, row["promoted_tokens"][:_TOKENS])) for row in chosen],
             "relevance": [row["relevance"] for row in chosen],
             "directly": [self.directly(row["name"]) for row in chosen],
         }
@@ -181,7 +170,9 @@ class CircuitWords:
         removal = (removals or {}).get(row["name"])
         if removal is None:
             return self._does(row, removal)
-        effect = f"{self._becomes(removal.metric)}: an effect of {self.graph.metric - removal.metric:.2f} logits"
+        effect = (
+            f"{self._becomes(removal.metric)}: an effect of {format_number(self.graph.metric - removal.metric)} logits"
+        )
         return f"{self._does(row, removal)} If its output is {self._replaced(to)}, {effect}."
 
     def columns(self, chain: Table) -> str:
@@ -237,8 +228,8 @@ class CircuitWords:
         if graph.is_paired:
             between = " between the two prompts" if self.is_one else " between prompts and counterfactuals"
         return (
-            f"Relevance is a linear estimate, with {self._frozen()} fixed: {row['relevance']:.2f} of the {whole:.2f} "
-            f"logits{between} pass through {row['name'].split('@')[0]}."
+            f"Relevance is a linear estimate, with {self._frozen()} fixed: {format_number(row['relevance'])} of the "
+            f"{format_number(whole)} logits{between} pass through {row['name'].split('@')[0]}."
         )
 
     def _replaced(self, to: SetTo) -> str:
@@ -254,9 +245,9 @@ class CircuitWords:
     def _becomes(self, metric: float) -> str:
         """Say which answer has the larger logit, and by how much."""
         if self.graph.cases[0].against is None:
-            return f"the logit of {self._first_answer} is {metric:.2f}"
+            return f"the logit of {self._first_answer} is {format_number(metric)}"
         answers = self.answers if self.is_one else ["the first answer", "the second"]
-        return f"{answers[metric < 0]} leads by {abs(metric):.2f}"
+        return f"{answers[metric < 0]} leads by {format_number(abs(metric))}"
 
     def how(self) -> str:
         """Explain the column of relevance."""
@@ -286,8 +277,9 @@ def _leads(metric: float) -> str:
 
 
 def _share(share: Share) -> str:
-    bounds = "" if share.low is None or share.high is None else f" [{100 * share.low:.0f}, {100 * share.high:.0f}]"
-    return f"{100 * share.value:.0f} %{bounds}".replace("-0 ", "0 ").replace("-", "−")
+    if share.low is None or share.high is None:
+        return format_percent(share.value, 0)
+    return format_interval(share.value, share.low, share.high, percent=True, decimals=0)
 
 
 def _in_passing(rows: Sequence[OfSize]) -> str:
@@ -305,7 +297,7 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
     verdict = " Random nodes do as well: this is no circuit of the behaviour." if row.is_matched else ""
     if tested.n_prompts == 1 and tested.baseline in ("corpus", "zero"):
         return f"Test in the model{where}: {_without(tested, row, others, some)}{verdict}"
-    difference = f"the difference of {abs(tested.model - tested.none):.2f} logits"
+    difference = f"the difference of {format_number(abs(tested.model - tested.none))} logits"
     brought = f"{_share(row.faithfulness)} of {difference}{_in_passing(others)}"
     random, left = _share(replace(row.random, low=None)), _share(replace(row.random_complement, low=None))
     as_many = f"{row.nodes} random ones of the same layers and positions"
@@ -336,12 +328,12 @@ def _without(tested: CircuitTest, row: OfSize, others: Sequence[OfSize], some: s
     """Describe the result of a test without a counterfactual: the metric without the nodes, and with these alone."""
 
     def metric(share: Share) -> str:
-        return f"{tested.none + share.value * (tested.model - tested.none):+.2f}"
+        return format_signed(tested.none + share.value * (tested.model - tested.none))
 
     to = _REPLACED[tested.baseline]
     also = "".join(f", of {one.nodes} {metric(one.complement)}" for one in others)
     return (
-        f"with {some} at {to}, {tested.model:+.2f} becomes {metric(row.complement)}{also}; with "
+        f"with {some} at {to}, {format_signed(tested.model)} becomes {metric(row.complement)}{also}; with "
         f"as many random ones at the same layers and positions {metric(row.random_complement)}. Alone they give "
-        f"{metric(row.faithfulness)}, and none at all {tested.none:+.2f}."
+        f"{metric(row.faithfulness)}, and none at all {format_signed(tested.none)}."
     )

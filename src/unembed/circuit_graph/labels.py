@@ -16,13 +16,14 @@ from unembed.gallery import MemoryDescriptions
 from unembed.lens import comparable_basis, read
 from unembed.models.decoder import Decoder
 from unembed.names import HeadAddress
+from unembed.results import Table, quoted
 from unembed.stream.run import run
 
-_READS = re.compile(r"@(-?\d+), promotes ")
-OF_ATLAS = " (atlas); "
-"""What separates an atlas's description from the rest of a label."""
 WORDS = 3
-"""Number of promoted tokens in a label."""
+"""Number of promoted tokens of a node."""
+_OF_ATLAS = " (atlas); "
+_READS = re.compile(r"@(-?\d+), promotes ")
+_PROMOTED = re.compile(r'"((?:[^"]|"(?! "|$))*)"')
 
 
 def node_name(lm: Decoder, node: Node, position: int) -> str:
@@ -33,11 +34,28 @@ def node_name(lm: Decoder, node: Node, position: int) -> str:
     return f"{named}@{position}"
 
 
-def read_position(label: str) -> int:
-    """Return the position that a head reads most: 3 for the label 'reads "·France"@3, promotes ...'."""
-    found = _READS.search(label)
-    assert found is not None
-    return int(found[1])
+def label_of(reads: str, promoted: Sequence[str], atlas: str | None) -> str:
+    """Write the label of a node: its atlas's sentence, where a head reads, and the tokens that the node promotes."""
+    of_atlas = "" if atlas is None else f"{atlas}{_OF_ATLAS}"
+    return f"{of_atlas}{reads}promotes {' '.join(map(quoted, promoted))}"
+
+
+def with_parts_of_labels(nodes: Table) -> Table:
+    """Return a table of nodes with `reads`, `promoted_tokens` and `atlas`; older files have these only in labels."""
+    if "promoted_tokens" in nodes.column_names:
+        return nodes
+    columns: dict[str, list[object]] = {"reads": [], "promoted_tokens": [], "atlas": []}
+    for label in nodes["label"]:
+        before, found, promoted = label.rpartition("promotes ")
+        reads = _READS.search(label)
+        columns["reads"].append(None if reads is None else int(reads[1]))
+        columns["promoted_tokens"].append([_text(one) for one in _PROMOTED.findall(promoted)] if found else [])
+        columns["atlas"].append(before.split(_OF_ATLAS)[0] if _OF_ATLAS in before else None)
+    return Table(nodes.title, {**nodes.columns, **columns}, nodes.provenance)
+
+
+def _text(shown: str) -> str:
+    return shown.replace("·", " ").replace("↵", "\n").replace("⇥", "\t")
 
 
 def text_of(lm: Decoder, tokens: Sequence[int]) -> str:
@@ -70,14 +88,14 @@ def promoted(
 def described(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], atlas: MemoryDescriptions | None
 ) -> dict[int, str]:
-    """Return the start of the label of each memory that an atlas describes at the sign of its coefficient in a run.
+    """Return what an atlas says of each memory that it describes at the sign of its coefficient in a run.
 
     Args:
         tokens: the prompt.
         nodes: nodes at positions counted back from the end of the prompt.
 
     Returns:
-        The start of the label, which names the atlas, by the index of the node in `nodes`.
+        The descriptions, by the index of the node in `nodes`.
     """
     where: list[Place] = list({(node.kind, node.layer): None for node in nodes if node.kind == "memory"})
     if atlas is None or not where:
@@ -88,7 +106,7 @@ def described(
         if node.kind == "memory":
             coefficient = own["memory", node.layer][0][-1 - node.back, node.index]
             if text := atlas.of(node.layer, node.index, negative=bool(coefficient < 0)):
-                found[number] = f"{text}{OF_ATLAS}"
+                found[number] = text
     return found
 
 

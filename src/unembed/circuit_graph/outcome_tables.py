@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from unembed.circuit_graph.faithfulness import CircuitTest, Share
 from unembed.names import RankedBy
-from unembed.results import Provenance, Table
+from unembed.results import Provenance, Table, format_signed
 
 
 def outcome_table(provenance: Provenance, tested: CircuitTest) -> Table:
@@ -41,7 +41,7 @@ def _title(tested: CircuitTest) -> str:
     prompts = "1 prompt" if tested.n_prompts == 1 else f"{tested.n_prompts} prompts"
     return (
         f"Circuit of {tested.n_nodes:,} {tested.what} on {prompts}, all others at their {tested.baseline} "
-        f"values: {tested.model:+.3g} with all, {tested.none:+.3g} with none"
+        f"values: {format_signed(tested.model)} with all, {format_signed(tested.none)} with none"
     )
 
 

@@ -20,6 +20,7 @@ from unembed.errors import SumNotProved
 from unembed.lens import final_scale, logit_direction
 from unembed.linear_model.pass_tensors import LinearPass, Part, PartKind
 from unembed.models.decoder import Decoder
+from unembed.results import format_error, format_number
 from unembed.stream.decomposition import tolerance
 
 
@@ -228,8 +229,9 @@ def _proved(
         row = int(errors[where].argmax())
         raise SumNotProved(
             f"the sum of all relevance at {cut} of {lm.name}",
-            why=f"it is {float(cuts[where, row]):.5g} where the model's own metric is {float(out.metric[row]):.5g} "
-            f"(relative error {error:.1e})",
+            why=f"it is {format_number(float(cuts[where, row]))} where the model's own metric is "
+            f"{format_number(float(out.metric[row]))} "
+            f"(relative error {format_error(error)})",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return cuts, error

@@ -15,9 +15,10 @@ from typing import Any
 from unembed.causality.rerun import n_heads_of
 from unembed.circuit_graph.flow_view import fed_position
 from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
-from unembed.circuit_graph.in_words import CircuitWords, quoted
+from unembed.circuit_graph.in_words import CircuitWords
 from unembed.circuit_graph.labels import text_of
 from unembed.errors import InvalidInput, Unsupported
+from unembed.results import quoted
 from unembed.stream.run import run
 from unembed.version import __version__
 
@@ -146,6 +147,12 @@ def _answer(words: CircuitWords) -> dict[str, Any]:
     layer = str(lm.n_layers + 1)
     node_id = f"{layer}_{case.token}_{last}"
     written = _written(
-        node_id, case.token, layer, last, LOGIT, f"Output {' over '.join(texts)} (p={probability:.3f})", None
+        node_id,
+        case.token,
+        layer,
+        last,
+        LOGIT,
+        f"Output {' over '.join(texts)} (p={probability:.3f})",
+        None,
     )
     return {**written, "token_prob": probability, "is_target_logit": True}

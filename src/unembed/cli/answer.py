@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from unembed.cli.bars import percent
 from unembed.cli.drawings import drawing_of
+from unembed.results import format_cell, format_probability
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -119,8 +119,7 @@ def with_sentences_first(report: Report, width: int) -> RenderableType:
 def _paragraph(text: str) -> RenderableType:
     from rich.padding import Padding
 
-    from unembed.document import as_written
-    from unembed.results import visible_rich
+    from unembed.results import as_written, visible_rich
 
     return Padding(visible_rich(as_written(text.replace("`", "")), prose=True), (0, 0, 1, 0), expand=False)
 
@@ -147,7 +146,7 @@ def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:
 
 
 def _share(value: Any) -> str:
-    return "" if value is None else "0%" if not value else percent(max(float(value), 0.0))
+    return "" if value is None else "0%" if not value else format_probability(max(float(value), 0.0))
 
 
 def _scatter(figure: Figure, report: Report, width: int) -> Text:
@@ -211,7 +210,7 @@ def _heat_cell(value: float | None, largest: int | float) -> Text:
         return Text("·", style="dim")
     strength = min(1.0, abs(value) / largest)
     if strength < 0.05:
-        return Text(f"{value:z.2f}", style="dim")
+        return Text(format_cell(value), style="dim")
     level = 60 + int(120 * strength)
     shade = f"rgb(30,{level},90)" if value > 0 else f"rgb({level},40,60)"
-    return Text(f"{value:z.2f}", style=f"white on {shade}")
+    return Text(format_cell(value), style=f"white on {shade}")

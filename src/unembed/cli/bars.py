@@ -1,9 +1,8 @@
-"""Draw signed bars and numbers in the same way in every view."""
+"""Draw signed bars in the same way in every view."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PROMOTES, OPPOSES = "blue", "dark_orange3"
@@ -43,21 +42,3 @@ class Scale:
     def _halves(self, value: float) -> tuple[int, int]:
         """Return the length of a bar as (whole cells, 0 or 1 half cells)."""
         return divmod(min(2 * self.cells, round(abs(value) / self.largest * 2 * self.cells)), 2)
-
-
-def percent(probability: float) -> str:
-    """Format a probability in at most four cells: `34%`, `3.4%`, `<.1%`."""
-    if probability < 0.001:
-        return "<.1%"
-    return f"{probability:.1%}" if probability < 0.0995 else f"{probability:.0%}"
-
-
-def decimals(numbers: Iterable[float]) -> int:
-    """Return the number of decimals for a column: 2, or up to 8, so that its largest number shows two digits."""
-    largest = max((abs(number) for number in numbers), default=0.0)
-    return min(8, max(2, 1 - math.floor(math.log10(largest)))) if 0 < largest < math.inf else 2
-
-
-def signed(number: float, places: int | None = None) -> str:
-    """Format a number with its sign and `places` decimals; None: the number of decimals that `decimals` chooses."""
-    return f"{number:+.{decimals([number]) if places is None else places}f}".replace("-", "−")

@@ -8,10 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Columns
 from rich.text import Text
 
-from unembed.cli.bars import decimals, signed
 from unembed.cli.passages import draw_passages, tokens_line
 from unembed.index import MemoryCard
-from unembed.results import Table, visible_rich
+from unembed.results import Table, decimals_of, format_signed, visible_rich
 
 
 def draw_card(card: MemoryCard, width: int, *, plain: bool = False) -> RenderableType:
@@ -30,10 +29,12 @@ def draw_card(card: MemoryCard, width: int, *, plain: bool = False) -> Renderabl
             {"promoted": "promotes", "suppressed": "suppresses"}[name], no_wrap=True, max_width=(width - 24) // 2
         )
         drawn.add_column("score", justify="right", no_wrap=True)
-    places = decimals(score for name in ends for score in table.columns[f"{name}_score"])
+    places = decimals_of(score for name in ends for score in table.columns[f"{name}_score"])
     for row in table.rows():
         cells = [(row[f"{name}_token"], row[f"{name}_score"]) for name in ends]
-        drawn.add_row(*(part for token, score in cells for part in (visible_rich(token), Text(signed(score, places)))))
+        drawn.add_row(
+            *(part for token, score in cells for part in (visible_rich(token), Text(format_signed(score, places))))
+        )
     parts: list[RenderableType] = [Text(table.title, style="bold")]
     parts += [] if truth is None else [Text(f"{truth[0].upper()}{truth[1:]}.")]
     for number, one in enumerate(poles):

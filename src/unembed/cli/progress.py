@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from unembed.results import format_number
+
 Listener = Callable[[str, int, int | None], None]
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -51,7 +53,7 @@ class ProgressLine:
         spent = now - self._began
         counted = f"{done:,}" if total is None else f"{done:,} of {total:,}"
         left = f", {duration(spent / done * (total - done))} left" if total and done and spent > 1 else ""
-        rate = f", {done / spent:,.0f} a second" if done and spent > 1 else ""
+        rate = f", {format_number(done / spent, decimals=0)} a second" if done and spent > 1 else ""
         start, end = ("\r\x1b[2K", "") if self._shown else ("", "\n")
         print(f"{start}{stage}: {counted}{rate}{left}", end=end, file=sys.stderr, flush=True)
 
@@ -65,4 +67,4 @@ def duration(seconds: int | float) -> str:
     """Format a number of seconds: "8 s", "12 min", "1.5 h"."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{format_number(seconds / 3600, decimals=1)} h"

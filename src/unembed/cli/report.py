@@ -145,11 +145,15 @@ def _reports(
     import unembed
     from unembed.reports import find, prepared
 
-    find(name)
+    reads_text_alone = find(name)
     several = len(models) > 1
     if index is not None and several:
         raise InvalidInput(
             f"--index {index}", why="an index belongs to one model", instead="Give one --model, or a --corpus"
+        )
+    if index is not None and reads_text_alone:
+        raise InvalidInput(
+            f"--index {index}", why=f"{name} reads a text, and no index", instead="Give a --corpus, or neither"
         )
     if index is not None:
         chosen = {"index": str(index), **chosen}

@@ -29,7 +29,7 @@ from unembed.logit_attribution import Attribution
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Point
-from unembed.results import Table
+from unembed.results import Table, quoted
 from unembed.stream.capture_points import require_point
 from unembed.stream.hooks import Hook, attach_hooks
 from unembed.stream.interventions import Edit, Edits, as_edits, edited
@@ -181,12 +181,17 @@ class AttachedDictionary:
     @torch.no_grad()
     def promoting(self, token: str | int, top: int = 10) -> Table:
         """Find the features that promote a token most: largest product of decoder row and the token's column of W_U."""
-        direction = self.lm.weights.W_U[:, self.lm.single_token(token)]
+        token = self.lm.single_token(token)
+        direction = self.lm.weights.W_U[:, token]
         scores = [(part.W_dec[0].to(direction) @ direction).float().cpu() for _, part in self.parts]
         best = torch.cat(scores).topk(min(positive_int("top", top), sum(len(s) for s in scores)))
         names = [f"L{n}F{i}" for n, part in self.parts for i in range(part.n_features)]
         columns = {"feature": [names[i] for i in best.indices.tolist()], "score": best.values.tolist()}
-        return Table(f"Features that promote {token!r}", columns, self.lm.provenance(basis="raw"))
+        return Table(
+            f"Features that promote {quoted(self.lm.token_strings([token])[0])}",
+            columns,
+            self.lm.provenance(basis="raw"),
+        )
 
     def concepts(self, features: Sequence[tuple[int, int]]) -> VectorConcepts:
         """Find concepts that the top tokens of each feature's decoder row share; see `vector_concepts`."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from unembed.document.files import PAGE as PAGE
     from unembed.document.html import page as page
     from unembed.document.intervals import share_of as share_of
-    from unembed.document.numbers import as_written as as_written
     from unembed.document.svg import in_plain_colours as in_plain_colours
     from unembed.document.terminal import summary as summary
 else:
@@ -33,7 +32,6 @@ else:
             "files": "PAGE",
             "html": "page",
             "intervals": "share_of",
-            "numbers": "as_written",
             "svg": "in_plain_colours",
             "terminal": "summary",
         },

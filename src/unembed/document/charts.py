@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from unembed.document.model import Figure
-from unembed.document.numbers import format_number
 from unembed.document.svg import LETTER, SERIES, WIDTH, Canvas, Real, Scale, fitted, x_title, y_axis
-from unembed.results import Table, visible
+from unembed.results import Table, format_number, visible
 
 Columns = Mapping[str, list[Any]]
 _WIDE = 12
@@ -46,7 +45,7 @@ def _names(figure: Figure) -> list[str]:
 def _writer(figure: Figure) -> Callable[[Any], str]:
     def write(value: Any) -> str:
         if figure.percent and isinstance(value, int | float):
-            return f"{100 * value:.4g}".replace("-", "−") + " %"
+            return f"{format_number(100 * value)} %"
         return format_number(value)
 
     return write

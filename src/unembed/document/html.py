@@ -10,9 +10,8 @@ from typing import Any
 
 from unembed.document.charts import draw
 from unembed.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
-from unembed.document.numbers import as_written, common_decimals, format_number
 from unembed.document.svg import STYLE as FIGURE_STYLE
-from unembed.results import Table, html_table, visible_html
+from unembed.results import Table, as_written, common_decimals, format_number, html_table, visible_html
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;

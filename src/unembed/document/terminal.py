@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unembed.document.model import Report, summary_line
-from unembed.document.numbers import as_written
-from unembed.results import visible_rich
+from unembed.results import as_written, visible_rich
 
 _SIGNS = {
     "agrees": ("✓", "green"),

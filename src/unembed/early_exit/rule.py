@@ -28,7 +28,7 @@ from unembed.jacobian import lens_identity
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import sampled_fingerprint
 from unembed.names import Basis
-from unembed.results import Table, write_whole
+from unembed.results import Table, format_number, format_setting, write_whole
 from unembed.validation import positive_int
 from unembed.version import __version__
 
@@ -53,7 +53,7 @@ class ExitRule:
     """How a layer's stream becomes a prediction: "final" (the logit lens) or "jacobian" (the fitted lens)."""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{threshold:.3g}" for threshold in self.thresholds)
+        shown = ", ".join(format_number(threshold) for threshold in self.thresholds)
         return f"ExitRule({self.method} on {self.lm.name}, thresholds by layer: {shown}; {self.calibration})"
 
     @property
@@ -64,7 +64,7 @@ class ExitRule:
     def at(self, threshold: float) -> ExitRule:
         """Return the same rule with one threshold for all layers; a higher one exits later."""
         flat = np.full(self.lm.n_layers - 1, float(threshold))
-        return replace(self, thresholds=flat, calibration=f"one threshold, {threshold:g}")
+        return replace(self, thresholds=flat, calibration=f"one threshold, {format_setting(threshold)}")
 
     def with_risk_control(self, found: Examples, disagreement: float) -> ExitRule:
         """Return the rule with the lowest threshold at which the expected share of changed tokens is within a bound.
@@ -77,7 +77,7 @@ class ExitRule:
             InvalidInput: the share is not between 0 and 1.
         """
         threshold = threshold_choice.risk_controlled_threshold(self._scores(found), found.top.numpy(), disagreement)
-        calibration = f"at most {disagreement:g} disagreement, by risk control on {len(found)} examples"
+        calibration = f"at most {format_setting(disagreement)} disagreement, by risk control on {len(found)} examples"
         return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
     def with_generation_risk_control(
@@ -97,7 +97,7 @@ class ExitRule:
         """
         if not 0 < disagreement < 1 or len(prompts) + 1 < 1 / disagreement:
             raise InvalidInput(
-                f"a disagreement of {disagreement:g} with {len(prompts)} prompts",
+                f"a disagreement of {format_setting(disagreement)} with {len(prompts)} prompts",
                 why="risk control needs at least 1 / disagreement prompts",
                 instead="Give more prompts, or allow a larger disagreement",
             )
@@ -105,7 +105,9 @@ class ExitRule:
         threshold = generation_threshold(
             self, prompts, disagreement, thresholds.tolist(), max_new_tokens=max_new_tokens
         )
-        calibration = f"at most {disagreement:g} disagreement, by risk control on {len(prompts)} generations"
+        calibration = (
+            f"at most {format_setting(disagreement)} disagreement, by risk control on {len(prompts)} generations"
+        )
         return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
     def at_profitable_layers(self, found: Examples, decision: float) -> ExitRule:
@@ -119,7 +121,9 @@ class ExitRule:
             InvalidInput: the time is negative.
         """
         if not decision >= 0:
-            raise InvalidInput(f"a decision that costs {decision:g} blocks", why="it must not be negative")
+            raise InvalidInput(
+                f"a decision that costs {format_setting(decision)} blocks", why="it must not be negative"
+            )
         thresholds = profitable_thresholds(self._scores(found), self.thresholds, decision)
         layers = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
         return replace(self, thresholds=thresholds, calibration=f"{self.calibration}; decisions after layers {layers}")

@@ -8,7 +8,7 @@ from unembed.analyses import Analysis, Cost, Needs
 from unembed.document.model import Answer, Exhibit, Screen, Section
 from unembed.names import Among, FiredBy, PromotedBy
 from unembed.options import AnySide, Context, LensFile, Memory, Option, PerLayer, Places, Seed, Top
-from unembed.results import Table, bytes_in_words, visible
+from unembed.results import Table, bytes_in_words, format_number, visible
 
 if TYPE_CHECKING:
     from unembed.index.index import Index
@@ -162,7 +162,7 @@ def status(index: Index) -> Answer:
         words["truth"] = state["truth"]
     if fast := about["notes"].get("fast"):
         change = about["notes"]["largest_change"]
-        words["pass"] = f"fast ({fast}): coefficients changed by at most {change:.2g} of the largest"
+        words["pass"] = f"fast ({fast}): coefficients changed by at most {format_number(change)} of the largest"
     table = index.table(f"Index {state['path']}", {name: [text] for name, text in words.items()})
     return Answer.of_table(table, data={"schema": "unembed.index.status/1", **state})
 

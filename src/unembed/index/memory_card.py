@@ -20,7 +20,7 @@ from unembed.gallery import (
 from unembed.names import Basis, Pole, SignedMemory
 from unembed.options import Index as GivenIndex
 from unembed.options import Memory, Option, Seed, ShowUnlearned, Tokens, ValueBasis
-from unembed.results import Provenance, Table
+from unembed.results import Provenance, Table, format_number
 from unembed.version import __version__
 
 if TYPE_CHECKING:
@@ -190,7 +190,10 @@ def _how_often(index: Index | None, memory: SignedMemory, pole: Pole) -> str:
         return ""
     share = float(index.firing_shares[pole][index.row(*memory.address)])
     size = index.usual_size(*memory.address)
-    return f"fires on {100 * share:.2g} % of the tokens (half of its usual size, {size:.2g}, or more)"
+    return (
+        f"fires on {format_number(100 * share)} % of the tokens (half of its usual size, {format_number(size)}, or "
+        "more)"
+    )
 
 
 def _stored_tokens(index: Index, memory: SignedMemory, top: int) -> Table | None:
@@ -253,7 +256,7 @@ def _titled(name: str, norm: float, columns: dict[str, Any], provenance: Provena
         through += (
             "; scores in standard deviations over the layer's values: what sets it apart, not what it raises most"
         )
-    title = f"Memory {name} of {provenance.model}: its value has length {norm:.3g}{through}"
+    title = f"Memory {name} of {provenance.model}: its value has length {format_number(norm)}{through}"
     return Table(title, columns, provenance)
 
 

@@ -35,6 +35,7 @@ from unembed.errors import IndexFault, InvalidInput
 from unembed.memories.token_ranking import score_spreads, token_scores_of_values, word_forms
 from unembed.memories.values import Values, memories_at
 from unembed.names import Pole
+from unembed.results import format_setting
 
 if TYPE_CHECKING:
     from unembed.gallery import MemoryDescriptions
@@ -368,7 +369,7 @@ def _matching(lm: Decoder, pattern: str) -> list[int]:
     except TimeoutError as error:
         raise InvalidInput(
             f"/{pattern}/",
-            why=f"it takes more than {PATIENCE:g} s on the vocabulary",
+            why=f"it takes more than {format_setting(PATIENCE)} s on the vocabulary",
             instead="Write it without a repetition inside another one",
         ) from error
     if not ids or len(ids) > MAX_MATCHED_TOKENS:

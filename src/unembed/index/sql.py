@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from unembed.errors import IndexFault, InvalidInput, OutOfMemory
+from unembed.results import format_setting
 
 _VIEWS = {
     "vocabulary": "SELECT token_id, token FROM read_parquet('{vocabulary}')",
@@ -91,7 +92,7 @@ class Sql:
         try:
             found: Any = cursor.sql(query).to_arrow_table()
         except duckdb.InterruptException as error:
-            raise InvalidInput("the query was stopped", why=f"it ran for {timeout:g} seconds") from error
+            raise InvalidInput("the query was stopped", why=f"it ran for {format_setting(timeout)} seconds") from error
         except duckdb.OutOfMemoryException as error:
             raise OutOfMemory("the query", why="it needs more than 2 GB", instead="Select less at a time") from error
         except duckdb.Error as error:

@@ -20,6 +20,7 @@ from unembed.lens import average_direction, final_scale, logit_direction
 from unembed.logit_attribution.result import Attribution
 from unembed.models.decoder import Decoder
 from unembed.names import BY, By
+from unembed.results import format_error, format_number, quoted
 from unembed.stream.capture_points import has_point, require_point
 from unembed.stream.decomposition import (
     Branch,
@@ -67,7 +68,7 @@ def pair(lm: Decoder, token: str | int, against: str | int | None) -> tuple[int,
     other = None if against is None else lm.single_token(against)
     if target == other:
         raise InvalidInput(
-            f"{lm.token_strings([target])[0]!r} against itself",
+            f"{quoted(lm.token_strings([target])[0])} against itself",
             why="the difference of a logit to itself is 0",
             instead="Choose another token to compare with",
         )
@@ -305,7 +306,8 @@ def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, w
     if not error <= tolerance(lm):
         raise SumNotProved(
             what,
-            why=f"the contributions give {total:.5g}, the model gives {logit:.5g} (relative error {error:.1e})",
+            why=f"the contributions give {format_number(total)}, the model gives {format_number(logit)} (relative "
+            f"error {format_error(error)})",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return total, error

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unembed.errors import Unsupported
 from unembed.names import memory_name
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_error, format_signed
 from unembed.validation import positive_int
 
 
@@ -134,7 +134,7 @@ class Attribution(Displayed):
         pairs = zip(rows, totals, strict=True)
         return Effects(
             tuple(EffectRow(r.label, r.layer, r.index, r.contribution, total, r.layer == last) for r, total in pairs),
-            f"Direct and total effects on a logit of {self.logit:+.4g}, by {self.by}, ablated to zero",
+            f"Direct and total effects on a logit of {format_signed(self.logit)}, by {self.by}, ablated to zero",
             self.provenance,
         )
 
@@ -173,7 +173,10 @@ class Attribution(Displayed):
             **{name: [getattr(row, name) for row in rows] for name in ("layer", "index", "source")},
             "contribution": [row.contribution for row in rows],
         }
-        title = f"Attribution of {self.logit:+.4g} by {self.by} (sum {self.total:+.4g}, error {self.error:.0e})"
+        title = (
+            f"Attribution of {format_signed(self.logit)} by {self.by} (sum {format_signed(self.total)}, error "
+            f"{format_error(self.error)})"
+        )
         return Table(title, columns, self.provenance)
 
     def top(self, top: int = 10, among: Bool[Tensor, " row"] | None = None) -> list[Row]:

@@ -34,7 +34,7 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.options import AnySeed, Corpus, Option, Top
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_percent
 from unembed.stream.decomposition import require_one_stream
 from unembed.stream.interventions import set_coefficient
 from unembed.stream.run import run
@@ -99,8 +99,8 @@ class ConfidenceMemories(Displayed):
         }
         title = (
             f"Confidence and frequency memories of layer {self.layer}: {self.positions} positions; a random vector has "
-            f"{self.chance:.0%} of its length in the null space, the layer's median is "
-            f"{float(self.null_space.median()):.1%}"
+            f"{format_percent(self.chance, 0)} of its length in the null space, the layer's median is "
+            f"{format_percent(float(self.null_space.median()), 1)}"
         )
         return Table(title, columns, self.provenance)
 

@@ -27,7 +27,7 @@ from unembed.lens import final_scale, logits_of
 from unembed.memories.sub_updates import contributions
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import LOGIT_LENS_BASES, Basis
-from unembed.results import Displayed, Table
+from unembed.results import Displayed, Table, format_number, quoted
 from unembed.stream.decomposition import branch_of_run, memory_points, require_one_stream
 from unembed.stream.run import Run, Tokens, prepare, run
 from unembed.validation import as_tuple, one_of, positive_int
@@ -71,7 +71,10 @@ class SubUpdateEffects(Displayed):
             "probability_change_removed": self.change_removed,
         }
         token = lm.token_strings([self.token])[0]
-        title = f"Layer {self.layer}: {token!r} goes from {self.probability_before:.3g} to {self.probability_after:.3g}"
+        title = (
+            f"Layer {self.layer}: {quoted(token)} goes from {format_number(self.probability_before)} to "
+            f"{format_number(self.probability_after)}"
+        )
         return Table(title, columns, lm.provenance(basis=self.basis))
 
 

@@ -18,6 +18,7 @@ from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.fingerprint import weights_checksum
 from unembed.names import MemoryIndex, MemoryValue
+from unembed.results import format_number
 from unembed.results.cached_arrays import cached_arrays
 from unembed.stream.run import run
 from unembed.sweeps import FIRES
@@ -165,4 +166,4 @@ def sized(lm: Decoder, given: MemoryValue, known: Index | None = None) -> tuple[
         return given.value, ""
     size, source = usual_size(lm, given.layer, given.index, known)
     name = lm.memory_name(*lm.memory(given.layer, given.index))
-    return given.value * size, f"the usual size of {name} is {size:.3g}, by {source}"
+    return given.value * size, f"the usual size of {name} is {format_number(size)}, by {source}"

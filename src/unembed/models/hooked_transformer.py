@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from unembed.errors import InvalidInput
+from unembed.results import format_number
 
 _TOKENS = 16
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2}
@@ -56,6 +57,6 @@ def check_same(model: Any, hf: PreTrainedModel, name: str) -> None:
     if not largest <= _TOLERANCE.get(hf.dtype, _HALF_PRECISION):
         raise InvalidInput(
             f"the HookedTransformer of {name} cannot be opened",
-            why=f"its log-probabilities differ from those of {name} by up to {largest:.2g}",
+            why=f"its log-probabilities differ from those of {name} by up to {format_number(largest)}",
             instead="Pass the transformers model whose weights it has",
         )

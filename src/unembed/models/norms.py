@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from unembed.errors import ModelNotUnderstood, Unsupported
 from unembed.models.offload import device_of
+from unembed.results import format_error
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "layer_norm_epsilon", "norm_eps")
 _PROBE = 128.0
@@ -144,7 +145,7 @@ class Norm:
         if not error <= tolerance:
             raise ModelNotUnderstood(
                 f"norm {self.path}",
-                why=f"it is neither LayerNorm nor RMSNorm (relative error {error:.1e} on a real input)",
+                why=f"it is neither LayerNorm nor RMSNorm (relative error {format_error(error)} on a real input)",
                 instead="Open an issue with the model's config",
             )
 

@@ -13,7 +13,7 @@ from unembed.memories import memory_view
 from unembed.names import Mode, head_name
 from unembed.notebook.drawings import Card
 from unembed.notebook.result_drawings import Bars, Squares, heat
-from unembed.results import Table, html_table, numbers, visible_html
+from unembed.results import Table, format_probability, format_signed, html_table, numbers, visible_html
 from unembed.trace import pattern_view
 from unembed.validation import positive_int
 
@@ -40,7 +40,7 @@ def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Car
     """
     view = memory_view(lm, layer, index, top)
     pairs = zip(view.promoted, view.suppressed, strict=True)
-    rows = [[c for s in pair for c in (visible_html(s.token), f"{s.score:+.4g}")] for pair in pairs]
+    rows = [[c for s in pair for c in (visible_html(s.token), format_signed(s.score))] for pair in pairs]
     head, caption = ("promotes", "score", "suppresses", "score"), f"Layer {view.layer}, memory {view.index}"
     return Card(asdict(view), html_table(head, rows, caption=caption))
 
@@ -55,7 +55,7 @@ def pattern_card(trace: Trace, layer: int, head: int) -> Card:
     view = pattern_view(trace, layer, head)
     names = [visible_html(token) for token in view.tokens]
     rows = [
-        [name, *(f"{weight:.0%}" for weight in row), *[""] * (len(names) - len(row))]
+        [name, *(format_probability(weight) for weight in row), *[""] * (len(names) - len(row))]
         for name, row in zip(names, view.weights, strict=True)
     ]
     caption = f"Attention of layer {view.layer}, head {view.head}"

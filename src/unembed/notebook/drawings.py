@@ -13,7 +13,7 @@ from unembed.circuit_graph import CircuitGraph, FlowView, picture
 from unembed.notebook.islands import script, style
 from unembed.notebook.result_drawings import drawing
 from unembed.notebook.widgets import widget_of
-from unembed.results import Displayed, html_table, visible_html
+from unembed.results import Displayed, bytes_in_words, format_probability, html_table, visible_html
 from unembed.trace import Trace, emergence
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ class Card:
         """Return HTML with the table and a script that replaces it by the drawing, without network access."""
         text = json.dumps(self.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
         if len(text) > MAX_DATA:
-            size = f"The drawing is left out: {len(text) / 1e6:.1f} MB is too much for a notebook. Use `unembed serve`."
+            size = (
+                f"The drawing is left out: {bytes_in_words(len(text))} is too much for a notebook. Use `unembed serve`."
+            )
             return f"{self.table}<p>{html.escape(size)}</p>"
         mark = f"unembed-{secrets.token_hex(6)}"
         # The script is not a module, because not every notebook runs modules in outputs. The function around it keeps
@@ -98,7 +100,9 @@ def _trace_card(trace: Trace) -> Card:
     rows: list[list[str]] = []
     for layer in reversed(range(len(stage.ids))):
         cells = zip(stage.ids[layer], stage.probabilities[layer], strict=True)
-        rows.append([str(layer), *(f"{visible_html(view.texts[ids[0]])} {p[0]:.0%}" for ids, p in cells)])
+        rows.append(
+            [str(layer), *(f"{visible_html(view.texts[ids[0]])} {format_probability(p[0])}" for ids, p in cells)]
+        )
     head = ["layer", *(visible_html(token.token) for token in view.tokens)]
     caption = f"Most likely next token after every layer of {html.escape(view.model)}"
     return Card(asdict(view), html_table(head, rows, caption=caption))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from unembed.names import head_named
-from unembed.results import Displayed, Table, numbers
+from unembed.results import Displayed, Table, format_number, numbers
 
 if TYPE_CHECKING:
     from unembed.causality import Ablation
@@ -151,7 +151,7 @@ def _note(table: Table, value: str) -> str:
 
 
 def _named(name: str, value: object) -> str:
-    return f"{name.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+    return f"{name.replace('_', ' ')} {format_number(value) if isinstance(value, float) else value}"
 
 
 CHARTS: dict[str, Bars | Squares] = {

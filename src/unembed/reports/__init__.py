@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from unembed.document.files import PAGE as PAGE
     from unembed.document.files import prepared as prepared
     from unembed.document.html import page as page
-    from unembed.document.numbers import as_written as as_written
     from unembed.document.terminal import summary as summary
     from unembed.reports.checkpoint_series import DATES as DATES
     from unembed.reports.checkpoint_series import series_report as series_report
@@ -40,7 +39,6 @@ else:
         {
             "unembed.document.files": "PAGE prepared",
             "unembed.document.html": "page",
-            "unembed.document.numbers": "as_written",
             "unembed.document.terminal": "summary",
             "checkpoint_series": "DATES series_report",
             "comparison": "VERDICTS compared",

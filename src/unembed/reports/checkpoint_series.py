@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from unembed.document.model import Exhibit, Figure, Finding, Report, Section
-from unembed.document.numbers import as_written
 from unembed.models.checkpoints import training_counts
 from unembed.reports.comparison import (
     MEASURED,
@@ -19,7 +18,7 @@ from unembed.reports.comparison import (
     studied,
     titles,
 )
-from unembed.results import Provenance, Table
+from unembed.results import Provenance, Table, as_written
 
 DATES = "over_training"
 """Name of the table of dates, with a row for each claim."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from unembed.document.model import Exhibit, Finding, Report, Section
-from unembed.document.numbers import as_written
 from unembed.errors import InvalidInput
-from unembed.results import Provenance, Table
+from unembed.results import Provenance, Table, as_written
 
 MEASURED = "here"
 """Name of the column with measured numbers, in tables of measured and published numbers."""

@@ -1,12 +1,120 @@
-"""Format the numbers of a column with the same number of decimals."""
+"""Write numbers for people: in columns, in titles and in sentences. All code that displays numbers uses this module.
+
+A minus sign is "−", a percentage has a space before its sign, and a number that is not zero is not displayed as zero
+where there is room.
+
+| function | writes | as in |
+|---|---|---|
+| `format_number` | three significant digits, or a number of decimals | `12,300`, `0.0351`, `1.53e−09` |
+| `format_signed` | the sign in any case; two decimals, more for small numbers | `+0.31`, `−4.78` |
+| `format_percent` | a share, as a percentage | `12.3 %`, `0.0004 %` |
+| `format_interval` | a measured number and its confidence interval | `12.1 % [11.0, 13.2]` |
+| `format_error` | a size of which only the order of magnitude matters | `2e−07` |
+| `format_setting` | a number that someone chose, in full | `0.05` |
+| `format_probability` | a probability in a table's four cells | `34%`, `3.4%`, `<.1%` |
+| `format_cell` | a number of a map, in five cells | `0.31`, `0.00` |
+| `bytes_in_words` | a number of bytes | `3.4 MB` |
+| `column_format` | the numbers of a column, with equal decimals | |
+
+Counts are whole and positive: `{n:,}` writes them.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 SIGNIFICANT = 4
 """Number of significant digits of the largest number in a column."""
+
+
+def format_number(value: int | float | str | None, *, percent: bool = False, decimals: int | None = None) -> str:
+    """Format a number with three significant digits and thousands separators.
+
+    Args:
+        value: the number; None and NaN become a dash.
+        percent: True to format a share as a percentage.
+        decimals: the number of decimals, unless the number would then be displayed as zero.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if percent:
+        shown = 100 * value
+        if decimals is not None and round(shown, decimals) != 0:
+            return _minus(f"{shown:,.{decimals}f} %")
+        digits = 0 if shown == 0 or abs(shown) >= 99.95 else 1 if abs(shown) >= 1 else 2 if abs(shown) >= 0.1 else 4
+        return _minus(f"{shown:,.{digits}f} %")
+    if isinstance(value, int):
+        return _minus(f"{value:,}")
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if decimals is not None and round(size, decimals) != 0:
+        return _minus(f"{value:,.{decimals}f}")
+    if size != 0 and (size < 1e-3 or size >= 1e7):
+        return _minus(f"{value:.2e}")
+    digits = max(0, 2 - math.floor(math.log10(size))) if size else 0
+    shown = f"{value:,.{min(digits, 5)}f}"
+    return _minus(shown.rstrip("0").rstrip(".") if "." in shown else shown)
+
+
+def format_signed(value: float, decimals: int | None = None) -> str:
+    """Format a number with its sign. Without `decimals`, it has as many as `decimals_of` gives for it alone."""
+    return _minus(f"{value:+.{decimals_of([value]) if decimals is None else decimals}f}")
+
+
+def format_percent(share: float, decimals: int | None = None, *, signed: bool = False) -> str:
+    """Format a share as a percentage: `12.3 %`; with `decimals=0`, `12 %`; if `signed`, `+12.3 %`."""
+    return ("+" if signed and share > 0 else "") + format_number(float(share), percent=True, decimals=decimals)
+
+
+def format_interval(
+    value: float, low: float, high: float, *, percent: bool = False, decimals: int | None = None
+) -> str:
+    """Format a measured number with its interval: `12.1 [11.0, 13.2]` or `12.1 % [11.0, 13.2]`; "undefined" for NaN."""
+    if math.isnan(value):
+        return "undefined"
+    if decimals is None and not percent:
+        decimals = common_decimals([value, low, high])
+    shown, *ends = (format_number(float(one), percent=percent, decimals=decimals) for one in (value, low, high))
+    return f"{shown} [{', '.join(end.removesuffix(' %') for end in ends)}]"
+
+
+def format_error(size: float) -> str:
+    """Format a size of which only the order of magnitude matters, such as a relative error: `2e−07`."""
+    return _minus(f"{size:.0e}") if size else "0"
+
+
+def format_setting(value: float) -> str:
+    """Format a number that someone chose, such as a threshold, with all of its digits: `0.05`, `1e−05`."""
+    return _minus(f"{value:g}")
+
+
+def format_probability(probability: float, decimals: int | None = None) -> str:
+    """Format a probability in at most four cells: `34%`, `3.4%`, `<.1%`; or with the given number of decimals."""
+    if probability < 0.001:
+        return "<.1%"
+    return f"{probability:.{(1 if probability < 0.0995 else 0) if decimals is None else decimals}%}"
+
+
+def format_cell(value: float) -> str:
+    """Format a number of a map in five cells, with two decimals, so that a small one is `0.00`."""
+    return _minus(f"{value:z.2f}")
+
+
+def bytes_in_words(count: int | float) -> str:
+    """Format a number of bytes with decimal units: 512 bytes, 3.4 MB, 12 GB."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.0f} GB" if count >= 10 else f"{count:.1f} GB"
 
 
 def column_format(values: Iterable[object]) -> Callable[[object], str]:
@@ -25,13 +133,37 @@ def column_format(values: Iterable[object]) -> Callable[[object], str]:
     return lambda value: _written(value, f".{places}f")
 
 
-def bytes_in_words(count: int | float) -> str:
-    """Format a number of bytes with decimal units: 512 bytes, 3.4 MB, 12 GB."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.0f} GB" if count >= 10 else f"{count:.1f} GB"
+def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | None:
+    """Return the number of decimals for a column of numbers, at most four.
+
+    The largest number gets at least three significant digits and the median two. Percentages get 1 decimal, more if the
+    median needs it, or 0 if all are whole. None if there are no floats, or all are tiny or huge: then each number is
+    formatted by itself.
+    """
+    sizes = sorted(abs(v) * (100 if percent else 1) for v in values if isinstance(v, float) and math.isfinite(v) and v)
+    if not sizes or sizes[-1] < 1e-3 or sizes[-1] >= 1e7:
+        return None
+    if percent and all(size == round(size) for size in sizes):
+        return 0
+    largest, median = (math.floor(math.log10(size)) for size in (sizes[-1], sizes[(len(sizes) - 1) // 2]))
+    found = max(1, -median) if percent else max(2 - largest, 1 - median, 0)
+    return min(found, 4)
+
+
+def decimals_of(numbers: Iterable[float]) -> int:
+    """Return the number of decimals for signed numbers: 2, or up to 8, so that the largest shows two digits."""
+    largest = max((abs(number) for number in numbers), default=0.0)
+    return min(8, max(2, 1 - math.floor(math.log10(largest)))) if 0 < largest < math.inf else 2
+
+
+def as_written(text: str) -> str:
+    """Rewrite numbers in a text as in tables: with typographic minus signs, and a space before "%"."""
+    text = re.sub(r"(?<![\w\]).−-])-(?=[\d.]*\d)|(?<=\de)-(?=\d)", "−", text)
+    return re.sub(r"(\d)%", r"\1 %", re.sub(r"[−+](0(?:\.0+)?)(?!\.?\d)", r"\1", text))
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
 
 
 def _written(value: object, form: str) -> str:
@@ -42,7 +174,7 @@ def _written(value: object, form: str) -> str:
     text = format(value, form)
     if value and not text.strip("-0."):
         text = f"{value:.2g}"
-    return text.replace("-", "−", 1) if value < 0 else text
+    return _minus(text)
 
 
 def _floats(values: Iterable[object]) -> Iterator[float]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from unembed.errors import InvalidInput
+from unembed.results.number_format import format_setting
 from unembed.version import __version__
 
 
@@ -82,4 +83,4 @@ def _short(value: object) -> str:
         return ", ".join(f"{name} {_short(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_short, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return format_setting(value) if isinstance(value, float) else str(value)

@@ -48,6 +48,11 @@ def visible(token: str | bytes, *, prose: bool = False) -> str:
     return "".join(text for text, _ in _pieces(token, prose))
 
 
+def quoted(token: str) -> str:
+    """Return a token as it is named in a sentence or a title: `"·Paris"`."""
+    return f'"{visible(token)}"'
+
+
 def visible_rich(token: str | bytes, *, style: str = "", prose: bool = False) -> Any:
     """Return the token as a `rich.text.Text` with dimmed marks; square brackets are not interpreted as markup."""
     from rich.text import Text

@@ -15,7 +15,7 @@ from unembed.memories.token_ranking import RankedValue, firing, promoting, words
 from unembed.models.decoder import Decoder
 from unembed.names import SignedMemory
 from unembed.options import AnySeed, Coefficient, Edits, NewTokens, Option, Prompt, Samples, SaveEdits, Tokens
-from unembed.results import check_writable
+from unembed.results import check_writable, format_number, format_percent
 from unembed.steering.continuations import chosen_edits, ranked_values_table, steer
 from unembed.steering.edit_files import save_edits
 from unembed.steering.text_cost import default_text
@@ -111,7 +111,10 @@ def steer_answer(
     exhibits += [Exhibit("next_tokens", steered.next_tokens), Exhibit("continuations", steered.to_table())]
     before, after, cost = steered.perplexity_plain, steered.perplexity_edited, ()
     if before is not None and after is not None:
-        cost = (f"Perplexity on WikiText: {before:.2f} plain, {after:.2f} edited ({after / before - 1:+.1%}).",)
+        cost = (
+            f"Perplexity on WikiText: {format_number(before, decimals=2)} plain, {format_number(after, decimals=2)} "
+            f"edited ({format_percent(after / before - 1, signed=True)}).",
+        )
     title = f"Steering {lm.name}"
     data = {
         "schema": "unembed.steer/1",

@@ -20,6 +20,7 @@ from unembed.models.norms import Norm
 from unembed.models.structure.exotic.several_streams import Streams
 from unembed.models.structure.structure import Block
 from unembed.names import STREAM_POINTS, SUM_TOLERANCE
+from unembed.results import format_error
 from unembed.stream.run import Run
 
 
@@ -41,7 +42,8 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float, *, instead: str
     if not error <= limit:
         raise SumNotProved(
             what,
-            why=f"the sum of its parts differs from it by {error:.1e} of its size (allowed: {limit:.0e})",
+            why=f"the sum of its parts differs from it by {format_error(error)} of its size (allowed: "
+            f"{format_error(limit)})",
             instead=instead,
         )
     return error

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
 from unembed.names import MemoryIndex, Positions
+from unembed.results import format_number, format_setting
 from unembed.validation import MAX_COUNT, as_int, as_tuple, finite_float, positive_int
 
 if TYPE_CHECKING:
@@ -184,8 +185,8 @@ def checked(lm: Decoder, edits: Edits) -> tuple[Edit, ...]:
     for edit in as_edits(edits):
         if abs(edit.value) > most:
             raise InvalidInput(
-                f"edit value {edit.value:g}",
-                why=f"the model computes in {lm.dtype}, whose largest number is {most:.2g}",
+                f"edit value {format_setting(edit.value)}",
+                why=f"the model computes in {lm.dtype}, whose largest number is {format_number(most)}",
             )
         layer, index = lm.layer(edit.layer), 0
         if edit.target == "coefficient":

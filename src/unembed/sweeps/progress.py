@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from unembed.results import format_number, format_percent
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -28,7 +30,10 @@ class Progress:
     def line(self) -> str:
         """Format the progress as one line for a terminal."""
         left = "" if self.left is None else f", {clock(self.left)} left"
-        return f"{self.share:6.1%}  {self.tokens:,} tokens, {self.rate:,.0f} tokens/s{left}"
+        return (
+            f"{format_percent(self.share, 1):>7}  {self.tokens:,} tokens, {format_number(self.rate, decimals=0)} "
+            f"tokens/s{left}"
+        )
 
 
 def clock(seconds: float) -> str:

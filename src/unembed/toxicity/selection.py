@@ -19,7 +19,7 @@ from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default
 from unembed.memories.values import Values, value_ends, value_readings
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.results import Displayed, Table
+from unembed.results import Displayed, Table, format_percent, format_setting
 from unembed.steering.continuations import ON
 from unembed.steering.text_cost import perplexity
 from unembed.stream.gradients import on_the_graph
@@ -163,7 +163,9 @@ def by_scorer(
     firsts = first.flatten().tolist()
     signs = [(-1 if i >= len(firsts) else 1) * firsts[i % len(firsts)] for i in picked.values()]
     extra: dict[str, list[Any]] = {"toxicity": flat[list(picked.values())].tolist()}
-    table = _table(lm, list(picked), extra, f"Values whose top tokens {scorer.name} scores below {below:g}", signs)
+    table = _table(
+        lm, list(picked), extra, f"Values whose top tokens {scorer.name} scores below {format_setting(below)}", signs
+    )
     return Selection(tuple(set_coefficient(*m, sign * to) for m, sign in zip(picked, signs, strict=True)), table)
 
 
@@ -269,7 +271,7 @@ def greedy(
             progress(step, n)
     columns = {name: [row[name] for row in curve] for name in curve[0]}
     columns["perplexity"] = [math.exp(base["clean"] + row["price_nats"]) for row in curve]
-    title = f"Values chosen greedily within {budget:.0%} of perplexity"
+    title = f"Values chosen greedily within {format_percent(budget, 0)} of perplexity"
     return Selection(tuple(edits), Table(title, columns, lm.provenance(notes={"budget": budget})))
 
 

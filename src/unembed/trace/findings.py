@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from unembed.models.structure.mixer_names import mixer_name, site_name
 from unembed.names import head_name
-from unembed.results import visible
+from unembed.results import format_probability, format_signed, visible
 from unembed.trace.settling import READERS, Settling
 from unembed.trace.view import Finding, HeadSource, LayerView
 
@@ -212,8 +212,7 @@ def _without(lm: Decoder, removal: Removal, measured: Measured) -> str:
 def _change(removal: Removal, measured: Measured) -> str:
     """Write the token's probability (or the logit difference) with and without a component."""
     if measured.difference is not None:
-        numbers = f"{measured.difference:+.2f} to {measured.difference - removal.effect:+.2f}"
-        return numbers.replace("-", "−")
+        return f"{format_signed(measured.difference)} to {format_signed(measured.difference - removal.effect)}"
     return " to ".join(_from_to(measured.probability, removal.probability))
 
 
@@ -276,10 +275,7 @@ def _log_ratio(after: float, before: float) -> float:
 
 
 def _percent(probability: float, places: int | None = None) -> str:
-    if probability < 0.001:
-        return "under 0.1%"
-    places = (1 if probability < 0.0995 else 0) if places is None else places
-    return f"{100 * probability:.{places}f}%"
+    return "under 0.1%" if probability < 0.001 else format_probability(probability, places)
 
 
 def _from_to(before: float, after: float) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from unembed.attention.weights.folded_weights import require_heads
 from unembed.errors import PointMissing, Unsupported
 from unembed.jacobian.basis import basis_or_default
 from unembed.models.named_tokens import Candidate, Token, most_likely
+from unembed.results import quoted
 from unembed.results.lists import lower_triangle, numbers, numbers_or_none
 from unembed.stream.capture_points import has_point
 from unembed.stream.run import position_of, run
@@ -229,7 +230,8 @@ def prompt_heads_view(trace: Trace, question: Question, position: int = -1) -> P
         kinds["moved"] = by_layer(lm.n_layers, moved)
     target, against = question_tokens(lm, question, position)
     probabilities = trace.logits(position).float().softmax(-1)
-    quantity = f"the logit of {target.token!r}" + ("" if against is None else f" minus that of {against.token!r}")
+    less = "" if against is None else f" minus that of {quoted(against.token)}"
+    quantity = f"the logit of {quoted(target.token)}{less}"
     return PromptHeadsView(
         SCHEMA_PROMPT_HEADS,
         position,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unembed.gallery import MemoryDescriptions, memory_descriptions
 from unembed.memories.top_sub_updates import Ends, SubUpdate, top_sub_updates
 from unembed.memories.usual_coefficients import usual_coefficients
-from unembed.results import Records
+from unembed.results import Records, quoted
 from unembed.stream.capture_points import has_point
 from unembed.stream.run import position_of
 from unembed.trace.described_memories import DescribedMemory, described_memories
@@ -229,7 +229,7 @@ class PromptMemories(PromptReadings):
         top = positive_int("top", top)
         here = self.at(column)
         found = described_memories(self.lm, here, target, 0, self._with_memories(), descriptions, top)
-        title = f"Described memories that promote {self.lm.token_strings([target])[0]!r}"
+        title = f"Described memories that promote {quoted(self.lm.token_strings([target])[0])}"
         provenance = self.provenance
         if found and descriptions.other_lens is not None:
             provenance = replace(provenance, notes={**provenance.notes, "descriptions": descriptions.other_lens})

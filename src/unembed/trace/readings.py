@@ -202,7 +202,7 @@ class PromptReadings:
         """Return the run at one position alone, as a run of one token: its stream, updates, coefficients and logits.
 
         A trace stores these for its last position. For another position it runs the prompt again, and stores the
-        positions asked for last.
+        most recent positions.
 
         Args:
             points: further capture points that are needed.

@@ -12,7 +12,7 @@ from unembed.lazy import offers
 from unembed.logit_attribution import Attribution, attribution, points_needed
 from unembed.memories.events import Event
 from unembed.names import By, StreamPoint
-from unembed.results import Displayed, Records, Table
+from unembed.results import Displayed, Records, Table, format_percent
 from unembed.stream.run import position_of
 from unembed.trace.pattern_summaries import PatternSummary, pattern_summaries
 from unembed.trace.prompt_events import prompt_events, prompt_rank_changes
@@ -42,7 +42,7 @@ class Trace(PromptMemories, Displayed):
         edits = f", {len(self.edits)} edits" if self.edits else ""
         return (
             f"Trace of {len(self)} tokens on {self.lm.name} ({self.lm.n_layers} layers{edits}): predicts "
-            f"{self.lm.token_strings([answer])[0]!r} ({p:.0%})\n"
+            f"{self.lm.token_strings([answer])[0]!r} ({format_percent(p, 0)})\n"
             "  .readings() .sub_updates(layer) .events() .attribution(token) .to_table()"
         )
 

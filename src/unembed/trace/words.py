@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unembed.errors import Unsupported
 from unembed.models.named_tokens import Token
 from unembed.names import head_name
-from unembed.results import visible
+from unembed.results import format_setting, visible
 from unembed.trace.settling import READERS
 from unembed.trace.view import EventView
 
@@ -52,9 +52,13 @@ def edit_in_words(edit: Edit, lm: Decoder, n_positions: int) -> str:
         is_stream = edit.target == "stream"
         what = f"the stream after layer {edit.layer}" if is_stream else f"{edit.target} {edit.layer}"
     if edit.vector is not None:
-        change = {"set": "replaced by a vector", "add": f"plus {edit.value:g} times a vector"}
+        change = {"set": "replaced by a vector", "add": f"plus {format_setting(edit.value)} times a vector"}
     else:
-        change = {"set": f"set to {edit.value:g}", "scale": f"times {edit.value:g}", "add": f"plus {edit.value:g}"}
+        change = {
+            "set": f"set to {format_setting(edit.value)}",
+            "scale": f"times {format_setting(edit.value)}",
+            "add": f"plus {format_setting(edit.value)}",
+        }
     where = {"all": "", "last": " at the last position"}
     if isinstance(edit.positions, str):
         return f"{what} {change[edit.action]}{where[edit.positions]}"

@@ -14,9 +14,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.cli.sample_view import DISPLACED, FALL, PART, RISE, SETTLED, sample_view
-from unembed.cli.bars import Scale, decimals, percent, signed
+from unembed.cli.bars import Scale
 from unembed.cli.trace.html import page
 from unembed.cli.trace.terminal import draw_explanation, draw_trace
+from unembed.results import decimals_of, format_probability, format_signed
 
 
 def drawn(width: int, *, plain: bool = False, colour: bool = False, everything: bool = False) -> str:
@@ -165,7 +166,7 @@ def test_bars_fill_their_side_and_never_more(values: list[float], cells: int) ->
     ("number", "text"), [(1.234, "+1.23"), (-0.5, "−0.50"), (0.0, "+0.00"), (-0.0021, "−0.0021"), (0.00094, "+0.00094")]
 )
 def test_numbers_carry_their_sign(number: float, text: str) -> None:
-    assert signed(number) == text
+    assert format_signed(number) == text
 
 
 @pytest.mark.parametrize(
@@ -178,9 +179,9 @@ def test_numbers_carry_their_sign(number: float, text: str) -> None:
     ],
 )
 def test_the_numbers_of_a_column_have_equally_many_decimals(column: list[float], texts: list[str]) -> None:
-    assert [signed(number, decimals(column)) for number in column] == texts
+    assert [format_signed(number, decimals_of(column)) for number in column] == texts
 
 
 @given(st.floats(0, 1))
 def test_probabilities_take_at_most_four_cells(probability: float) -> None:
-    assert len(percent(probability)) <= 4
+    assert len(format_probability(probability)) <= 4

@@ -42,6 +42,8 @@ def test_several_models_are_compared_and_a_finished_one_is_not_run_again(
     assert again.exit_code == 0 and json.loads(again.stdout) == json.loads(done.stdout)
     refused = unembed(*words, "--index", tmp_path)
     assert refused.exit_code == 1 and "an index belongs to one model" in refused.stderr
+    refused = unembed("report", "geva2022", "--index", tmp_path)
+    assert refused.exit_code == 1 and "--index" in refused.stderr and "reads a text, and no index" in refused.stderr
 
 
 def test_the_checkpoints_of_a_training_are_dated(

@@ -12,6 +12,7 @@ import pytest
 import unembed
 from unembed.errors import InvalidInput
 from unembed.notebook import Card, circuit_card, heads_card, islands, memory_card, pattern_card
+from unembed.results import format_signed
 
 PROMPT = "The first </script> of the year is"
 
@@ -43,7 +44,7 @@ def test_no_text_ends_the_script(trace):
 def test_an_attribution_shows_its_sum(trace):
     attribution = trace.attribution(" the")
     page = attribution._repr_html_()
-    assert f"sum {attribution.total:+.4g}" in page[page.index("<style>") :]
+    assert f"sum {format_signed(attribution.total)}" in page[page.index("<style>") :]
     assert page[: page.index("<style>")].count("<tr>") == 1 + len(attribution)
 
 

@@ -27,13 +27,12 @@ from unembed.attention.weights.paper import COPYING_HEADS, NO_NUMBERS, NOT_IN_PA
 from unembed.attention.weights.qk_ov import HeadMatrices
 from unembed.document.exhibits import drawing, exhibit
 from unembed.document.model import Answer, Screen, Section
-from unembed.document.numbers import as_written
 from unembed.errors import InvalidInput, Unsupported
 from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Seed, ShowAll
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_number, format_setting
 from unembed.stream.decomposition import attention_branch, directions, mixing_points
 from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments, prepare
@@ -93,7 +92,9 @@ class HeadScores(Displayed):
     def __repr__(self) -> str:
         """Show only the largest head of each kind, because the tensors themselves are long."""
         largest = [
-            f"{kind} {v:.2f} ({head_name(layer, head)})" for kind in KINDS for layer, head, v in self.top(kind, 1)
+            f"{kind} {format_number(v)} ({head_name(layer, head)})"
+            for kind in KINDS
+            for layer, head, v in self.top(kind, 1)
         ]
         layers, heads = self.induction.shape
         return f"HeadScores({layers} layers of {heads} heads; largest: {', '.join(largest)})"
@@ -328,8 +329,9 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
     note = (
         f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying and matching "
         "scores: sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights "
-        f"alone; next to each the share of positive ones. A role is named from a mean attention of {ROLE:g} on; "
-        "heads that have one come first, those with the largest score of each role at the top."
+        "alone; next to each the share of positive ones. A role is named from a mean attention of "
+        f"{format_setting(ROLE)} on; heads that have one come first, those with the largest score of each role at the "
+        "top."
     )
     if others := [str(n) for n in range(circuits.lm.n_layers) if n not in circuits.lm.attention_layers]:
         without = "Layers without attention have no attention weights, so these scores do not exist there"
@@ -358,7 +360,9 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
     known = [s for s in by_circuit["copying_score"] if s is not None]
     counted = [sum(low <= s < high or (high == 1 and s == 1) for s in known) for low, high in pairwise(edges)]
     histogram = {
-        "copying_score": [as_written(f"{low:.1f} to {high:.1f}") for low, high in pairwise(edges)],
+        "copying_score": [
+            f"{format_number(low, decimals=1)} to {format_number(high, decimals=1)}" for low, high in pairwise(edges)
+        ],
         "heads": counted,
     }
     published = f"Published: {COPYING_HEADS} of the one-layer model copy; no other numbers are at hand."

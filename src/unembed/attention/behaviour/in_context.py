@@ -29,7 +29,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import head_name
 from unembed.options import Corpus as CorpusName
 from unembed.options import Option, Without
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_number
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.interventions import scale_head
 from unembed.stream.run import run
@@ -216,7 +216,9 @@ class TextScores(Displayed):
         """One row for each attention head."""
         numbers = {"induction": self.induction, "previous_token": self.previous_token}
         columns = head_columns(places_of(self.induction), **numbers)
-        return Table(f"Attention on text; induction by chance {self.by_chance:.3g}", columns, self.provenance)
+        return Table(
+            f"Attention on text; induction by chance {format_number(self.by_chance)}", columns, self.provenance
+        )
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Seed, Top
-from unembed.results import Provenance, Records
+from unembed.results import Provenance, Records, format_percent
 
 
 @torch.no_grad()
@@ -221,7 +221,8 @@ def induction_section(
         columns["in_corpus"] = [float(on_text.induction[e.layer, e.head]) for e in shown]
         text += (
             f"In the corpus: attention to what followed earlier occurrences of the same token, over "
-            f"{on_text.n_positions:,} positions with one; attention spread evenly would give {on_text.by_chance:.1%}.",
+            f"{on_text.n_positions:,} positions with one; attention spread evenly would give "
+            f"{format_percent(on_text.by_chance, 1)}.",
         )
     title, shares = f"Induction heads of {circuits.lm.name}", ("induction", "partner_previous_token", "in_corpus")
     table = exhibit("induction", title, columns, provenance, percent=tuple(name for name in shares if name in columns))

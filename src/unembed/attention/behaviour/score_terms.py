@@ -28,7 +28,7 @@ from unembed.models.qk_norm import QKNorm
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import SUM_TOLERANCE, head_name
 from unembed.options import Head, Position, Prompt
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_error, format_setting
 from unembed.stream.decomposition import tolerance
 from unembed.stream.run import Tokens, position_of, run
 
@@ -117,11 +117,11 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     error = float((total.masked_fill(hidden, -torch.inf).softmax(dim=-1) * seen_share - pattern).abs().max())
     if not error <= max(tolerance(lm), SUM_TOLERANCE["float32"]):
         if site.clip is not None:
-            why = f"queries and keys are clipped at {site.clip:g}, which is not a sum"
+            why = f"queries and keys are clipped at {format_setting(site.clip)}, which is not a sum"
             raise Unsupported(what, why=why, instead="Capture the attention patterns of a run")
         raise SumNotProved(
             what,
-            why=f"the softmax of their sum differs from the model's pattern by {error:.1e}",
+            why=f"the softmax of their sum differs from the model's pattern by {format_error(error)}",
             instead="Capture the attention patterns of a run",
         )
     provenance = lm.provenance(notes={"layer": layer, "head": head})
@@ -221,7 +221,7 @@ def score_terms_section(
         f"Scores before the softmax, at position {position}, as sums: DESTINATION x SOURCE is what one part of the "
         "destination (its content, its position, biases) reads of a part of the source. A term that is the same for "
         "all sources changes no attention weight. The softmax of the sums misses the model's own pattern by at most "
-        f"{found.error:.0e}.",
+        f"{format_error(found.error)}.",
     )
     title = f"Scores of head {name} at position {position}"
     table = exhibit("scores", title, columns, provenance, percent=("attention",))

@@ -29,6 +29,7 @@ from unembed.corpus.windows import windows_of
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
+from unembed.results import format_number
 from unembed.results.display import Displayed
 from unembed.results.provenance import Provenance
 from unembed.results.table import Table
@@ -137,7 +138,9 @@ class MemoryManagement(Displayed):
         for one in fields(ErasureOnText):
             if any(part.on_text is not None for part in parts):
                 columns[one.name] = [part.on_text and getattr(part.on_text, one.name) for part in parts]
-        below = f"{sum(self.counts):,} of {self.n_memories:,} memories have a cosine below {self.threshold:.3f}"
+        below = (
+            f"{sum(self.counts):,} of {self.n_memories:,} memories have a cosine below {format_number(self.threshold)}"
+        )
         return Table(f"Memories and heads that erase; {below}", columns, self.provenance)
 
     @property

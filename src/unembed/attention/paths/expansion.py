@@ -29,7 +29,7 @@ from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder
 from unembed.names import SUM_TOLERANCE, head_name
 from unembed.options import Option, Position, Prompt, Token, Top
-from unembed.results import Displayed, Provenance, Table, visible
+from unembed.results import Displayed, Provenance, Table, format_error, format_signed, visible
 from unembed.stream.decomposition import prove, tolerance
 from unembed.stream.run import Tokens, position_of
 from unembed.validation import positive_int
@@ -236,8 +236,8 @@ def expansion_section(
     }
     kind = "exact" if found.exact else f"{_fixed_parts(found)} fixed at their values in the run"
     text = (
-        f"The logit of `{name_of_token}` at position {found.position} is {float(found.logits[token]):+.3f}; as a sum "
-        f"over paths ({kind}) all logits are reproduced with a relative error of {found.error:.0e}.",
+        f"The logit of `{name_of_token}` at position {found.position} is {format_signed(float(found.logits[token]))}; "
+        f"as a sum over paths ({kind}) all logits are reproduced with a relative error of {format_error(found.error)}.",
     )
     exhibits = (
         exhibit("expansion_orders", "By order", sums, provenance),

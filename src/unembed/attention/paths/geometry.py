@@ -28,6 +28,7 @@ from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.names import HeadBasis
+from unembed.results import format_number
 from unembed.results.display import Displayed
 from unembed.results.provenance import Provenance
 from unembed.results.table import Table
@@ -212,7 +213,7 @@ class VirtualWeights(Displayed):
             "ratio": [ratio for *_, ratio in found],
             "over_chance": [ratio / self.chance for *_, ratio in found],
         }
-        return Table(f"Virtual weights (random directions: {self.chance:.3g})", columns, self.provenance)
+        return Table(f"Virtual weights (random directions: {format_number(self.chance)})", columns, self.provenance)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.names import SUM_TOLERANCE
+from unembed.results import format_setting
 from unembed.stream.decomposition import (
     Branch,
     attention_branch,
@@ -292,7 +293,7 @@ def _frozen_layer(
             raise
         raise Unsupported(
             f"path expansion of {lm.name}",
-            why=f"it clips values at {site.clip:g}, which is not linear",
+            why=f"it clips values at {format_setting(site.clip)}, which is not linear",
             instead="Use attributions by head",
         ) from None
 

@@ -13,7 +13,7 @@ from unembed.document.exhibits import drawing, exhibit
 from unembed.document.model import Answer, Section
 from unembed.names import head_name
 from unembed.options import CircuitBasis, Corpus, Option, Top
-from unembed.results import Provenance
+from unembed.results import Provenance, format_number
 
 
 def stream_section(
@@ -46,7 +46,7 @@ def stream_section(
         "negative_share": [e.negative_share for e in memory.erasing_heads],
         **_on_text(memory.erasing_heads),
     }
-    strongest = f"the strongest of {len(every):,} pairs (random directions: {weights.chance:.4f})"
+    strongest = f"the strongest of {len(every):,} pairs (random directions: {format_number(weights.chance)})"
     angles = "Overlap of what is written and what is read (squared cosines of principal angles)"
     negative, percent = (
         "Heads whose OV circuit has the most negative eigenvalues on the stream",
@@ -62,7 +62,8 @@ def stream_section(
     if memory.erasing_heads:
         text.append(
             f"Negative share: of the eigenvalues of a head's OV circuit; random heads of this shape have "
-            f"{memory.chance[0]:.2f}, five standard deviations above are {memory.head_threshold:.2f}."
+            f"{format_number(memory.chance[0])}, five standard deviations above are "
+            f"{format_number(memory.head_threshold)}."
         )
     if memory.memories:
         cells = {
@@ -74,7 +75,7 @@ def stream_section(
         exhibits.append(exhibit("erasing_memories", title, cells, provenance, **shown))
         text.append(
             f"{sum(memory.counts):,} of {memory.n_memories:,} memories have a key and a value that point against each "
-            f"other (cosine below {memory.threshold:.2f}, five standard deviations of random directions)."
+            f"other (cosine below {format_number(memory.threshold)}, five standard deviations of random directions)."
         )
         if any(circuits.lm.is_signed(layer) for layer in circuits.lm.memory_layers):
             text.append(

@@ -29,6 +29,7 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.options import Corpus as CorpusName
 from unembed.options import MaxTokens, Option
+from unembed.results import format_error, format_number
 from unembed.results.display import Displayed
 from unembed.results.provenance import Provenance
 from unembed.results.table import Table
@@ -238,12 +239,12 @@ def importance_section(found: TermImportance, provenance: Provenance) -> Section
     }
     without = [str(n) for n, v in enumerate(found.by_layer.tolist()) if math.isnan(v)]
     note = f" Layers without attention have no heads to take away: {', '.join(without)}." if without else ""
-    proof = "" if found.error is None else f" With all orders the loss is met within {found.error:.0e}."
+    proof = "" if found.error is None else f" With all orders the loss is met within {format_error(found.error)}."
     text = (
-        f"Nats a token over {found.n_tokens:,} predictions; the model's own loss is {found.loss:.3f}.{proof} Patterns "
-        f"and norm scales are those of the full model. Order 0 is compared with a uniform guess, {found.uniform:.3f}. "
-        "Alone: added to the direct path. Given the other layers: added to the direct path and the single heads of all "
-        f"other layers.{note}",
+        f"Nats a token over {found.n_tokens:,} predictions; the model's own loss is "
+        f"{format_number(found.loss)}.{proof} Patterns and norm scales are those of the full model. Order 0 is "
+        f"compared with a uniform guess, {format_number(found.uniform)}. Alone: added to the direct path. Given the "
+        f"other layers: added to the direct path and the single heads of all other layers.{note}",
     )
     by_order, off = "Loss by the highest order of path", "What each layer's heads take off the loss"
     exhibits = (

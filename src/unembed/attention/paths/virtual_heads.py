@@ -28,7 +28,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Option, Position, Seed, Top
 from unembed.options import Head as HeadName
-from unembed.results import Provenance
+from unembed.results import Provenance, format_percent, format_signed
 from unembed.stream.run import Tokens, position_of, run
 from unembed.validation import as_pair
 
@@ -135,9 +135,9 @@ def virtual_head_section(
     values = {"real": spectrum.eigenvalues.real.tolist(), "imaginary": spectrum.eigenvalues.imag.tolist()}
     text = (
         f"The later head reads what the earlier one wrote, so the two move information as one head would. Copying "
-        f"score {float(spectrum.score):+.2f}, {float(spectrum.positive_fraction):.0%} of eigenvalues positive. A "
-        f"token's own logit lies {own.mean_z:+.2f} standard deviations from its row's mean, and in the row's top "
-        f"{own.k} for {own.top_share:.1%} of {own.n_tokens:,} tokens.",
+        f"score {format_signed(float(spectrum.score))}, {format_percent(float(spectrum.positive_fraction), 0)} of "
+        f"eigenvalues positive. A token's own logit lies {format_signed(own.mean_z)} standard deviations from its "
+        f"row's mean, and in the row's top {own.k} for {format_percent(own.top_share, 1)} of {own.n_tokens:,} tokens.",
     )
     exhibits = (
         exhibit("virtual_head", f"Largest entries of the OV circuit of {head.label}", largest, provenance),

@@ -38,7 +38,7 @@ from unembed.models.structure.mixer_names import site_name
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import HeadBasis, head_name, head_named, memory_name, parse_memory
 from unembed.options import CircuitBasis, Option, Top
-from unembed.results import Provenance, Records
+from unembed.results import Provenance, Records, format_number
 from unembed.validation import as_str, positive_int
 
 Input = Literal["Q", "K", "V", "key", "up"]
@@ -371,7 +371,7 @@ def virtual_weights_section(
             exhibits.append(exhibit(name, found.table.title, columns, provenance))
     text = (
         "Ratio: the norm of the product of what the one writes and the other reads, over the product of their norms; "
-        f"random directions have {lm.d_model**-0.5:.4f}. Of two memories also the cosine of value and key.",
+        f"random directions have {format_number(lm.d_model**-0.5)}. Of two memories also the cosine of value and key.",
     )
     if len(refused) == 2:
         raise refused[0]

@@ -22,13 +22,12 @@ from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
 from unembed.document.exhibits import exhibit
 from unembed.document.model import Answer, Section
-from unembed.document.numbers import format_number
 from unembed.errors import InvalidInput
 from unembed.lens import final_scale, logits_of
 from unembed.models.decoder import Decoder
 from unembed.options import Corpus as CorpusName
 from unembed.options import MaxTokens, Option
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_number
 from unembed.stream.run import run
 
 _SCALED = 2048

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from unembed.attention.text.output_words import raised_tokens
@@ -43,6 +44,13 @@ def relations_section(
     return Section("Relations", (text,), (Exhibit("relations", table, percent=("share", "shuffled")),))
 
 
+def _with_circuits(raised: Section, circuits: Section) -> Section:
+    """Add the tables of the full circuits, folded: in a deep layer their largest entries are those of rare tokens."""
+    folded = tuple(replace(one, folded=True) for one in circuits.exhibits)
+    more = "The largest entries of the full circuits, most of them of rare tokens, are on the page (--html)."
+    return replace(raised, text=(*raised.text, more), exhibits=(*raised.exhibits, *folded))
+
+
 def head_answer(
     circuits: HeadMatrices,
     head: Head,
@@ -74,6 +82,8 @@ def head_answer(
         raised = raised_tokens(circuits, head, chosen, top, provenance)
     except Unsupported as error:
         raised = Section("What it raises", (f"Not available: {error}",))
+    if raised is not None and raised.exhibits and head.layer:
+        raised = _with_circuits(raised, made.pop(2))
     if raised is not None:
         made.insert(2, raised)
     screen = Screen("heads", {"head": str(head)})

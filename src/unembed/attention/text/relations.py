@@ -39,7 +39,7 @@ from unembed.lens import top_k
 from unembed.models.decoder import Decoder
 from unembed.names import HeadAddress, HeadBasis
 from unembed.options import CircuitBasis, Option, Seed, Top
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_percent, format_setting
 from unembed.validation import one_of, positive_int, valid_seed
 
 Sources = Literal["embedding", "layers-below"]
@@ -296,7 +296,10 @@ class HeadRelation:
 
     def in_words(self) -> str:
         """Describe the relation with its shares, as in "country to capital, 89 % of 38 pairs, 3 % of shuffled ones"."""
-        return f"{self.relation}, {self.share:.0%} of {self.pairs} pairs, {self.shuffled:.0%} of shuffled ones"
+        return (
+            f"{self.relation}, {format_percent(self.share, 0)} of {self.pairs} pairs, "
+            f"{format_percent(self.shuffled, 0)} of shuffled ones"
+        )
 
 
 def head_relations(
@@ -436,7 +439,7 @@ def relations_answer(
     source = "its embedding" if sources == "embedding" else "the stream that the layers below make of the word alone"
     text = (
         f"{len(mapping)} of {n_heads} heads map a relation further above shuffled pairs than any head would by "
-        f"chance (p below {MAPPED:g}, corrected jointly for {n_heads} heads and {len(made)} "
+        f"chance (p below {format_setting(MAPPED)}, corrected jointly for {n_heads} heads and {len(made)} "
         f"{'relation' if len(made) == 1 else 'relations'}). Each source is represented by "
         f"{source}, and a target counts if it is among the {within} tokens that the head's weights raise most."
     )

@@ -33,7 +33,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Head, Option, Top
 from unembed.options import Corpus as CorpusName
-from unembed.results import Displayed, Provenance, Records, Table
+from unembed.results import Displayed, Provenance, Records, Table, quoted
 from unembed.validation import positive_int, valid_seed
 
 _BLOCK = 256
@@ -174,7 +174,7 @@ def _row_of(both: CentredCircuits, lm: Decoder, source: int) -> Int[Tensor, " on
     found = (both.ids == source).nonzero()[:, 0]
     if not len(found):
         raise InvalidInput(
-            f"source {lm.token_strings([source])[0]!r}",
+            f"source {quoted(lm.token_strings([source])[0])}",
             why="it is excluded: the model never learned it, or it is too rare",
             instead="Choose another, or pass hide_unlearned=False",
         )

@@ -28,7 +28,7 @@ from unembed.document.model import Answer, Section
 from unembed.errors import Unsupported
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Head, Option
-from unembed.results import Provenance
+from unembed.results import Provenance, format_percent
 from unembed.validation import positive_int
 
 
@@ -166,7 +166,9 @@ def offsets_section(
     text = [_MEANS]
     if (by_weights := previous_token_by_weights(circuits, basis)) is not None:
         share = float(by_weights[layer, head])
-        text.append(f"By positions alone the head attends to the token before with {share:.0%} of its weight.")
+        text.append(
+            f"By positions alone the head attends to the token before with {format_percent(share, 0)} of its weight."
+        )
     table = exhibit("offsets", f"Scores of head {head_name(layer, head)} by offset", columns, provenance)
     figure = drawing("line", "offsets", "Score by offset", "offset", "score", **_DRAWN)
     return Section("Offsets", tuple(text), (table,), (figure,))
@@ -207,7 +209,10 @@ def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Prov
         title, shares = "Attention to the token before, by positions alone", ("previous_token",)
         exhibits.insert(0, exhibit("previous_token_by_weights", title, cells, provenance, percent=shares))
         a, h = places[0]
-        text.append(f"By positions alone head {head_name(a, h)} puts {float(best.values[0]):.0%} on the token before.")
+        text.append(
+            f"By positions alone head {head_name(a, h)} puts {format_percent(float(best.values[0]), 0)} on the token "
+            "before."
+        )
     drawn = "Scores by offset, head by head"
     figure = drawing("heat", "scores_by_offset", drawn, "offset", "of_range", rows="head", **_DRAWN)
     return Section("Positions", tuple(text), tuple(exhibits), (figure,))

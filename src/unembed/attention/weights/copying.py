@@ -25,7 +25,7 @@ from unembed.document.model import Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
-from unembed.results import Displayed, Provenance, Table
+from unembed.results import Displayed, Provenance, Table, format_signed
 from unembed.validation import positive_int, valid_seed
 
 Carried = Callable[[int], Float[Tensor, "d_model d_model"]]
@@ -240,7 +240,7 @@ def eigenvalue_section(
             "y": (radius * angle.sin()).tolist(),
         }
         exhibits.append(exhibit(name, title_of_head, columns, provenance, folded=True))
-        drawn = f"Head {head_name(layer, head)}: copying score {score:+.2f}"
+        drawn = f"Head {head_name(layer, head)}: copying score {format_signed(score)}"
         axes = {"x_label": "real, log radius", "y_label": "imaginary, log radius"}
         figures.append(drawing("scatter", name, drawn, "x", "y", equal=True, published=NO_NUMBERS, **axes))
     text = ("Each point is an eigenvalue of `W_E W_OV W_U`; its distance from the middle is log10(1 + |lambda|).",)

@@ -31,6 +31,7 @@ from unembed.models.norms import Norm
 from unembed.models.qk_norm import QKNorm
 from unembed.models.structure.mixer_names import mixer_kind
 from unembed.names import HEAD_BASES, HeadBasis
+from unembed.results import format_setting
 from unembed.stream.run import run
 from unembed.validation import as_int, as_tuple
 
@@ -348,7 +349,7 @@ def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tu
         notes.append(f"{'keys' if circuit == 'qk' else 'values'} shared by {site.queries_per_kv} query heads")
     if circuit == "ov":
         if site.clip is not None:
-            notes.append(f"values are clipped at {site.clip:g} in the model, not here")
+            notes.append(f"values are clipped at {format_setting(site.clip)} in the model, not here")
         return tuple(notes)
     if site.scores.q_norm is not None:
         gains = "its gains folded in" if basis == "folded" else "its gains left out"
@@ -356,7 +357,7 @@ def circuit_notes(lm: Decoder, layer: int, basis: HeadBasis, circuit: str) -> tu
     if site.scores.alibi_slopes is not None:
         notes.append("ALiBi adds its own term")
     if site.scores.softcap is not None:
-        notes.append(f"scores are soft-capped at {site.scores.softcap:g}")
+        notes.append(f"scores are soft-capped at {format_setting(site.scores.softcap)}")
     if site.scores.window is not None:
         notes.append(f"sources further back than {site.scores.window - 1} are never read")
     return tuple(notes)

@@ -19,7 +19,7 @@ from unembed.document.model import Exhibit, Section
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
-from unembed.results import Provenance, Table
+from unembed.results import Provenance, Table, format_percent, format_signed
 
 
 def head_sections(
@@ -46,11 +46,13 @@ def head_sections(
         notes |= dict.fromkeys(circuits.ov(layer, head, basis).notes)
         own = own_token(circuits, layer, head, basis, seed=seed)
         spectra = copying(circuits, basis)
-        share = f"{float(spectra.positive_fraction[layer, head]):.0%}"
-        scores.append(f"copying score {float(spectra.score[layer, head]):+.2f}, {share} of eigenvalues positive")
+        share = format_percent(float(spectra.positive_fraction[layer, head]), 0)
+        scores.append(
+            f"copying score {format_signed(float(spectra.score[layer, head]))}, {share} of eigenvalues positive"
+        )
         own_logit = (
-            f" A token's own logit lies {own.mean_z:+.2f} standard deviations from its row's mean, and in the row's "
-            f"top {own.k} for {own.top_share:.1%} of {own.n_tokens:,} tokens."
+            f" A token's own logit lies {format_signed(own.mean_z)} standard deviations from its row's mean, and in "
+            f"the row's top {own.k} for {format_percent(own.top_share, 1)} of {own.n_tokens:,} tokens."
         )
     except Unsupported as error:
         refused.append(error)
@@ -58,7 +60,7 @@ def head_sections(
     try:
         notes |= dict.fromkeys(circuits.qk(layer, head, offset, basis).notes)
         score = float(matching(circuits, basis, offset=offset).score[layer, head])
-        scores.append(f"matching score of its QK circuit {score:+.2f}")
+        scores.append(f"matching score of its QK circuit {format_signed(score)}")
     except Unsupported as error:
         refused.append(error)
     if not scores:

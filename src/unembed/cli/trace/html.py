@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from unembed.cli.bars import percent
 from unembed.cli.trace.html_parts import attribution_section, described_section, heads_section, memories_section
 from unembed.models import Candidate
-from unembed.results import character_at, visible, visible_html
+from unembed.results import character_at, format_probability, visible, visible_html
 from unembed.trace import EventView, LayerView, TraceView, mixer_of_all, mixers_in_words
 
 _STYLE = """
@@ -101,7 +100,7 @@ def _findings(view: TraceView) -> str:
 def _candidates(candidates: Sequence[Candidate], target: int | None) -> str:
     return " ".join(
         f"<span{' class=target' if candidate.id == target else ''}>{visible_html(candidate.token)}</span>"
-        f'<span class="p">{percent(candidate.probability)}</span>'
+        f'<span class="p">{format_probability(candidate.probability)}</span>'
         for candidate in candidates
     )
 
@@ -127,7 +126,7 @@ def _grid(view: TraceView) -> str:
 def _grid_cell(view: TraceView, position: int, cell: Sequence[Candidate]) -> str:
     first = cell[0]
     classes = ("target " if first.id == view.target.id else "") + ("here" if position == view.position else "")
-    hover = "\n".join(f"{visible(candidate.token)}  {percent(candidate.probability)}" for candidate in cell)
+    hover = "\n".join(f"{visible(candidate.token)}  {format_probability(candidate.probability)}" for candidate in cell)
     return (
         f'<td class="{classes}" style="--share:{first.probability:.3f}" title="{escape(hover)}">'
         f"{visible_html(first.token)}</td>"

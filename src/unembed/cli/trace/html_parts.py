@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from html import escape
 
-from unembed.cli.bars import Scale, decimals, percent, signed
-from unembed.results import visible, visible_html
+from unembed.cli.bars import Scale
+from unembed.results import (
+    decimals_of,
+    format_error,
+    format_number,
+    format_probability,
+    format_signed,
+    visible,
+    visible_html,
+)
 from unembed.trace import AttributionView, HeadEffectView, SubUpdateView, TraceView
 
 
@@ -14,7 +22,7 @@ def described_section(view: TraceView) -> str:
     if not view.described:
         return ""
     rows = "".join(
-        f"<tr><td>{row.name}</td><td class='n'>{signed(row.effect)}</td>"
+        f"<tr><td>{row.name}</td><td class='n'>{format_signed(row.effect)}</td>"
         f"<td class='wrap'>{escape(visible(row.description, prose=True))}</td></tr>"
         for row in view.described
     )
@@ -35,10 +43,10 @@ def heads_section(view: TraceView) -> str:
     if heads is None:
         return ""
     scale = Scale.of([row.effect for row in heads.rows], 100)
-    places = decimals(row.effect for row in heads.rows)
+    places = decimals_of(row.effect for row in heads.rows)
     rows = "".join(
-        f"<tr><td>{row.name}</td><td class='n'>{signed(row.effect, places)}</td><td>{_bar(row.effect, scale)}</td>"
-        f"<td class='n'>{_without(row.without)}</td><td>{_sources(row)}</td></tr>"
+        f"<tr><td>{row.name}</td><td class='n'>{format_signed(row.effect, places)}</td>"
+        f"<td>{_bar(row.effect, scale)}</td><td class='n'>{_without(row.without)}</td><td>{_sources(row)}</td></tr>"
         for row in heads.rows
     )
     target = visible_html(view.target.token)
@@ -46,7 +54,7 @@ def heads_section(view: TraceView) -> str:
         f"<section><h2>Heads behind <span class='target'>{target}</span>{_over(view)}</h2>"
         f"<p class='note'>What each adds to {_what(view)}, the largest first; the probability of {target} when the "
         "head alone is silent; and the tokens from which its effect comes, with its attention to each. "
-        f"{heads.others:,} other heads together {signed(heads.others_effect)}.</p>"
+        f"{heads.others:,} other heads together {format_signed(heads.others_effect)}.</p>"
         "<table><thead><tr><th>head</th><th class='n'>effect</th><th></th><th class='n'>without</th><th>reads</th></tr>"
         f"</thead><tbody>{rows}</tbody></table></section>"
     )
@@ -55,14 +63,14 @@ def heads_section(view: TraceView) -> str:
 def _sources(row: HeadEffectView) -> str:
     least = 0.2 * max((abs(source.effect) for source in row.sources), default=0.0)
     return " ".join(
-        f'{visible_html(source.token)}<span class="p">{percent(source.weight)}</span>'
+        f'{visible_html(source.token)}<span class="p">{format_probability(source.weight)}</span>'
         for source in row.sources
         if abs(source.effect) >= least
     )
 
 
 def _without(probability: float | None) -> str:
-    return "" if probability is None else percent(probability)
+    return "" if probability is None else format_probability(probability)
 
 
 def _what(view: TraceView) -> str:
@@ -81,9 +89,12 @@ def memories_section(view: TraceView) -> str:
     scale = Scale.of([row.score or 0.0 for row in memories.rows], 100)
     has_triggers = any(row.trigger for row in memories.rows)
     column = "<th>fires most on</th>" if has_triggers else ""
-    places = decimals(row.coefficient for row in memories.rows), decimals(row.score or 0.0 for row in memories.rows)
+    places = (
+        decimals_of(row.coefficient for row in memories.rows),
+        decimals_of(row.score or 0.0 for row in memories.rows),
+    )
     rows = "".join(_memory(row, scale, has_triggers, *places) for row in memories.rows)
-    on = ", ".join(f"{row.name} {signed(row.score or 0.0)}" for row in memories.always_on)
+    on = ", ".join(f"{row.name} {format_signed(row.score or 0.0)}" for row in memories.always_on)
     apart = f"On for nearly every token: {on}. " if on else ""
     return (
         f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{_over(view)}</h2>"
@@ -94,7 +105,7 @@ def memories_section(view: TraceView) -> str:
         "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
         f"<th></th><th class='n'>without</th><th>tokens</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p class='note'>{apart}{memories.others:,} other active memories together "
-        f"{signed(memories.others_effect)}.</p></section>"
+        f"{format_signed(memories.others_effect)}.</p></section>"
     )
 
 
@@ -103,10 +114,10 @@ def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_
     if row.moved is not None:
         texts, verb = (row.moved.lowered, "lowers") if row.lowers else (row.moved.raised, "raises")
     tokens = f"<small>{verb}</small> {' '.join(map(visible_html, texts))}"
-    usual = "" if row.times_usual is None else f"{row.times_usual:.1f}"
+    usual = "" if row.times_usual is None else format_number(row.times_usual, decimals=1)
     return (
-        f"<tr><td class='id'>{row.name}</td><td class='n'>{signed(row.coefficient, of_m)}</td>"
-        f"<td class='n'>{usual}</td><td class='n'>{signed(row.score or 0.0, of_effect)}</td>"
+        f"<tr><td class='id'>{row.name}</td><td class='n'>{format_signed(row.coefficient, of_m)}</td>"
+        f"<td class='n'>{usual}</td><td class='n'>{format_signed(row.score or 0.0, of_effect)}</td>"
         f"<td>{_bar(row.score or 0.0, scale)}</td><td class='n'>{_without(row.without)}</td>"
         f"<td class='wrap'>{tokens}</td>"
         f"{_trigger(row) if has_triggers else ''}</tr>"
@@ -147,17 +158,17 @@ def attribution_section(attribution: AttributionView) -> str:
         # The row of the others has no bar, because their sum may be much larger than the largest contribution in the
         # list.
         contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
-    places = decimals(row.contribution for row in attribution.rows)
+    places = decimals_of(row.contribution for row in attribution.rows)
     rows = "".join(
-        f"<tr><td>{label}</td><td class='n'>{signed(contribution, places)}</td><td>{bar}</td></tr>"
+        f"<tr><td>{label}</td><td class='n'>{format_signed(contribution, places)}</td><td>{bar}</td></tr>"
         for label, contribution, bar in contributions
     )
     against = "" if attribution.against is None else f" rather than {visible_html(attribution.against)}"
     what = "difference of logits" if attribution.against is not None else "logit"
     return (
         f"<section><h2>Why <span class='target'>{visible_html(attribution.token)}</span>{against}</h2>"
-        f"<p class='note'>The {what}, {signed(attribution.logit)}, as the sum of what each "
+        f"<p class='note'>The {what}, {format_signed(attribution.logit)}, as the sum of what each "
         f"{escape(attribution.by)} gave.</p><table><tbody>{rows}</tbody></table>"
-        f"<p class='proof'>Sum of contributions {signed(attribution.total)}, {what} "
-        f"{signed(attribution.logit)}, relative error {attribution.error:.0e}.</p></section>"
+        f"<p class='proof'>Sum of contributions {format_signed(attribution.total)}, {what} "
+        f"{format_signed(attribution.logit)}, relative error {format_error(attribution.error)}.</p></section>"
     )

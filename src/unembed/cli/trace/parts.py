@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from unembed.cli.bars import Scale, decimals, percent, signed
+from unembed.cli.bars import Scale
 from unembed.cli.passages import passage
 from unembed.cli.trace.tokens import ACCENT, bar, question, signed_text, token_text
-from unembed.results import visible_rich
+from unembed.results import decimals_of, format_error, format_number, format_probability, format_signed, visible_rich
 from unembed.trace import AttributionView, HeadEffectsView, HeadEffectView, MemoriesView, SubUpdateView, TraceView
 
 _ALWAYS_ON_SHOWN = 6
@@ -42,7 +42,7 @@ def draw_heads(view: TraceView, heads: HeadEffectsView, width: int, *, plain: bo
     table.add_column("reads", no_wrap=True, overflow="ellipsis", max_width=max(16, width // 4))
     if measured:
         table.add_column(_MOVES, no_wrap=True, overflow="ellipsis")
-    places = decimals(row.effect for row in rows)
+    places = decimals_of(row.effect for row in rows)
     for row in rows:
         cells: list[RenderableType] = [row.name, signed_text(row.effect, places)]
         cells += [bar(row.effect, scale)] if cells_of_bar else []
@@ -50,7 +50,7 @@ def draw_heads(view: TraceView, heads: HeadEffectsView, width: int, *, plain: bo
         moved = [_moved(row, row.effect < 0, width // 4)] if measured else []
         table.add_row(*cells, _reads(row), *moved)
     title = Text.assemble(("Heads behind ", "bold"), question(view))
-    rest = Text(f"{heads.others:,} other heads together {signed(heads.others_effect)}", style="dim")
+    rest = Text(f"{heads.others:,} other heads together {format_signed(heads.others_effect)}", style="dim")
     return Group(title.append(f"   {_note(view, measured)}", style="dim"), table, rest)
 
 
@@ -60,7 +60,7 @@ def _reads(row: HeadEffectView) -> Text:
     least = _READ * max((abs(source.effect) for source in row.sources), default=0.0)
     for source in (one for one in row.sources if abs(one.effect) >= least):
         shown.append("  " if shown else "")
-        shown.append_text(token_text(source.token)).append(f" {percent(source.weight)}", style="dim")
+        shown.append_text(token_text(source.token)).append(f" {format_probability(source.weight)}", style="dim")
     return shown
 
 
@@ -69,12 +69,12 @@ def _note(view: TraceView, measured: bool) -> str:
     if not measured:
         return "largest effect first"
     own = next((one.probability for one in view.prediction if one.id == view.target.id), None)
-    now = "" if own is None else f" ({percent(own)})"
+    now = "" if own is None else f" ({format_probability(own)})"
     return f"effect, and {token_text(view.target.token).plain}{now} without it"
 
 
 def _without(probability: float | None) -> str:
-    return "" if probability is None else percent(probability)
+    return "" if probability is None else format_probability(probability)
 
 
 def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain: bool = False) -> RenderableType:
@@ -108,11 +108,11 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
     table.add_column(header, no_wrap=True, overflow="ellipsis", max_width=max(10, room))
     if has_triggers:
         table.add_column("fires most on", no_wrap=True, justify="right", max_width=max(12, of_trigger))
-    of_m, of_effect = decimals(row.coefficient for row in rows), decimals(row.score or 0.0 for row in rows)
+    of_m, of_effect = decimals_of(row.coefficient for row in rows), decimals_of(row.score or 0.0 for row in rows)
     for row in rows:
-        cells: list[RenderableType] = [row.name, signed(row.coefficient, of_m)]
+        cells: list[RenderableType] = [row.name, format_signed(row.coefficient, of_m)]
         if has_usual:
-            cells.append("" if row.times_usual is None else f"{row.times_usual:.1f}")
+            cells.append("" if row.times_usual is None else format_number(row.times_usual, decimals=1))
         cells.append(signed_text(row.score or 0.0, of_effect))
         if cells_of_bar:
             cells.append(bar(row.score or 0.0, scale))
@@ -137,12 +137,12 @@ def _apart(memories: MemoriesView) -> list[Text]:
     if on := memories.always_on:
         lines.append(Text.assemble(("always on  ", "dim")))
         effects = [row.score or 0.0 for row in on]
-        places = decimals(effects)
+        places = decimals_of(effects)
         for row, effect in zip(on[:_ALWAYS_ON_SHOWN], effects, strict=False):
             lines[0].append_text(Text.assemble(row.name, " ", signed_text(effect, places), "  "))
         more = f"and {len(on) - _ALWAYS_ON_SHOWN} more  " if len(on) > _ALWAYS_ON_SHOWN else ""
-        lines[0].append(f"{more}together {signed(sum(effects), places)}", style="dim")
-    rest = f"{memories.others:,} other active memories together {signed(memories.others_effect)}"
+        lines[0].append(f"{more}together {format_signed(sum(effects), places)}", style="dim")
+    rest = f"{memories.others:,} other active memories together {format_signed(memories.others_effect)}"
     return [*lines, Text(rest, style="dim")]
 
 
@@ -191,7 +191,7 @@ def draw_attribution(
     table.add_column(justify="right", no_wrap=True)
     if not plain:
         table.add_column(no_wrap=True)
-    places = decimals(row.contribution for row in rows)
+    places = decimals_of(row.contribution for row in rows)
     for row in rows:
         cells: list[RenderableType] = [visible_rich(row.label, prose=True), signed_text(row.contribution, places)]
         table.add_row(*cells, *([] if plain else [bar(row.contribution, scale)]))
@@ -212,12 +212,12 @@ def draw_attribution(
     if attribution.against is not None:
         title.append_text(Text.assemble((" rather than ", "bold"), token_text(attribution.against, cells=24)))
     what = "difference of logits" if attribution.against is not None else "logit"
-    title.append(f"   {what} {signed(attribution.logit)}, by {attribution.by}", style="dim")
+    title.append(f"   {what} {format_signed(attribution.logit)}, by {attribution.by}", style="dim")
     proof = Text.assemble(
         ("sum of contributions ", "dim"),
-        signed(attribution.total),
+        format_signed(attribution.total),
         (f" = {what} ", "dim"),
-        signed(attribution.logit),
-        (f"   relative error {attribution.error:.0e}", "dim"),
+        format_signed(attribution.logit),
+        (f"   relative error {format_error(attribution.error)}", "dim"),
     )
     return Group(title, table, proof)

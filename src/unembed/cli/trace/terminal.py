@@ -10,12 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from unembed.cli.bars import decimals
 from unembed.cli.trace.layer_rows import EVENT_STYLE, SIGNS, draw_layers
 from unembed.cli.trace.parts import draw_attribution, draw_heads, draw_memories
 from unembed.cli.trace.tokens import ACCENT, candidates_text, signed_text, token_text
 from unembed.models import Candidate
-from unembed.results import join_bytes, visible_rich
+from unembed.results import decimals_of, join_bytes, visible_rich
 from unembed.trace import TraceView
 
 _REMARK = 20
@@ -172,7 +171,7 @@ def _described(view: TraceView) -> list[RenderableType]:
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column()
-    places = decimals(row.effect for row in view.described)
+    places = decimals_of(row.effect for row in view.described)
     for row in view.described:
         table.add_row(row.name, signed_text(row.effect, places), visible_rich(row.description, prose=True))
     title = Text.assemble(("Memories that promote ", "bold"), token_text(view.target.token, ACCENT, cells=24))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from unembed.cli.bars import OPPOSES, PROMOTES, Scale, percent, signed
+from unembed.cli.bars import OPPOSES, PROMOTES, Scale
 from unembed.models import Candidate
-from unembed.results import visible_rich
+from unembed.results import format_probability, format_signed, visible_rich
 from unembed.trace import TraceView
 
 ACCENT = "bold green"
@@ -34,7 +34,7 @@ def candidates_text(candidates: Sequence[Candidate], count: int, target: int | N
 def candidate_text(candidate: Candidate, target: int | None, cells: int) -> Text:
     """Return one candidate with its probability."""
     shown = token_text(candidate.token, ACCENT if candidate.id == target else "", cells=cells)
-    return shown.append(f" {percent(candidate.probability)}", style="dim")
+    return shown.append(f" {format_probability(candidate.probability)}", style="dim")
 
 
 def heading(title: str, note: str, target: Text | None = None) -> Text:
@@ -55,4 +55,4 @@ def bar(value: float, scale: Scale) -> Text:
 
 def signed_text(value: float, places: int | None = None) -> Text:
     """Return a number with its sign, in the colour of positive or negative bars."""
-    return Text(signed(value, places), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")
+    return Text(format_signed(value, places), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")

@@ -15,6 +15,7 @@ from torch import Tensor
 from unembed.errors import Unsupported
 from unembed.memories.clustering.dendrogram import NONE, Dendrogram, Tree
 from unembed.memories.clustering.unit_vectors import equal_rows, unit_rows
+from unembed.results import bytes_in_words
 
 LARGEST_COMPLETE = 20_000
 """Largest number of vectors for complete linkage, whose matrix has n * n float32 entries."""
@@ -38,7 +39,7 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
     if len(vectors) > LARGEST_COMPLETE:
         raise Unsupported(
             f"complete linkage of {len(vectors)} vectors",
-            why=f"it needs the full matrix of distances, {4e-9 * len(vectors) ** 2:.0f} GB",
+            why=f"it needs the full matrix of distances, {bytes_in_words(4 * len(vectors) ** 2)}",
             instead=f"Use linkage='average', or at most {LARGEST_COMPLETE} vectors",
         )
     directions = unit_rows(vectors)

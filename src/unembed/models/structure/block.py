@@ -18,6 +18,7 @@ from unembed.models.structure.exotic.convolution import convolved_ffn, convolved
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
 from unembed.models.structure.probe import Probe, same
 from unembed.models.structure.structure import Block
+from unembed.results import format_error, format_number
 
 
 def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tuple[Block, Tensor]:
@@ -132,7 +133,7 @@ def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str
     gain = 1.0 if best is None or isinstance(best.gain, Tensor) else best.gain
     raise probe.fail(
         f"block {path}",
-        f"its output is not stream + attention + FFN (relative error {error:.1e}, stream times {gain:.4g}): something "
-        "else is added, or the stream itself is normalised",
+        f"its output is not stream + attention + FFN (relative error {format_error(error)}, stream times "
+        f"{format_number(gain)}): something else is added, or the stream itself is normalised",
         probe.way_on,
     )

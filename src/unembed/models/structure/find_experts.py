@@ -14,6 +14,7 @@ from unembed.models.structure.expert_pass import observed
 from unembed.models.structure.expert_storage import ExpertStorage, Stacked, stack_of
 from unembed.models.structure.experts import Experts, RoutedCoefficients, SharedExpert
 from unembed.models.structure.probe import Probe, flat, is_linear
+from unembed.results import format_error
 
 _FACTORS = ("routed_scaling_factor", "moe_routed_scaling_factor", "route_scale")
 
@@ -70,7 +71,7 @@ def find_experts(
     if any(type(module).__module__.startswith("peft.") for module in ffn.modules()):
         kind = type(ffn).__name__
         return f"an adapter of PEFT changes the experts' weights in {kind}; merge it first (merge_and_unload)"
-    return f"coefficients times values miss what {type(ffn).__name__} returns (relative error {best:.1e})"
+    return f"coefficients times values miss what {type(ffn).__name__} returns (relative error {format_error(best)})"
 
 
 def _storages_of(ffn: nn.Module, d_model: int) -> Iterator[tuple[str, list[ExpertStorage]]]:

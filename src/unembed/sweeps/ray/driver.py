@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unembed.errors import Unsupported
+from unembed.results import format_number
 from unembed.sweeps.checkpoint import Checkpoint, CheckpointInterval, save
 from unembed.sweeps.interrupt import deferred_interrupt
 from unembed.sweeps.progress import ProgressCallback, Reporter
@@ -81,7 +82,8 @@ class SweepDriver:
                     alive_at = time.monotonic()
                 elif time.monotonic() - alive_at > WORKER_TIMEOUT_S:
                     raise Unsupported(
-                        "engine='ray'", why=f"no worker could be started for {WORKER_TIMEOUT_S:.0f} seconds"
+                        "engine='ray'",
+                        why=f"no worker could be started for {format_number(WORKER_TIMEOUT_S, decimals=0)} seconds",
                     )
                 done = self._coverage()
                 self._reporter.report(done.batches, done.tokens, done.share)

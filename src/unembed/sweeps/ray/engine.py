@@ -16,6 +16,7 @@ from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.corpus.whole_windows import WholeWindows
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
+from unembed.results import format_setting
 from unembed.sweeps.checkpoint import CheckpointInterval, identity_of, load, prepare
 from unembed.sweeps.fast_kernels import Fast
 from unembed.sweeps.progress import ProgressCallback
@@ -80,8 +81,9 @@ def _max_workers(ray: Any, settings: Ray) -> int:
     if n < 1:
         raise Unsupported(
             "engine='ray'",
-            why=f"the cluster has {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs, and a worker "
-            f"needs {settings.cpus} and {settings.gpus:g}",
+            why=f"the cluster has {format_setting(resources.get('CPU', 0))} CPUs and "
+            f"{format_setting(resources.get('GPU', 0))} GPUs, and a worker "
+            f"needs {settings.cpus} and {format_setting(settings.gpus)}",
             instead="Use fewer cpus and gpus for each worker",
         )
     return n

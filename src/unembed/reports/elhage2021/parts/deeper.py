@@ -26,6 +26,7 @@ from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.elhage2021.parts import induction, one_layer, paths
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
+from unembed.results import format_error, format_percent, format_setting, format_signed
 from unembed.stream.decomposition import tolerance
 
 FEW = 3
@@ -78,12 +79,16 @@ def copying_in_runs(m: Measurements) -> Numbers:
 def judge_copying_in_runs(n: Numbers) -> Judgement:
     """Judge whether heads whose weights suggest copying also copy in forward passes."""
     if not n.copies:
-        return judged(f"No head has a copying score of {one_layer.COPIES:g}; the largest is {n.most:+.2f}.", False)
+        return judged(
+            f"No head has a copying score of {format_setting(one_layer.COPIES)}; the largest is "
+            f"{format_signed(n.most)}.",
+            False,
+        )
     return judged(
-        f"{n.copies} of {n.heads} heads have a copying score of at least {one_layer.COPIES:g}. On repeated random "
-        f"tokens they add {signed(n.effect)} to the logit of the token that they attend to most, above the mean of all "
-        f"tokens, {head_name(*n.best[:2])} most ({n.best[2]:+.2f}); that is {signed(n.lead)} more than the other heads "
-        f"of their layers add, mean of {n.layers} layers.",
+        f"{n.copies} of {n.heads} heads have a copying score of at least {format_setting(one_layer.COPIES)}. On "
+        f"repeated random tokens they add {signed(n.effect)} to the logit of the token that they attend to most, "
+        f"above the mean of all tokens, {head_name(*n.best[:2])} most ({format_signed(n.best[2])}); that is "
+        f"{signed(n.lead)} more than the other heads of their layers add, mean of {n.layers} layers.",
         above(n.effect, 0.0),
         above(n.lead, 0.0),
     )
@@ -220,8 +225,8 @@ def linear_expansion(m: Measurements) -> Numbers | None:
 def judge_linear_expansion(n: Numbers) -> Judgement:
     """Judge whether the sum over paths, with the nonlinear steps fixed, equals the model's logits."""
     return judged(
-        f"{n.n_terms:,} terms and the remainder give all logits with a relative error of {n.error:.0e}, with attention "
-        "patterns, norm scales and the outputs of parts other than attention fixed.",
+        f"{n.n_terms:,} terms and the remainder give all logits with a relative error of {format_error(n.error)}, "
+        "with attention patterns, norm scales and the outputs of parts other than attention fixed.",
         n.error < n.limit,
     )
 
@@ -231,8 +236,8 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
     single = n.reductions[0]
     return judged_if(
         max(single, n.above_one) >= paths.MATTERS,
-        f"In the linear model of the run, single heads take {single:+.2f} nats off the loss, and all paths through two "
-        f"or more heads {n.above_one:+.2f}.",
+        f"In the linear model of the run, single heads take {format_signed(single)} nats off the loss, and all paths "
+        f"through two or more heads {format_signed(n.above_one)}.",
         single > 2 * n.above_one,
     )
 
@@ -245,8 +250,8 @@ def judge_later_layers(n: Numbers) -> Judgement:
     return judged_if(
         max(early, late) >= paths.MATTERS,
         f"Taken away layer by layer, in the linear model of the run, the single heads of layers {known[half][0]} to "
-        f"{known[-1][0]} raise the loss by {late:+.2f} nats in all, those of layers {known[0][0]} to "
-        f"{known[half - 1][0]} by {early:+.2f}.",
+        f"{known[-1][0]} raise the loss by {format_signed(late)} nats in all, those of layers {known[0][0]} to "
+        f"{known[half - 1][0]} by {format_signed(early)}.",
         late > 2 * early,
     )
 
@@ -356,7 +361,7 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             claim="There are heads that copy by the eigenvalues of their OV circuits, and in runs they raise the token "
             "that they attend to more than other heads do.",
             what="Direct effect on the logit of the token attended to most, on repeated random tokens, of heads with a "
-            f"copying score of at least {one_layer.COPIES:g}, and of the other heads of their layers.",
+            f"copying score of at least {format_setting(one_layer.COPIES)}, and of the other heads of their layers.",
             test="There is such a head; their mean effect is above 0 and above that of the other heads, with intervals "
             "over sequences.",
             layers=1,
@@ -371,7 +376,8 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             "below make of a single token.",
             what="Share of each head's largest triples whose output is likelier with the source, and the same with "
             "shuffled sources.",
-            test=f"The mean share is more than {MORE:g} times that of shuffled sources, with its interval over heads.",
+            test=f"The mean share is more than {format_setting(MORE)} times that of shuffled sources, with its "
+            "interval over heads.",
             layers=1,
         ),
     ),
@@ -397,8 +403,8 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             "ones.",
             what="Loss without the heads of the largest copying scores (at most a tenth of all) less the model's own, "
             "of next tokens that occurred earlier and of new ones.",
-            test=f"The difference is above {one_layer.REPEATED:g} nats, and above that without as many heads of the "
-            "same layers whose output is nearest in length, both with intervals over windows.",
+            test=f"The difference is above {format_setting(one_layer.REPEATED)} nats, and above that without as many "
+            "heads of the same layers whose output is nearest in length, both with intervals over windows.",
             layers=1,
         ),
     ),
@@ -424,7 +430,7 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             "single heads.",
             what="Loss of the single heads of all layers, and of the model, whose paths have every order.",
             test="All orders above 1 together take off less than half of what order 1 does, where either takes off at "
-            f"least {paths.MATTERS:g} nats; below, heads do nothing that could be compared.",
+            f"least {format_setting(paths.MATTERS)} nats; below, heads do nothing that could be compared.",
             layers=2,
         ),
         extension(
@@ -435,7 +441,7 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             what="Loss without the single heads of one layer, those of the others present, summed over the layers of "
             "each half.",
             test="The later half's sum is more than twice the earlier half's, where either is at least "
-            f"{paths.MATTERS:g} nats.",
+            f"{format_setting(paths.MATTERS)} nats.",
             layers=2,
         ),
     ),
@@ -446,7 +452,8 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             judge_read_by_keys,
             claim="The keys of induction heads read previous-token heads more than the other heads of the same layers.",
             what="Frobenius ratio of every previous-token head with every later induction head's keys, less the mean "
-            f"of the other heads of the earlier layer; both kinds of heads from {ROLE:.0%} attention on.",
+            f"of the other heads of the earlier layer; both kinds of heads from {format_percent(ROLE, 0)} attention "
+            "on.",
             test="The mean over induction heads is above 0, with its interval. Other heads of the same layers are the "
             "control, because in a deep model nearly all pairs compose more than random circuits.",
             layers=2,

@@ -21,7 +21,7 @@ from unembed.errors import Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, once
-from unembed.results import visible
+from unembed.results import format_error, visible
 from unembed.stream.capture_points import has_point
 from unembed.stream.decomposition import Branch, attention_branch, source_values, tolerance
 from unembed.stream.interventions import scale_head
@@ -152,9 +152,9 @@ def judge_independence(n: Numbers) -> Judgement:
     )
     return judged(
         f"On {n.n_tokens} tokens the outputs of the {heads} heads, with biases, give what each of {len(n.layers)} "
-        f"layers adds with a relative error of at most {total:.0e}. Setting the largest head of a layer to 0 takes "
-        f"away its output and nothing else, with an error of at most {removal:.0e}; no other head of the layer changes"
-        + (f" by more than {others:.0e} of the largest output." if others else "."),
+        f"layers adds with a relative error of at most {format_error(total)}. Setting the largest head of a layer to "
+        f"0 takes away its output and nothing else, with an error of at most {format_error(removal)}; no other head "
+        "of the layer changes" + (f" by more than {format_error(others)} of the largest output." if others else "."),
         total < n.limit,
         removal < n.limit,
         others < n.limit,
@@ -178,8 +178,9 @@ def judge_one_effect(n: Numbers) -> Judgement:
     """Judge whether what heads write of a source depends on the destination through the attention weight alone."""
     error = max(one.source_error for one in n.layers)
     return judged(
-        f"In {len(n.layers)} layers each head's output at all {n.n_tokens} destinations is its attention weights times "
-        f"one vector per source, {f'with a relative error of at most {error:.0e}' if error else 'without any error'}.",
+        f"In {len(n.layers)} layers each head's output at all {n.n_tokens} destinations is its attention weights "
+        "times one vector per source, "
+        f"{f'with a relative error of at most {format_error(error)}' if error else 'without any error'}.",
         error < n.limit,
     )
 

@@ -22,7 +22,7 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, Row, above, judged, judged_if, once
-from unembed.results import visible
+from unembed.results import format_number, format_percent, format_setting, format_signed, visible
 
 IN_CONTEXT = 0.1
 """Smallest difference in loss, in nats, between early and late tokens that counts as in-context learning."""
@@ -42,12 +42,13 @@ def judge_induction_heads(n: Numbers) -> Judgement:
     """Judge whether a head attends to the token that followed the earlier occurrence of the current token."""
     found = sorted((e for e in n.evidence if e.induction >= ROLE), key=lambda e: -e.induction)
     best = max(n.evidence, key=lambda e: e.induction)
-    names = ", ".join(f"{head_name(e.layer, e.head)} ({e.induction:.0%})" for e in found[:6])
+    names = ", ".join(f"{head_name(e.layer, e.head)} ({format_percent(e.induction, 0)})" for e in found[:6])
     here = (
         f"On repeated random tokens {len(found)} of {len(n.evidence)} heads above the first layer put at least "
-        f"{ROLE:.0%} of their attention on what followed the earlier occurrence: {names}."
+        f"{format_percent(ROLE, 0)} of their attention on what followed the earlier occurrence: {names}."
         if found
-        else f"No head reaches {ROLE:.0%}; the most is {head_name(best.layer, best.head)} with {percent(n.most)}."
+        else f"No head reaches {format_percent(ROLE, 0)}; the most is {head_name(best.layer, best.head)} with "
+        f"{percent(n.most)}."
     )
     return judged(here, above(n.most, ROLE))
 
@@ -72,14 +73,15 @@ def judge_by_weights(n: Numbers) -> Judgement:
     first = max(known, key=lambda e: e.by_weights or 0.0)
     here = (
         f"Found by attention on repeated tokens: {_names(found)}. Of these, copying and matching through the earlier "
-        f"head that its keys read most, which attends to the previous token with at least {ROLE:.0%}: {_names(signs)}."
+        f"head that its keys read most, which attends to the previous token with at least {format_percent(ROLE, 0)}: "
+        f"{_names(signs)}."
         if found
         else "No induction head was found by attention on repeated tokens."
     )
     return judged_if(
         bool(found),
         f"{here} The highest by weights alone, {head_name(first.layer, first.head)}, attends to what followed with "
-        f"{first.induction:.0%}.",
+        f"{format_percent(first.induction, 0)}.",
         len(signs) == len(found),
         first.induction >= ROLE,
     )
@@ -126,8 +128,8 @@ def judge_one_position(n: Numbers) -> Judgement:
     (at, token), (expected, wanted) = n.attended, n.expected
     return judged_if(
         n.induction >= ROLE,
-        f"Head {n.head} gives most attention ({n.attention:.0%}) to position {at}, `{token}`, which adds "
-        f"{n.effect:+.2f} to the logit of `{wanted}`.",
+        f"Head {n.head} gives most attention ({format_percent(n.attention, 0)}) to position {at}, `{token}`, which "
+        f"adds {format_signed(n.effect)} to the logit of `{wanted}`.",
         at == expected,
         n.attention >= ROLE,
         n.effect > 0,
@@ -203,17 +205,23 @@ def judge_ablation(n: Numbers) -> Judgement | None:
         return None
     gain = mean_of((-n.whole.differences).tolist(), seed=n.seed)
     here = (
-        f"Late tokens gain {gain.value:.2f} nats on early ones; without {_ablated(n.without)} they gain "
-        f"{-n.without.score:.2f}"
+        f"Late tokens gain {format_number(gain.value)} nats on early ones; without {_ablated(n.without)} they gain "
+        f"{format_number(-n.without.score)}"
     )
     if gain.value <= 0:
         return Judgement(f"{here}. There is no gain to lose a share of.", "not applicable")
     share = mean_of(((n.without.differences - n.whole.differences) / gain.value).tolist(), seed=n.seed)
-    here += f", a loss of {share.value:.0%} [{share.low:.0%}, {share.high:.0%}]."
+    here += (
+        f", a loss of {format_percent(share.value, 0)} [{format_percent(share.low, 0)}, "
+        f"{format_percent(share.high, 0)}]."
+    )
     beyond = None
     if n.others is not None:
         beside = mean_of((n.without.differences - n.others.differences).tolist(), seed=n.seed)
-        here += f" Without {_ablated(n.others)}, nearest to them in output length, they gain {-n.others.score:.2f}."
+        here += (
+            f" Without {_ablated(n.others)}, nearest to them in output length, they gain "
+            f"{format_number(-n.others.score)}."
+        )
         beyond = above(beside, 0.0)
     learns = above(gain, IN_CONTEXT) if n.whole.n_windows > 1 else None
     return judged(here, *((above(share, MUCH), beyond) if learns else (None,)))
@@ -241,8 +249,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 what="Mean attention from the second half of repeated random tokens to the token after the earlier "
                 "occurrence.",
                 published="in words",
-                test=f"Some head reaches {ROLE:.0%}, with its interval over sequences; uniform attention gives about "
-                "1 %.",
+                test=f"Some head reaches {format_percent(ROLE, 0)}, with its interval over sequences; uniform "
+                "attention gives about 1 %.",
                 measure=induction_heads,
                 judge=judge_induction_heads,
                 rows=lambda n: (Row("largest attention of a head to what followed, on repeated tokens", n.most),),
@@ -257,8 +265,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 "head's attention to the previous token.",
                 published="in words",
                 test="All heads found by what they do have positive scores and composition above random, and an "
-                f"earlier head that attends to the previous token with at least {ROLE:.0%}; and the highest by weights "
-                "is one of them.",
+                f"earlier head that attends to the previous token with at least {format_percent(ROLE, 0)}; and the "
+                "highest by weights is one of them.",
                 measure=by_weights,
                 judge=judge_by_weights,
                 extends=lambda m: m.lm.n_layers > 2,
@@ -279,8 +287,9 @@ PARTS: tuple[Part[Measurements], ...] = (
                 what="The strongest induction head's attention, and its effect on the logit, at the last token of "
                 "repeated text.",
                 published="in words",
-                test=f"Most attention, at least {ROLE:.0%}, goes to the token after the earlier occurrence and raises "
-                f"its logit. A head below {ROLE:.0%} on repeated random tokens is no induction head and is not judged.",
+                test=f"Most attention, at least {format_percent(ROLE, 0)}, goes to the token after the earlier "
+                f"occurrence and raises its logit. A head below {format_percent(ROLE, 0)} on repeated random tokens "
+                "is no induction head and is not judged.",
                 measure=one_position,
                 judge=judge_one_position,
                 extends=lambda m: m.lm.n_layers > 2,
@@ -298,7 +307,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 where="Olsson et al. 2022: in-context learning score",
                 what="Loss early in a window less loss late in it.",
                 published="in words",
-                test=f"The difference is above {IN_CONTEXT:g} nats, with its interval over windows.",
+                test=f"The difference is above {format_setting(IN_CONTEXT)} nats, with its interval over windows.",
                 measure=losses,
                 judge=judge_in_context,
                 rows=loss_rows,
@@ -309,8 +318,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 where="Olsson et al. 2022: ablation of induction heads",
                 what="Share of the in-context gain that is lost without the induction heads.",
                 published="in words",
-                test=f"More than {MUCH:.0%} of the gain is lost, and more than without the heads of the same layers "
-                "whose output is nearest in length, both with their intervals over windows.",
+                test=f"More than {format_percent(MUCH, 0)} of the gain is lost, and more than without the heads of "
+                "the same layers whose output is nearest in length, both with their intervals over windows.",
                 measure=losses,
                 judge=judge_ablation,
             ),

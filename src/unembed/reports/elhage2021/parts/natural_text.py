@@ -22,7 +22,7 @@ from unembed.errors import InvalidInput
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
-from unembed.results import visible
+from unembed.results import format_percent, visible
 
 WINDOW = 96
 """Number of tokens in a window of text."""
@@ -225,7 +225,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 published="in words",
                 test=f"Over at least {FEW} recurrences the attention is above that of the layer's other heads, and the "
                 "effect on the logit above 0, both with intervals over recurrences. A head below "
-                f"{ROLE:.0%} on repeated random tokens is no induction head and is not judged.",
+                f"{format_percent(ROLE, 0)} on repeated random tokens is no induction head and is not judged.",
                 measure=on_natural_text,
                 judge=judge_natural_text,
                 extends=lambda m: m.lm.n_layers > 2,

@@ -27,6 +27,7 @@ from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.published import RECALLED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+from unembed.results import format_number, format_percent, format_setting, format_signed
 
 REPEATED = 0.05
 """Smallest difference, in nats, between how much heads lower the loss of repeated and of new tokens."""
@@ -44,8 +45,8 @@ def judge_copying(n: Numbers) -> Judgement:
     """Judge how many heads copy."""
     copies = sum(s >= COPIES for s in n.scores)
     return judged(
-        f"{copies} of {len(n.scores)} heads have a copying score of at least {COPIES:g}; the median is "
-        f"{float(np.median(n.scores)):+.2f}.",
+        f"{copies} of {len(n.scores)} heads have a copying score of at least {format_setting(COPIES)}; the median is "
+        f"{format_signed(float(np.median(n.scores)))}.",
         copies > len(n.scores) / 2,
     )
 
@@ -113,8 +114,9 @@ def judge_skip_trigrams(n: Numbers) -> Judgement:
     """Judge whether the corpus confirms more triples than the same triples with shuffled sources."""
     return judged(
         f"Of the {n.n} largest triples of the first layer's heads, {n.occurring} occur in the corpus. In "
-        f"{n.likelier:.0%} of the {n.gain.n} whose destination occurs both with and without the source, the output is "
-        f"likelier with it; with the sources shuffled among the triples, in {n.shuffled:.0%}.",
+        f"{format_percent(n.likelier, 0)} of the {n.gain.n} whose destination occurs both with and without the "
+        "source, the output is likelier with it; with the sources shuffled among the triples, in "
+        f"{format_percent(n.shuffled, 0)}.",
         above(n.gain, 0.0),
     )
 
@@ -221,9 +223,9 @@ def bugs(m: Measurements) -> Numbers | None:
 def judge_bugs(n: Numbers) -> Judgement:
     """Judge whether the head raises more pairs of the corpus than random tables have, and any crossed pairs."""
     return judged(
-        f"After a source the head raises {n.occurring:.1f} pairs that occur ({n.chance_occurring:.1f} in tables of "
-        f"random tokens of the same frequencies) and, with them, {n.crossed:.1f} crossed pairs that never do "
-        f"({n.chance_crossed:.1f}).",
+        f"After a source the head raises {format_number(n.occurring)} pairs that occur "
+        f"({format_number(n.chance_occurring)} in tables of random tokens of the same frequencies) and, with them, "
+        f"{format_number(n.crossed)} crossed pairs that never do ({format_number(n.chance_crossed)}).",
         above(n.gain, 0.0),
         n.crossed > 0,
     )
@@ -332,8 +334,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 where="One-layer models: summarizing OV/QK matrices",
                 what="Copying score: sum of the eigenvalues over the sum of their sizes.",
                 published=COPYING_HEADS,
-                test=f"More than half of the heads of a one-layer model reach {COPIES:g}; random circuits scatter "
-                "around 0.",
+                test=f"More than half of the heads of a one-layer model reach {format_setting(COPIES)}; random "
+                "circuits scatter around 0.",
                 measure=copying,
                 judge=judge_copying,
                 origins=(
@@ -392,9 +394,9 @@ PARTS: tuple[Part[Measurements], ...] = (
                 what="Nats that the single heads of the first layer take off the direct path's loss, of next tokens "
                 "that occurred earlier less that of new ones.",
                 published="in words",
-                test=f"In a one-layer model the heads help repeated tokens, and by more than {REPEATED:g} nats more "
-                "than new ones, both with their intervals over windows: heads that only sharpen token frequencies "
-                "help both alike.",
+                test="In a one-layer model the heads help repeated tokens, and by more than "
+                f"{format_setting(REPEATED)} nats more than new ones, both with their intervals over windows: heads "
+                "that only sharpen token frequencies help both alike.",
                 measure=primitive,
                 judge=judge_primitive,
             ),

@@ -22,6 +22,7 @@ from unembed.errors import Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
+from unembed.results import format_error, format_number, format_percent, format_setting, format_signed
 
 MATTERS = 0.05
 """Smallest reduction of the loss, in nats, for which paths of different order are compared."""
@@ -42,7 +43,7 @@ def expansion(m: Measurements) -> Numbers | None:
 def judge_expansion(n: Numbers) -> Judgement:
     """Judge whether the sum over paths equals the model's logits."""
     kind = "exactly" if n.exact else "with patterns and norm scales frozen"
-    here = f"{n.n_terms:,} terms and the remainder give all logits {kind}, relative error {n.error:.0e}."
+    here = f"{n.n_terms:,} terms and the remainder give all logits {kind}, relative error {format_error(n.error)}."
     return judged(here, n.error < 1e-4 if n.exact else None)
 
 
@@ -74,15 +75,18 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
     single, virtual = n.reductions[0], n.above_one
     return judged_if(
         single >= MATTERS,
-        f"Single heads take {single:+.2f} nats off the loss, all paths through two or more heads {virtual:+.2f}; on "
-        f"average a single head takes {n.per_term[0]:.4f} off, a pair {n.per_term[1]:.4f}.",
+        f"Single heads take {format_signed(single)} nats off the loss, all paths through two or more heads "
+        f"{format_signed(virtual)}; on average a single head takes {format_number(n.per_term[0])} off, a pair "
+        f"{format_number(n.per_term[1])}.",
         single > 2 * virtual,
     )
 
 
 def judge_second_layer(n: Numbers) -> Judgement:
     """Judge whether the heads of the last layer lower the loss more than those of the first, given the other layers."""
-    parts, alone = (", ".join(f"layer {k} {v:+.2f}" for k, v in of.items()) for of in (n.given_others, n.by_layer))
+    parts, alone = (
+        ", ".join(f"layer {k} {format_signed(v)}" for k, v in of.items()) for of in (n.given_others, n.by_layer)
+    )
     known = list(n.given_others.values())
     return judged_if(
         max(known) >= MATTERS,
@@ -126,8 +130,9 @@ def judge_k_composition(n: Numbers) -> Judgement:
     value, *ends = n.peaks["k"]
     writer, reader = (head_name(*end) for end in ends)
     return judged(
-        f"The strongest K-composition, {writer} read by {reader}, is {value:+.3f} above random circuits, {n.z:.0f} "
-        f"standard deviations; {writer} attends to the previous token with {percent(n.previous)}.",
+        f"The strongest K-composition, {writer} read by {reader}, is {format_signed(value, 3)} above random circuits, "
+        f"{format_number(n.z, decimals=0)} standard deviations; {writer} attends to the previous token with "
+        f"{percent(n.previous)}.",
         n.z >= STANDS_OUT,
         above(n.previous, ROLE),
     )
@@ -140,9 +145,9 @@ def judge_small(n: Numbers, mode: str) -> Judgement:
     most, pairs = n.peaks["k"][0], n.n_reaching_half[mode]
     return judged_if(
         n.z >= STANDS_OUT,
-        f"The strongest {mode.upper()}-composition, {writer} with {reader}, is {value:+.3f} above random circuits, "
-        f"{f'{value / most:.0%} of' if 0 <= value < most else 'not below'} the strongest K-composition; "
-        f"{pairs} {'pair reaches' if pairs == 1 else 'pairs reach'} half of that.",
+        f"The strongest {mode.upper()}-composition, {writer} with {reader}, is {format_signed(value, 3)} above random "
+        f"circuits, {f'{format_percent(value / most, 0)} of' if 0 <= value < most else 'not below'} the strongest "
+        f"K-composition; {pairs} {'pair reaches' if pairs == 1 else 'pairs reach'} half of that.",
         pairs == 0,
     )
 
@@ -155,8 +160,9 @@ def explain_small(m: Measurements, mode: str) -> str:
     share = float(sizes.max() / sizes.sum())
     pattern, writer = float(m.scores.previous_token[a, h]), head_name(a, h)
     return (
-        f"One direction of {len(sizes)} holds {share:.0%} of the squared size of what {head_name(b, k)} reads of "
-        f"{writer}'s output; {writer} attends to the previous token with {pattern:.0%}: "
+        f"One direction of {len(sizes)} holds {format_percent(share, 0)} of the squared size of what "
+        f"{head_name(b, k)} reads of {writer}'s output; {writer} attends to the previous token with "
+        f"{format_percent(pattern, 0)}: "
         + ("one signal makes it large, not a rule for many tokens." if share > ONE_DIRECTION else "why is unexplained.")
     )
 
@@ -229,7 +235,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 what="Loss by the highest order of path, patterns frozen.",
                 published="in words",
                 test="All orders above 1 together take off less than half of what order 1 does, where that is at least "
-                f"{MATTERS:g} nats; below, there is nothing to compare.",
+                f"{format_setting(MATTERS)} nats; below, there is nothing to compare.",
                 measure=term_importance,
                 judge=judge_virtual_heads,
             ),
@@ -240,7 +246,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 what="Loss of the direct path with the heads of one layer.",
                 published="in words",
                 test="In a two-layer model the second layer's heads take off more than twice what the first layer's "
-                f"do, where either takes off at least {MATTERS:g} nats.",
+                f"do, where either takes off at least {format_setting(MATTERS)} nats.",
                 measure=term_importance,
                 judge=judge_second_layer,
             ),
@@ -259,9 +265,9 @@ PARTS: tuple[Part[Measurements], ...] = (
                 what="Frobenius ratio of every pair above random circuits, and the earlier head's attention to the "
                 "previous token.",
                 published="in words",
-                test=f"The strongest pair is at least {STANDS_OUT:g} standard deviations of random circuits above "
-                f"their mean, and its earlier head attends to the previous token with at least {ROLE:.0%}, with its "
-                "interval over sequences; uniform attention gives less than 5 %.",
+                test=f"The strongest pair is at least {format_setting(STANDS_OUT)} standard deviations of random "
+                "circuits above their mean, and its earlier head attends to the previous token with at least "
+                f"{format_percent(ROLE, 0)}, with its interval over sequences; uniform attention gives less than 5 %.",
                 measure=composition,
                 judge=judge_k_composition,
             ),

@@ -12,6 +12,7 @@ from unembed.errors import InvalidInput
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, judged_if
+from unembed.results import format_error, format_number, format_setting
 from unembed.stream.run import run
 
 ROTATION = 1e-3
@@ -33,8 +34,8 @@ def judge_memory_management(n: Numbers) -> Judgement:
         else ""
     )
     here += (
-        f"{len(heads)} heads have a share of negative OV eigenvalues above {found.head_threshold:.2f} (random heads: "
-        f"{found.chance[0]:.2f}); {erasing[1]} of them erase on text."
+        f"{len(heads)} heads have a share of negative OV eigenvalues above {format_number(found.head_threshold)} "
+        f"(random heads: {format_number(found.chance[0])}); {erasing[1]} of them erase on text."
     )
     return judged(here, True if True in outcomes else None if None in outcomes else False)
 
@@ -58,7 +59,8 @@ def explain_memory_management(m: Measurements) -> str:
     return (
         f"{ffn}Of the {len(known)} heads that stand out by weights {opposing} write against what is there more often "
         f"than not. A head that erases leaves less than was there; along what {head_name(head.layer, head.head)} "
-        f"writes, the stream's mean size goes from {strongest.before:.2f} to {strongest.after:.2f}."
+        f"writes, the stream's mean size goes from {format_number(strongest.before)} to "
+        f"{format_number(strongest.after)}."
     )
 
 
@@ -84,7 +86,7 @@ def judge_rotation(n: Numbers) -> Judgement:
     return judged_if(
         n.exact,
         f"After a random rotation of every matrix that touches the stream, no logit of a prompt has moved by more "
-        f"than {n.error:.0e} of the largest.",
+        f"than {format_error(n.error)} of the largest.",
         n.error < ROTATION,
     )
 
@@ -120,8 +122,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 where="The residual stream as a communication channel",
                 what="Largest change of a logit of one prompt, over the largest logit, after a random rotation.",
                 published="an identity",
-                test=f"The change is below {ROTATION:g} in float32. An identity of the architecture: random weights "
-                "pass it too.",
+                test=f"The change is below {format_setting(ROTATION)} in float32. An identity of the architecture: "
+                "random weights pass it too.",
                 measure=rotation,
                 judge=judge_rotation,
             ),

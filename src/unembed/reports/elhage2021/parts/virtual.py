@@ -23,7 +23,7 @@ from unembed.errors import Unsupported
 from unembed.names import SUM_TOLERANCE
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, once
-from unembed.results import visible
+from unembed.results import format_error, format_number, visible
 from unembed.stream.decomposition import tolerance
 
 PAIRS = 10
@@ -131,10 +131,11 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
     """Judge whether a pair of heads is one head: a pattern over earlier positions and one OV circuit."""
     scales = ", with the norm scales of the run," if n.norms else ""
     return judged(
-        f"For the {len(n.pairs)} pairs of {n.n_pairs:,} that add most to one logit, the product of the two patterns"
-        f"{scales} and the product of the two OV circuits give what the two heads add in turn with a relative error of "
-        f"at most {n.error:.0e}. The weights of a product pattern add up to at most {n.most:.2f} at a position; "
-        f"{'none is' if n.future == 0 else f'up to {n.future:.0e} are'} on later positions.",
+        f"For the {len(n.pairs)} pairs of {n.n_pairs:,} that add most to one logit, the product of the two "
+        f"patterns{scales} and the product of the two OV circuits give what the two heads add in turn with a "
+        f"relative error of at most {format_error(n.error)}. The weights of a product pattern add up to at most "
+        f"{format_number(n.most)} at a position; "
+        f"{'none is' if n.future == 0 else f'up to {format_error(n.future)} are'} on later positions.",
         n.error < n.limit,
         n.most < 1 + n.limit,
         n.future < n.limit,

@@ -7,6 +7,7 @@ from unembed.document.intervals import mean_of
 from unembed.document.numbers import signed
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+from unembed.results import format_number, format_percent, format_setting
 
 PARTIAL = 0.05
 """Smallest partial rank correlation of the direct path with bigrams that counts; random embeddings give 0."""
@@ -32,9 +33,9 @@ def judge_bigram_table(n: Numbers) -> Judgement:
     own, bigrams, unigrams = n.losses
     gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
     return judged(
-        f"It predicts the text at {own:.2f} nats a token; bigrams of the other half of the corpus at "
-        f"{bigrams:.2f}, token frequencies at {unigrams:.2f}"
-        + ("." if gain is None else f": {gain:.0%} of what bigrams gain on frequencies."),
+        f"It predicts the text at {format_number(own)} nats a token; bigrams of the other half of the corpus at "
+        f"{format_number(bigrams)}, token frequencies at {format_number(unigrams)}"
+        + ("." if gain is None else f": {format_percent(gain, 0)} of what bigrams gain on frequencies."),
         None if gain is None else gain > BIGRAM_GAIN,
     )
 
@@ -43,10 +44,10 @@ def judge_direct_path(n: Numbers) -> Judgement:
     """Judge whether the direct path correlates with bigram counts."""
     own, bigrams, unigrams = n.losses
     return judged(
-        f"Controlling for token frequency, the rank correlation of its logits with bigram counts is "
-        f"{signed(n.partial)}; without that control it is {n.spearman:.2f}. Token frequency alone reaches "
-        f"{n.frequency:.2f}, the other half of the text {n.ceiling:.2f}. Cross-entropy: {own:.2f} nats, "
-        f"bigrams {bigrams:.2f}, frequencies {unigrams:.2f}.",
+        "Controlling for token frequency, the rank correlation of its logits with bigram counts is "
+        f"{signed(n.partial)}; without that control it is {format_number(n.spearman)}. Token frequency alone reaches "
+        f"{format_number(n.frequency)}, the other half of the text {format_number(n.ceiling)}. Cross-entropy: "
+        f"{format_number(own)} nats, bigrams {format_number(bigrams)}, frequencies {format_number(unigrams)}.",
         above(n.partial, PARTIAL),
     )
 
@@ -62,8 +63,8 @@ PARTS: tuple[Part[Measurements], ...] = (
                 where="Zero-layer transformers",
                 what="Share of the nats that bigrams gain on token frequencies, of a model without layers.",
                 published="in words",
-                test=f"The share is above {BIGRAM_GAIN:g}. A model of token frequencies alone has 0; the bigrams "
-                "compared with are those of half the corpus, smoothed, so that more than 1 is possible.",
+                test=f"The share is above {format_setting(BIGRAM_GAIN)}. A model of token frequencies alone has 0; "
+                "the bigrams compared with are those of half the corpus, smoothed, so that more than 1 is possible.",
                 measure=lambda m: None if m.lm.n_layers else direct_path(m),
                 judge=judge_bigram_table,
             ),
@@ -75,8 +76,9 @@ PARTS: tuple[Part[Measurements], ...] = (
                 what="Rank correlation of the direct path's logits with bigram counts, controlling for token "
                 "frequency and weighted by occurrences.",
                 published="in words",
-                test=f"The mean over the 200 most frequent tokens, weighted by occurrences, is above {PARTIAL:g}, with "
-                "its interval: random embeddings give 0, and token frequency alone already correlates with the counts.",
+                test="The mean over the 200 most frequent tokens, weighted by occurrences, is above "
+                f"{format_setting(PARTIAL)}, with its interval: random embeddings give 0, and token frequency alone "
+                "already correlates with the counts.",
                 measure=lambda m: direct_path(m) if m.lm.n_layers else None,
                 judge=judge_direct_path,
             ),

@@ -9,7 +9,7 @@ from unembed.concepts.word_lists import STOP_WORDS
 from unembed.document.exhibits import boxes, by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, mean_of, share_of
 from unembed.document.model import QUANTILES, Reference, Section
-from unembed.document.numbers import format_percent, percent
+from unembed.document.numbers import percent
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.examples import CARRIED
@@ -29,6 +29,7 @@ from unembed.reports.quantities import (
     once,
     within,
 )
+from unembed.results import format_percent, format_setting
 
 SHORT = 5
 """Prefixes with fewer tokens count as short."""
@@ -38,7 +39,7 @@ FEWEST_CASES = 20
 
 _WORDS = {
     "above_zero": "have a coefficient above 0",
-    "carrying": f"are needed for {CARRIED:.0%} of what a layer writes, as the sum of the lengths |m| ‖v‖",
+    "carrying": f"are needed for {format_percent(CARRIED, 0)} of what a layer writes: the sum of the lengths |m| ‖v‖",
 }
 
 
@@ -92,7 +93,7 @@ def explain_active(m: Measurements) -> str | None:
     return (
         f"The paper's model has ReLU, whose coefficients are 0 or positive; this one's layers are {kind}, with signed "
         f"coefficients, and {format_percent(min(carrying))} to {format_percent(max(carrying))} of the memories carry "
-        f"{CARRIED:.0%} of what a layer writes."
+        f"{format_percent(CARRIED, 0)} of what a layer writes."
     )
 
 
@@ -102,7 +103,7 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
         "Between 10 and 50 % of the memories are active for a typical example.",
         where="Sec. 5.1, Fig. 7",
         what="share of coefficients above 0, by layer; of gated memories, whose coefficients have either sign, the "
-        f"share that carries {CARRIED:.0%} of the update",
+        f"share that carries {format_percent(CARRIED, 0)} of the update",
         published="10 to 50 %",
         test="Every layer lies between 10 and 50 %; bootstrap over examples.",
         measure=active,
@@ -157,11 +158,15 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
 def active_section(m: Measurements) -> Section:
     """Show how many memories of each layer are active, by several definitions of active."""
     e, fraction, gated = m.examples, m.options.fraction, bool(m.triggers.signed.any())
-    counts = {"carrying": f"carrying {100 * CARRIED:.0f} %"}
+    counts = {"carrying": f"carrying {format_percent(CARRIED, 0)}"}
     if gated:
         counts |= {"participation": "participation ratio", "above_usual": "at least their usual size"}
     else:
-        counts = {"above_zero": "above 0", "above_fraction": f"at least {fraction:g} of the largest", **counts}
+        counts = {
+            "above_zero": "above 0",
+            "above_fraction": f"at least {format_setting(fraction)} of the largest",
+            **counts,
+        }
     cells = {
         "layer": range(m.n_layers),
         **{name: means(e[name], m.seed) for name in counts},
@@ -176,14 +181,14 @@ def active_section(m: Measurements) -> Section:
             "The paper counts coefficients above 0, which is all there is for ReLU. "
             + (
                 "The sign of a gated memory's coefficient is a convention, so that a share above 0 has no meaning "
-                f"here. Counted are the smallest set that carries {100 * CARRIED:.0f} % of the summed |m|·‖v‖ (judged "
-                "in the paper's place), the participation ratio of these lengths, (Σ a)² / (n Σ a²), and memories "
-                "with |m| of at least its own root mean square over "
+                f"here. Counted are the smallest set that carries {format_percent(CARRIED, 0)} of the summed |m|·‖v‖ "
+                "(judged in the paper's place), the participation ratio of these lengths, (Σ a)² / (n Σ a²), and "
+                "memories with |m| of at least its own root mean square over "
                 f"{min(USUAL, len(m.positions)):,} of the examples."
                 if gated
                 else "For other activations there are "
-                f"two more counts: memories with |m| of at least {fraction:g} of the layer's largest, and the "
-                f"smallest set that carries {100 * CARRIED:.0f} % of the summed |m|·‖v‖."
+                f"two more counts: memories with |m| of at least {format_setting(fraction)} of the layer's largest, "
+                f"and the smallest set that carries {format_percent(CARRIED, 0)} of the summed |m|·‖v‖."
             ),
         ),
         (exhibit("active", "Share of memories that are active", cells, m.provenance, percent=shares),),

@@ -24,6 +24,7 @@ from unembed.reports.geva2021.patterns import CHANCE, FEWEST
 from unembed.reports.geva2021.perturbation import KINDS
 from unembed.reports.published import READ_OFF, SUMMARY, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, judged, once, within
+from unembed.results import format_setting
 
 _PATTERNS = ("shallow", "both", "semantic", "none")
 
@@ -131,10 +132,10 @@ def patterns_section(m: Measurements) -> Section:
         "Keys capture input patterns",
         (
             f"Of each layer {m.options.pattern_keys} random keys, and of each key the {m.options.shown} prefixes with "
-            "the highest coefficient. The paper used people; here rules look for patterns: a pattern is what at least "
-            f"{FEWEST} prefixes share and random prefixes would share as often with a probability of at most "
-            f"{CHANCE:g}. Shallow: the last one to three tokens, or two to four tokens in a row. Semantic: a WordNet "
-            "class of meaning, or of named things, for which at least two different words stand."
+            "the highest coefficient. The paper used people; here rules look for patterns: a pattern is what at "
+            f"least {FEWEST} prefixes share and random prefixes would share as often with a probability of at most "
+            f"{format_setting(CHANCE)}. Shallow: the last one to three tokens, or two to four tokens in a row. "
+            "Semantic: a WordNet class of meaning, or of named things, for which at least two different words stand."
             + _triggers_left_out(m),
         ),
         (

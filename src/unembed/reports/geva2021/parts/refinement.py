@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from unembed.document.exhibits import boxes, by_layer, exhibit, means
 from unembed.document.intervals import Measured, mean_of, paired_difference, share_of
 from unembed.document.model import QUANTILES, Reference, Section
-from unembed.document.numbers import format_percent, percent, points
+from unembed.document.numbers import percent, points
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.word_similarity import RELATED, by_wordnet, cosines, share_of_closer
@@ -28,6 +28,7 @@ from unembed.reports.quantities import (
     once,
     within,
 )
+from unembed.results import format_number, format_percent, format_setting
 
 CLASSES = {
     "residual": "residual alone",
@@ -167,8 +168,8 @@ def explain_growth(m: Measurements) -> str | None:
         return None
     return (
         f"With {n_layers} layers instead of 16, {format_percent(matched)} of the predictions are decided where layer "
-        f"{upper} begins, so that the share can grow by {100 * left:.1f} points a layer at most, less than twice the "
-        "growth below."
+        f"{upper} begins, so that the share can grow by {format_number(100 * left)} points a layer at most, less than "
+        "twice the growth below."
     )
 
 
@@ -300,10 +301,11 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
         f"together. A random token is among the first {HEAD} in almost no case, and ahead in one half.",
         measure=overturned,
         judge=lambda n: judged(
-            f"In {n.n:,} changes the new token had the median rank {n.median[0]:,.0f} in the residual and "
-            f"{n.median[1]:,.0f} in the FFN's update (a random token: {n.d_vocab / 2:,.0f} of {n.d_vocab:,}). In "
-            f"{percent(n.head)} it was among the residual's first {HEAD} (a random token: {n.by_chance:.2%}), and in "
-            f"{percent(n.ahead)} it ranked higher in the residual than in the update.",
+            f"In {n.n:,} changes the new token had the median rank {format_number(n.median[0], decimals=0)} in the "
+            f"residual and {format_number(n.median[1], decimals=0)} in the FFN's update (a random token: "
+            f"{format_number(n.d_vocab / 2, decimals=0)} of {n.d_vocab:,}). In {percent(n.head)} it was among the "
+            f"residual's first {HEAD} (a random token: {format_percent(n.by_chance, 2)}), and in {percent(n.ahead)} "
+            "it ranked higher in the residual than in the update.",
             above(n.head, 0.5),
             above(n.ahead, 0.5),
         ),
@@ -356,7 +358,9 @@ def refinement_section(m: Measurements) -> Section:
         (
             exhibit("residual", "What the residual already predicts", residual, m.provenance, note, percent=shares),
             exhibit("breakdown", "What the output follows", parts, m.provenance, percent=(*CLASSES, "output_changes")),
-            exhibit("veto", veto, ranks, m.provenance, f"A random token: {m.lm.d_vocab / 2:,.0f}."),
+            exhibit(
+                "veto", veto, ranks, m.provenance, f"A random token: {format_number(m.lm.d_vocab / 2, decimals=0)}."
+            ),
         ),
         (
             by_layer("fig9_match", title_9, "residual", equal, "examples", y_range=(0, 1)),
@@ -468,13 +472,13 @@ def last_layer_section(m: Measurements) -> Section:
     return Section(
         "Compositions of the last layer",
         (
-            f"{n_pairs} random examples in which the last layer's output is neither the residual's nor the "
-            "update's first token. The paper judged by hand whether the new token is related to the residual's; here "
-            f"two tokens are related if their WordNet senses have a Lin similarity of at least {RELATED:g} (both "
-            f"words are in WordNet in {int((~np.isnan(found.wordnet)).sum())} cases) or their embeddings are closer "
-            "than 99 % of random pairs of the same frequencies; distant if WordNet has both and does not relate them, "
-            f"or if they are no closer than 90 % of such pairs. {n_pairs - int(found.known.sum())} pairs are "
-            "undecided.",
+            f"{n_pairs} random examples in which the last layer's output is neither the residual's nor the update's "
+            "first token. The paper judged by hand whether the new token is related to the residual's; here two "
+            f"tokens are related if their WordNet senses have a Lin similarity of at least {format_setting(RELATED)} "
+            f"(both words are in WordNet in {int((~np.isnan(found.wordnet)).sum())} cases) or their embeddings are "
+            "closer than 99 % of random pairs of the same frequencies; distant if WordNet has both and does not "
+            f"relate them, or if they are no closer than 90 % of such pairs. {n_pairs - int(found.known.sum())} "
+            "pairs are undecided.",
         ),
         (exhibit("compositions", "Compositions of the last layer", cells, m.provenance, folded=True),),
     )

@@ -7,7 +7,7 @@ import numpy as np
 from unembed.document.exhibits import boxes, by_layer, exhibit, plain_mean
 from unembed.document.intervals import Measured, rank_correlation, share_of
 from unembed.document.model import Exhibit, Figure, Reference, Section
-from unembed.document.numbers import format_interval, format_number, format_percent, percent
+from unembed.document.numbers import format_interval, percent
 from unembed.memories.values import written_values
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements
@@ -15,6 +15,7 @@ from unembed.reports.geva2021.triggers import KeyTriggers
 from unembed.reports.geva2021.values import Agreement
 from unembed.reports.published import READ_OFF, SUMMARY, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, below, judged, once, within
+from unembed.results import format_number, format_percent
 
 BINS = 8
 """Number of bins of the largest probability (paper: eight)."""
@@ -204,9 +205,9 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         "half of the first's; bootstrap over keys.",
         measure=next_ranks,
         judge=lambda n: judged(
-            f"The median rank of the trigger's next token goes from {n.medians[0]:,.0f} in the first layer to "
-            f"{n.medians[-1]:,.0f} in the last, of {n.d_vocab:,} tokens; the rank correlation with the layer is "
-            f"{format_interval(n.trend)} over keys.",
+            f"The median rank of the trigger's next token goes from {format_number(n.medians[0], decimals=0)} in the "
+            f"first layer to {format_number(n.medians[-1], decimals=0)} in the last, of {n.d_vocab:,} tokens; the "
+            f"rank correlation with the layer is {format_interval(n.trend)} over keys.",
             below(n.trend, 0),
             # The median rank must at least halve: a smaller change is no clear improvement.
             bool(n.medians[-1] < n.medians[0] / 2),
@@ -251,8 +252,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         test="More than 75 % and more than by chance; exact binomial interval.",
         measure=predictive,
         judge=lambda n: judged(
-            f"Of the {n.n} most predictive values {percent(n.in_upper)} lie in layers from {n.upper} on, {n.even:.0%} "
-            "by chance.",
+            f"Of the {n.n} most predictive values {percent(n.in_upper)} lie in layers from {n.upper} on, "
+            f"{format_percent(n.even, 0)} by chance.",
             above(n.in_upper, max(n.even, 0.75)),
         ),
         explain=explain_predictive_upper,
@@ -322,7 +323,8 @@ def values_section(m: Measurements) -> Section:
             exhibit("max_probability_published", "Fig. 6: agreement in the paper's bins of the largest probability",
                     of_paper_bins, m.provenance,
                     f"The paper's vocabulary has {paper.D_VOCAB:,} words, so that a word's even share is "
-                    f"{1 / paper.D_VOCAB:.1e}; here it is {1 / m.lm.d_vocab:.1e}.", percent=("agreement",)),
+                    f"{format_number(1 / paper.D_VOCAB)}; here it is {format_number(1 / m.lm.d_vocab)}.",
+                    percent=("agreement",)),
             predictive_exhibit(
                 "predictive_values", "most predictive values", m, a, m.triggers,
                 f"Precision: the share of the key's top {top} triggers that are followed by the value's first token.",

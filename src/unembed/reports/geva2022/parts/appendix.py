@@ -8,12 +8,13 @@ from dataclasses import replace
 from unembed.document.exhibits import by_layer, exhibit, means
 from unembed.document.intervals import Measured, mean_of
 from unembed.document.model import Reference, Section
-from unembed.document.numbers import format_number, format_percent, percent
+from unembed.document.numbers import percent
 from unembed.memories.event_sample import DOMINANT
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.published import PRINTED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, most_of, once, within
+from unembed.results import format_number, format_percent
 
 _OVERLAPS = {
     "values": "value, both readings",

@@ -12,7 +12,7 @@ from unembed.document.numbers import percent
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.published import PRINTED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, once
-from unembed.results import Table
+from unembed.results import Table, format_number, format_percent
 from unembed.toxicity.scorers import ATTRIBUTES
 
 PAPER_EXAMPLES = 10_000
@@ -46,12 +46,14 @@ def judge_rule(n: Numbers) -> Judgement:
     accurate = n.rule_accuracy >= RIGHT and n.rule_accuracy >= n.classifier_accuracy - max(spread, 1.0)
     saves = n.rule_saved_layers >= 0.1 * n.n_layers and n.rule_saved_layers >= n.classifier_saved_layers - layers
     here = (
-        f"The rule leaves {n.rule_accuracy:.1f} ± {n.rule_accuracy_std:.1f} % of the predictions as they are and saves "
-        f"{n.rule_saved_layers:.2f} ± {n.rule_saved_layers_std:.2f} of {n.n_layers} layers (an oracle: "
-        f"{n.oracle:.2f}); the classifier leaves {n.classifier_accuracy:.1f} ± {n.classifier_accuracy_std:.1f} % and "
-        f"saves {n.classifier_saved_layers:.2f} ± {n.classifier_saved_layers_std:.2f}. The ordered match of the "
-        f"released code leaves {n.ordered_accuracy:.1f} ± {n.ordered_accuracy_std:.1f} % and saves "
-        f"{n.ordered_saved_layers:.2f} ± {n.ordered_saved_layers_std:.2f}."
+        f"The rule leaves {format_number(n.rule_accuracy)} ± {format_number(n.rule_accuracy_std)} % of the "
+        f"predictions as they are and saves {format_number(n.rule_saved_layers)} ± "
+        f"{format_number(n.rule_saved_layers_std)} of {n.n_layers} layers (an oracle: {format_number(n.oracle)}); the "
+        f"classifier leaves {format_number(n.classifier_accuracy)} ± {format_number(n.classifier_accuracy_std)} % and "
+        f"saves {format_number(n.classifier_saved_layers)} ± {format_number(n.classifier_saved_layers_std)}. The "
+        f"ordered match of the released code leaves {format_number(n.ordered_accuracy)} ± "
+        f"{format_number(n.ordered_accuracy_std)} % and saves {format_number(n.ordered_saved_layers)} ± "
+        f"{format_number(n.ordered_saved_layers_std)}."
     )
     # If even an oracle saves less than a tenth of the layers, no method can stand out.
     return Judgement(here, "not applicable") if n.oracle < 0.1 * n.n_layers else judged(here, accurate and saves)
@@ -63,7 +65,7 @@ def explain_rule(m: Measurements) -> str | None:
     if n is None:
         return None
     share = n.oracle / n.n_layers
-    oracle = f"an oracle saves {n.oracle:.2f} of {n.n_layers} layers ({share:.0%})"
+    oracle = f"an oracle saves {format_number(n.oracle)} of {n.n_layers} layers ({format_percent(share, 0)})"
     if share < 0.2 and n.rule_accuracy >= RIGHT:
         return f"Predictions settle late: even {oracle}, the paper's rule 20 % of 16."
     return (
@@ -229,8 +231,9 @@ def small_sample(n: int) -> tuple[str, ...]:
     accuracy, share = (196 * (p * (1 - p) / of) ** 0.5 for p, of in ((0.94, tested), (0.1, n)))
     return (
         f"Small sample: each split tests on {tested:,} examples (the paper: {PAPER_EXAMPLES // 10:,}), so that an "
-        f"accuracy near the paper's 94.1 % is known to ± {accuracy:.1f} points, and a layer's share near 10 % to ± "
-        f"{share:.1f} points. `--option exit_examples={PAPER_EXAMPLES}` takes as many as the paper.",
+        f"accuracy near the paper's 94.1 % is known to ± {format_number(accuracy)} points, and a layer's share near "
+        f"10 % to ± {format_number(share)} points. `--option exit_examples={PAPER_EXAMPLES}` takes as many as the "
+        "paper.",
     )
 
 

@@ -15,12 +15,13 @@ from unembed.concepts.value_concepts import TOP, VectorConcepts
 from unembed.document.exhibits import by_layer, exhibit
 from unembed.document.intervals import Measured, difference_of, mean_of, paired_difference, ratio_of
 from unembed.document.model import Exhibit, Reference, Section
-from unembed.document.numbers import format_interval, format_percent, percent, points
+from unembed.document.numbers import format_interval, percent, points
 from unembed.lens import comparable_basis
 from unembed.reports.geva2022.measurements import NEGATED, RANDOM, UPDATES, VALUES, Measurements
 from unembed.reports.geva2022.published import COVERAGE, COVERAGE_WITH_STOP_WORDS, GPT2_VOCAB
 from unembed.reports.published import PRINTED, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, above, below, judged, least_of, most_of, once
+from unembed.results import format_percent
 
 WITH_STOP_WORDS = (*COUNTED, "stopwords")
 _GROUPS = {"in_a_concept": COUNTED, "with_stopwords": WITH_STOP_WORDS, **{kind: (kind,) for kind in COUNTED}}

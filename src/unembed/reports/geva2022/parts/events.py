@@ -13,7 +13,7 @@ from unembed.corpus import Segment
 from unembed.document.exhibits import by_layer, exhibit
 from unembed.document.intervals import Measured, mean_of, paired_difference, ratio_of, share_of
 from unembed.document.model import Exhibit, Section
-from unembed.document.numbers import format_interval, format_number, format_percent, percent, points
+from unembed.document.numbers import format_interval, percent, points
 from unembed.memories.event_sample import DOMINANT, EventSample
 from unembed.memories.event_scores import (
     Kind,
@@ -29,7 +29,7 @@ from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.published import AT_LEAST, FEWEST
 from unembed.reports.published import PRINTED, SUMMARY, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, above, below, judged, once, within
-from unembed.results import Provenance
+from unembed.results import Provenance, format_number, format_percent, format_signed
 
 KINDS: tuple[Kind, ...] = ("saturation", "elimination")
 SHOWN = 40
@@ -184,11 +184,11 @@ def explain_candidate(m: Measurements) -> str:
     change = float(m.sample.candidate_change[counted_events(m.sample, "elimination")].mean())
     ten = float(_scores(m, "elimination").sum(axis=1).mean())
     return (
-        f"The ten dominant sub-updates together score the candidate {ten:+.2f} on average, the whole update "
-        f"{change:+.2f}: the rest is done by its other sub-updates and its bias."
+        f"The ten dominant sub-updates together score the candidate {format_signed(ten)} on average, the whole update "
+        f"{format_signed(change)}: the rest is done by its other sub-updates and its bias."
         if abs(ten) < abs(change) / 2
-        else f"The ten dominant sub-updates themselves score the candidate {ten:+.2f} on average, of {change:+.2f} in "
-        "all."
+        else f"The ten dominant sub-updates themselves score the candidate {format_signed(ten)} on average, of "
+        f"{format_signed(change)} in all."
     )
 
 
@@ -349,7 +349,7 @@ def _fewer_than_ten(sample: EventSample) -> tuple[str, ...]:
     few = (sample.coefficients != 0).sum(axis=-1) < DOMINANT  # (layer, example)
     if not few.any():
         return ()
-    layers = ", ".join(f"{n} ({row.mean():.1%})" for n, row in enumerate(few) if row.any())
+    layers = ", ".join(f"{n} ({format_percent(row.mean(), 1)})" for n, row in enumerate(few) if row.any())
     return (
         f"{int(few.sum()):,} of the {few.size:,} updates, in {int(few.any(axis=0).sum()):,} of the {few.shape[1]:,} "
         f"examples, have fewer than {DOMINANT} active memories; what is missing to ten scores 0. By layer: {layers}.",

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, difference_of, mean_of, ratio_of, share_of
 from unembed.document.model import Exhibit, Reference, Section
-from unembed.document.numbers import format_interval, format_number, format_percent, percent, points
+from unembed.document.numbers import format_interval, percent, points
 from unembed.jacobian.basis import in_basis
 from unembed.lens import read
 from unembed.memories.event_sample import TOKENS
@@ -22,6 +22,7 @@ from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.published import AT_LEAST, FEWEST
 from unembed.reports.published import PRINTED, SUMMARY, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, below, judged, least_of, once
+from unembed.results import format_number, format_percent
 
 FREQUENT = 0.9
 """Share of all extreme sub-updates that lie in frequently active clusters; the paper gives no number."""
@@ -276,8 +277,8 @@ def judge_groups(n: Numbers) -> Judgement:
     """Judge whether memories that promote rare tokens lie in later layers than those that promote common tokens."""
     if n.unseen >= UNUSABLE:
         here = (
-            f"{n.unseen:.0%} of the tokens do not occur in the text, so that its counts cannot tell which are rare; a "
-            "larger text can (--option frequency_text=FILE)."
+            f"{format_percent(n.unseen, 0)} of the tokens do not occur in the text, so that its counts cannot tell "
+            "which are rare; a larger text can (--option frequency_text=FILE)."
         )
         return Judgement(here, "inconclusive")
     if min(len(n.rare), len(n.common)) < FEWEST_VALUES:
@@ -287,8 +288,9 @@ def judge_groups(n: Numbers) -> Judgement:
         return Judgement(here, "inconclusive")
     lead = difference_of(n.rare, n.common, seed=n.seed)
     return judged(
-        f"{len(n.rare)} extreme values promote rare tokens, at {n.rare.mean():.0%} of the depth on average; "
-        f"{len(n.common)} promote common ones, at {n.common.mean():.0%}, a difference of {points(lead)}.",
+        f"{len(n.rare)} extreme values promote rare tokens, at {format_percent(n.rare.mean(), 0)} of the depth on "
+        f"average; {len(n.common)} promote common ones, at {format_percent(n.common.mean(), 0)}, a difference of "
+        f"{points(lead)}.",
         above(lead, 0),
         bool(n.rare.mean() >= 0.5),
     )
@@ -438,15 +440,16 @@ def section(m: Measurements) -> Section:
         (
             "For every layer, what is first before its FFN is scored by the 10 dominant sub-updates; largest, mean and "
             "least of the ten, averaged over examples.",
-            f"Extreme are dominant sub-updates that move that score by more than {extreme.threshold:.3g} (the paper's "
-            "thresholds, 10 and 5, are in the units of its models). Each lies in one of "
+            f"Extreme are dominant sub-updates that move that score by more than {format_number(extreme.threshold)} "
+            "(the paper's thresholds, 10 and 5, are in the units of its models). Each lies in one of "
             f"{m.clusters.n_clusters:,} clusters of all values (average linkage, cosine; the paper: 10,000). Groups "
-            f"are of sub-updates in frequently active clusters: the fewest that hold {FREQUENT:.0%} of all appearances "
-            "(the paper gives no number). A group is defined by the frequency of a value's 10 top tokens in the "
-            "corpus: rare if at least half of them are in the rarer half of the vocabulary, common otherwise."
+            f"are of sub-updates in frequently active clusters: the fewest that hold {format_percent(FREQUENT, 0)} of "
+            "all appearances (the paper gives no number). A group is defined by the frequency of a value's 10 top "
+            "tokens in the corpus: rare if at least half of them are in the rarer half of the vocabulary, common "
+            "otherwise."
             + (
-                f" {m.unseen:.0%} of the tokens do not occur in the text of these counts, so that the two groups mean "
-                "nothing here."
+                f" {format_percent(m.unseen, 0)} of the tokens do not occur in the text of these counts, so that the "
+                "two groups mean nothing here."
                 if m.unseen >= UNUSABLE
                 else ""
             ),
@@ -585,7 +588,10 @@ def _cluster_table(m: Measurements) -> Exhibit:
         ],
         "top_tokens": cards["top_tokens"],
     }
-    about = f"published: {published.EXTREME_SHARE['gpt2']:.1%} and {published.EXTREME_SHARE['wikilm']:.1%} of values"
+    about = (
+        f"published: {format_percent(published.EXTREME_SHARE['gpt2'], 1)} and "
+        f"{format_percent(published.EXTREME_SHARE['wikilm'], 1)} of values"
+    )
     title, note = f"Clusters of extreme sub-updates ({about})", "The clusters with most extreme sub-updates."
     apart = (("coherence",), ("mean_score",), ("tokens_per_million",))
     return exhibit("extreme_clusters", title, cells, m.provenance, note, folded=True, apart=apart)

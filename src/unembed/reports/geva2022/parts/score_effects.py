@@ -10,11 +10,12 @@ from jaxtyping import Float
 from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, mean_of
 from unembed.document.model import Section
-from unembed.document.numbers import format_number, percent
+from unembed.document.numbers import percent
 from unembed.memories.event_sample import TOKENS
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.published import PRINTED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
+from unembed.results import format_number, format_percent
 
 _NAMES = {"prediction": TOKENS.index("final"), "candidate": TOKENS.index("candidate")}
 """Column names of tables, and the index in `TOKENS` of the token that each column is about."""
@@ -86,9 +87,9 @@ def judge_scaling(n: Numbers) -> Judgement:
     """Judge whether scores agree with the changes of log-probability in sign and in rank order."""
     return judged(
         f"The sign of the score is that of the change of log p(w) in {percent(n.signs)} of the sub-updates (by chance "
-        f"{n.chance:.1%}), and that of the change of w's logit in {percent(n.signs_of_logits)}. The rank correlation "
-        f"with the change of log p(w) is {format_number(n.rank)} in the median layer and {format_number(n.least)} in "
-        "the lowest.",
+        f"{format_percent(n.chance, 1)}), and that of the change of w's logit in {percent(n.signs_of_logits)}. The "
+        f"rank correlation with the change of log p(w) is {format_number(n.rank)} in the median layer and "
+        f"{format_number(n.least)} in the lowest.",
         above(n.signs, 0.9),
         None if np.isnan(n.rank) else n.rank > 0.9,
     )
@@ -101,9 +102,10 @@ def explain_scaling(m: Measurements) -> str | None:
         return None
     norm, rest = 1 - n.signs_of_logits.value, n.signs_of_logits.value - n.signs.value
     return (
-        f"The sign of the score differs from that of the change of the logit itself in {norm:.1%} of the sub-updates"
+        f"The sign of the score differs from that of the change of the logit itself in {format_percent(norm, 1)} of "
+        "the sub-updates"
         + (", due to the final norm: its gain, and its divisor, which changes with the stream" if n.has_norm else "")
-        + f"; with the softmax, which also weighs what other tokens gain, it differs in {rest:.1%} more."
+        + f"; with the softmax, which also weighs what other tokens gain, it differs in {format_percent(rest, 1)} more."
     )
 
 
