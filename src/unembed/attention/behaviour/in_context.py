@@ -102,7 +102,7 @@ def in_context(
     late: int | None = None,
     window: int | None = None,
     max_windows: int = 64,
-    tokens_per_batch: int = 2048,
+    tokens_per_batch: int = 1024,
 ) -> InContext:
     """Measure the loss at each position of windows of text, with or without some heads.
 
@@ -113,6 +113,8 @@ def in_context(
         late: the late position; when None, near the window's end (500 of 512).
         window: length in tokens; the model's context when None, at most 512.
         max_windows: largest number of windows that are read.
+
+    Memory: the logits of a batch, and of one window once more.
 
     Raises:
         InvalidInput: no document is as long as the window.
@@ -129,10 +131,10 @@ def in_context(
         rows = batch.tokens[batch.lengths == window][: max_windows - sum(map(len, read))]
         if not len(rows):
             continue
-        logits = run(lm, rows, edits=edits).logits[:, :-1]
-        target = rows[:, 1:].to(logits.device).long()
-        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2).float(), target, reduction="none")
-        read.append(losses.double().cpu())
+        logits = run(lm, rows, edits=edits).logits
+        for row, tokens in zip(logits, rows.to(logits.device).long(), strict=True):
+            losses = torch.nn.functional.cross_entropy(row[:-1].float(), tokens[1:], reduction="none")
+            read.append(losses.double().cpu()[None])
         repeated.append(occurred_earlier(rows.long()))
         if sum(map(len, read)) >= max_windows:
             break
