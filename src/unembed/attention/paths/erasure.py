@@ -28,13 +28,13 @@ from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
-from unembed.names import HeadBasis
+from unembed.names import HeadBasis, Point
 from unembed.results import format_number
 from unembed.results.display import Displayed
 from unembed.results.provenance import Provenance
 from unembed.results.table import Table
 from unembed.stream.decomposition import attention_branch
-from unembed.stream.run import run
+from unembed.stream.run import Run, run
 from unembed.validation import positive_int
 
 _MOST_ACTIVE = 0.02
@@ -335,12 +335,15 @@ def _verified(
     }
     of_memories = {key: _Gathered() for key in directions}
     of_heads = {(h.layer, h.head): _Gathered() for h in heads}
+    layers_by_points = _layers_by_points(lm, {m.layer for m in memories}, {h.layer for h in heads})
     read = 0
     for batch in windows_of(corpus, min(lm.n_ctx or 256, 256), overlap=0).batches(lm, tokens=1024):
-        real = batch.mask.bool()
-        for n in sorted({m.layer for m in memories} | {h.layer for h in heads}):
-            _gather(lm, n, batch.tokens, real, directions, of_memories, of_heads)
-        read += int(real.sum())
+        for tokens, real in zip(batch.tokens.split(1), batch.mask.bool().split(1), strict=True):
+            for layers, points in layers_by_points:
+                captured = run(lm, tokens, points, logits=False, layers=layers, attention_mask=real.long())
+                for n in layers:
+                    _gather(lm, n, captured, real, directions, of_memories, of_heads)
+        read += int(batch.mask.sum())
         if read >= max_tokens:
             break
     return (
@@ -349,30 +352,40 @@ def _verified(
     )
 
 
+def _ffn_reads(lm: Decoder, layer: int) -> Point:
+    return "resid_mid" if lm.structure.blocks[layer].is_sequential else "resid_pre"
+
+
+def _layers_by_points(lm: Decoder, of_memories: set[int], of_heads: set[int]) -> list[tuple[list[int], list[Point]]]:
+    """Group the layers by the activations that `_gather` needs there, so that one pass captures those of a group."""
+    found: dict[tuple[Point, ...], list[int]] = {}
+    for n in sorted(of_memories | of_heads):
+        ffn: tuple[Point, ...] = (_ffn_reads(lm, n), "coefficients", "mlp_out") if n in of_memories else ()
+        attention: tuple[Point, ...] = ("resid_pre", "z", "attn_out") if n in of_heads else ()
+        found.setdefault(tuple(dict.fromkeys((*ffn, *attention))), []).append(n)
+    return [(layers, list(points)) for points, layers in found.items()]
+
+
 def _gather(
     lm: Decoder,
     layer: int,
-    tokens: Tensor,
+    captured: Run,
     real: Bool[Tensor, "batch pos"],
     directions: dict[tuple[int, int], Tensor],
     of_memories: dict[tuple[int, int], _Gathered],
     of_heads: dict[tuple[int, int], _Gathered],
 ) -> None:
-    """Add what the memories and heads of one layer write on a batch to `of_memories` and `of_heads`."""
-    block = lm.structure.blocks[layer]
+    """Add what the memories and heads of one layer write in a run to `of_memories` and `of_heads`."""
     memories = [index for n, index in of_memories if n == layer]
     heads = [head for n, head in of_heads if n == layer]
-    ffn_reads = "resid_mid" if block.is_sequential else "resid_pre"
-    points = [*([ffn_reads, "coefficients", "mlp_out"] if memories else [])]
-    points += ["resid_pre", "z", "attn_out"] if heads else []
-    captured = run(lm, tokens, tuple(dict.fromkeys(points)), logits=False, layers=[layer], attention_mask=real.long())
-    mask = real.to(captured[points[0]].device)
+    mask = real.to(captured.at("coefficients" if memories else "z", layer).device)
 
     def at(point: str) -> Tensor:
         return at_least_float32(captured.at(point, layer)[mask])  # (pos, ...)
 
     for index in memories:
-        x, d = at(ffn_reads), directions[layer, index].to(captured[ffn_reads].device)
+        x = at(_ffn_reads(lm, layer))
+        d = directions[layer, index].to(x.device)
         before, after = x @ d.to(x.dtype), (x + at("mlp_out")) @ d.to(x.dtype)
         # A norm and a multiplier after the FFN are left out here: they only scale its output by a positive number.
         of_memories[layer, index].add(at("coefficients")[:, index], before, after)
