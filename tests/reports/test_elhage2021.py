@@ -28,6 +28,7 @@ from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.parts import induction, one_layer, paths, stream
 from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import STAGES, Work
+from unembed.results import format_percent
 
 TEXTS = ["The first month of the year is the month that comes before the second month of the year . " * 40] * 2
 OF_ONE = ("copying", "skip-trigrams", "bugs", "primitive in-context learning")
@@ -157,7 +158,7 @@ def test_what_differs_is_explained_by_what_was_measured(tmp_path: Path) -> None:
     early, late = divmod(int(composition.argmax()), 8)
     product = m.circuits.ov(0, early).double().dense() @ m.circuits.qk(1, late).double().dense()
     sizes = torch.linalg.svdvals(product) ** 2
-    assert text is not None and f"holds {float(sizes[0] / sizes.sum()):.0%}" in text
+    assert text is not None and f"holds {format_percent(float(sizes[0] / sizes.sum()), 0)}" in text
     assert f"L1H{late} reads of L0H{early}" in text
 
 

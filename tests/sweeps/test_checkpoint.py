@@ -154,7 +154,7 @@ def test_progress_ends_at_the_end() -> None:
     [found] = sweep(lettered("opt"), texts(5), [ActiveFraction()], tokens_per_batch=100, progress=seen.append)
     assert seen[-1].share == 1.0 and seen[-1].tokens == found.count and seen[-1].left == 0
     assert all(a.share <= b.share for a, b in pairwise(seen))
-    assert "100.0%" in seen[-1].line() and f"{found.count:,} tokens" in seen[-1].line()
+    assert "100.0 %" in seen[-1].line() and f"{found.count:,} tokens" in seen[-1].line()
 
 
 def test_meaningless_arguments_are_refused() -> None:

@@ -75,7 +75,9 @@ def concept(lm: Decoder, rows: Iterable[dict[str, Any]], name: str) -> Concept:
             counted.update(set(top))
             members.append(Member(layer, index, authors, len({row["author"] for row in labels}), top[:12]))
     if not members:
-        raise InvalidInput(f"concept {name!r}", why="no memory has this label", instead="GET /concepts lists labels")
+        raise InvalidInput(
+            f"concept {name!r}", why="no memory has this label", instead="Use a label that GET /concepts lists"
+        )
     shares = [len(one.authors) / one.annotators for one in members if one.annotators > 1]
     layers = Counter(one.layer for one in members)
     return Concept(

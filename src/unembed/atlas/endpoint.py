@@ -82,8 +82,8 @@ class Endpoint:
         answered: SimpleQueue[tuple[str, str | Exception]] = SimpleQueue()
         for prompt in new:
             waiting.put(prompt)
-        # Daemon threads, because Python waits for the threads of a pool, so that Ctrl-C would have no effect until the
-        # endpoint has answered.
+        # These are daemon threads, because Python waits for the threads of a pool: Ctrl-C would have no effect until
+        # the endpoint has answered.
         for _ in range(min(AT_ONCE, len(new))):
             Thread(target=self._send_all, args=(waiting, answered), daemon=True).start()
         try:

@@ -131,7 +131,7 @@ class OutputTest:
 
         Args:
             effects: for each value vector, how far adding it raises every token.
-            tested: for each value vector, the number of its description in `named`, and its index in the layer.
+            tested: for each value vector, which description of `named` it has (from 0), and its index in the layer.
             random: the same for another description to test on this value vector, as a control; None for no such test.
         """
         random = [None] * len(tested) if random is None else random

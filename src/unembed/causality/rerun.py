@@ -93,7 +93,7 @@ class Rerun:
             raise InvalidInput(
                 f"{self.ids.shape[0]} prompts",
                 why="one prompt is run at a time",
-                instead="For several, give a list of prompts, or their attention_mask",
+                instead="Give several as a list of prompts, or with their attention_mask",
             )
         if not bool(mask.all()):
             raise InvalidInput(

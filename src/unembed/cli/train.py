@@ -40,7 +40,7 @@ def train(
         raise InvalidInput(
             f"training {name!r}",
             why="this command trains dictionaries only; language models are trained by the scripts of the repository",
-            instead="There, run `make models`, or `python -m tools.train_wikilm` for a small WikiLM (docs/models.md)",
+            instead="Run `make models` in it, or `python -m tools.train_wikilm` for a small WikiLM (docs/models.md)",
         )
     import unembed
     from unembed.cli.model_loading import opened

@@ -50,7 +50,9 @@ def risk_controlled_threshold(
         InvalidInput: the level is not between 0 and 1.
     """
     if not 0 < level < 1:
-        raise InvalidInput(f"a disagreement of {level}", why="it must lie between 0 and 1", instead="For example 0.05")
+        raise InvalidInput(
+            f"a disagreement of {level}", why="it must lie between 0 and 1", instead="Give a share such as 0.05"
+        )
 
     def disagreement(threshold: float) -> np.ndarray:
         return ~agrees(top, exit_layers(scores, np.full(scores.shape[1], threshold)))

@@ -19,7 +19,7 @@ SCHEMA = "unembed.contexts/1"
 _LONGEST = 400
 """Largest number of tokens of a passage that is shown."""
 _SHADED = 20_000
-"""Tokens read again for the triggers of one memory; where windows are long, later triggers have no coefficients."""
+"""Largest number of tokens that are run again for one memory, to show its coefficient at each token of its triggers."""
 _BATCH = 16
 
 

@@ -97,7 +97,7 @@ class Sql:
             raise OutOfMemory("the query", why="it needs more than 2 GB", instead="Select less at a time") from error
         except duckdb.Error as error:
             views = ", ".join(VIEWS)
-            raise InvalidInput("the query failed", why=_first_line(error), instead=f"The tables are {views}") from error
+            raise InvalidInput("the query failed", why=_first_line(error), instead=f"Use the tables {views}") from error
         finally:
             timer.cancel()
             cursor.close()

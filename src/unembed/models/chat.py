@@ -83,7 +83,7 @@ def _checked(messages: Any, system: str | None) -> list[Message]:
             raise InvalidInput(
                 f"message {turn!r:.60}",
                 why="a message has a role and a content, both text",
-                instead=f"Roles: {', '.join(ROLES)}",
+                instead=f"Use the roles {', '.join(ROLES)}",
             )
     return [*([] if system is None else [{"role": "system", "content": system}]), *turns]
 

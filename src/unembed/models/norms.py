@@ -197,7 +197,7 @@ class OpaqueNorm(Norm):
         raise Unsupported(
             f"the norm {self.path} as a linear map",
             why=self.reason,
-            instead="Attributions, readings and memories work; circuits through this norm do not",
+            instead="Use attributions, readings or memories, which work with this norm",
         )
 
     @property

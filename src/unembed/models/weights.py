@@ -241,7 +241,7 @@ def _key_module(site: FeedForwardSite, which: str) -> nn.Module:
             "the keys of an FFN",
             why="what its down-projection receives is neither activation(key) nor activation(gate) * up for a known "
             "activation",
-            instead="Values, coefficients and sub-updates work",
+            instead="Use values, coefficients or sub-updates, which work",
         )
     return module
 

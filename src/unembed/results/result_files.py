@@ -65,7 +65,7 @@ def open_result(path: str | os.PathLike[str]) -> Any:
         raise InvalidInput(
             f"{path} is not a result",
             why="it was not written by a result's save method",
-            instead="Weights are opened with unembed.load, tables with Table.from_parquet",
+            instead="Open weights with unembed.load, tables with Table.from_parquet",
         )
     try:
         return _unpacked(json.loads(about["result"]), tensors)

@@ -55,7 +55,7 @@ def returning_patterns(lm: Decoder, layers: Sequence[int], row: int | None = Non
         raise Unsupported(
             f"attention patterns of {lm.name}",
             why="this family's eager attention adds ALiBi twice, so its patterns are wrong",
-            instead="Everything except patterns works for it",
+            instead="Capture other points than patterns",
         )
     if lm.hf.config._attn_implementation == "eager":
         yield {} if all(looks_up_its_function(s.module) for s in sites) else {"output_attentions": True}

@@ -282,7 +282,7 @@ def require_one_stream(lm: Decoder, what: str) -> None:
         raise Unsupported(
             f"{what} of {lm.name}",
             why=f"the model has {lm.structure.streams.count} streams, mixed differently at every position",
-            instead="Attributions, readings and memories take the mixing into account",
+            instead="Use attributions, readings or memories, which take the mixing into account",
         )
 
 
@@ -297,7 +297,7 @@ def require_unnormalised_stream(lm: Decoder, what: str) -> None:
         raise Unsupported(
             f"{what} of {lm.name}",
             why="blocks normalise or rescale the residual stream itself",
-            instead="Attributions take it into account",
+            instead="Use attributions, which take it into account",
         )
 
 

@@ -115,7 +115,7 @@ def test_a_ray_cluster_that_is_too_small_is_refused(faked) -> None:
 
 def test_work_that_kills_every_worker_ends_the_sweep(faked) -> None:
     fake = faked(mortal=1)
-    with pytest.raises(Unsupported, match=r"9 workers died on the same job\. The usual cause is memory"):
+    with pytest.raises(Unsupported, match=r"9 workers died on the same job\. Use fewer workers"):
         swept(engine=Ray(workers=3, open_model=opened))
     assert fake.living == fake.deaths, "every dead actor is asked for again, and the living are let go"
 

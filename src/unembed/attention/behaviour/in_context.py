@@ -304,10 +304,12 @@ def in_context_answer(
     without: Without = (),
     corpus: CorpusName = None,
     early: Annotated[
-        int | None, Option("Early token position of the comparison; default: a tenth of the window's length.", low=0)
+        int | None,
+        Option("The early position of the loss that is compared; default: a tenth of the window's length.", low=0),
     ] = None,
     late: Annotated[
-        int | None, Option("Late token position of the comparison; default: near the end of the window.", low=0)
+        int | None,
+        Option("The late position of the loss that is compared; default: near the end of the window.", low=0),
     ] = None,
     window: Annotated[int | None, Option("Number of tokens in a window.", low=32)] = None,
     max_windows: Annotated[

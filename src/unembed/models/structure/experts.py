@@ -143,7 +143,7 @@ class SharedExpert:
             raise Unsupported(
                 "the keys of a shared expert",
                 why="what its down-projection receives has no known formula",
-                instead="Values, coefficients and sub-updates work",
+                instead="Use values, coefficients or sub-updates, which work",
             )
         columns = own(module).T
         if self.gate_proj is not self.up_proj:

@@ -207,7 +207,7 @@ def _both_signs(
     if not len(negative_values):
         return _Layer(values, positions, np.ones(len(values), np.int64), signed=False)
     negative_values, negative_positions = negative_values.astype(np.float32), negative_positions.astype(np.int64)
-    # A sign without triggers has an infinite coefficient; -1 makes it the weaker sign.
+    # Where a sign has no triggers, its coefficient is stored as infinite; -1 makes this sign the weaker one.
     sizes = [
         np.where(p[:, 0] >= 0, np.abs(v[:, 0]), -1.0)
         for v, p in ((values, positions), (negative_values, negative_positions))

@@ -149,7 +149,7 @@ class SweepDriver:
                 raise Unsupported(
                     "engine='ray'",
                     why=f"{self._failures[job.span]} workers died on the same job",
-                    instead="The usual cause is memory: use fewer workers on a machine, or smaller batches",
+                    instead="Use fewer workers on a machine, or smaller batches: the usual cause is memory",
                 )
         if isinstance(job, ReadJob):
             self._requeue(*job.span)

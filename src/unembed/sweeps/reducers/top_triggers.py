@@ -134,7 +134,7 @@ class TopTriggers(Reducer):
             lists.offered(columns.n)
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Update the lists of a layer."""
+        """Update the highest activations of each memory of a layer with those of a batch."""
         columns = self._columns_of(batch, tensor.device)
         if columns.n:
             x = columns.of(tensor)
