@@ -105,9 +105,9 @@ class RuleText:
         """Mark the positions at which the token `offset` tokens earlier is one of `tokens`."""
         return self._mark(tokens, offset, offset + 1)
 
-    def recent(self, tokens: Sequence[int], window: int = NEAR) -> Bool[np.ndarray, " pos"]:
-        """Mark the positions at which one of `tokens` is among the last `window` tokens."""
-        return self._mark(tokens, 0, window)
+    def recent(self, tokens: Sequence[int]) -> Bool[np.ndarray, " pos"]:
+        """Mark the positions at which one of `tokens` is among the last `NEAR` tokens."""
+        return self._mark(tokens, 0, NEAR)
 
     def _mark(self, tokens: Sequence[int], first: int, end: int) -> Bool[np.ndarray, " pos"]:
         """Mark the positions at least `first` and fewer than `end` tokens after one of `tokens` in the same passage."""

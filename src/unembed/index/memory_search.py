@@ -317,7 +317,7 @@ def _with_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
 
 
 @torch.no_grad()
-def _near_in_meaning(lm: Decoder, word: str, n: int = 8) -> list[str]:
+def _near_in_meaning(lm: Decoder, word: str) -> list[str]:
     """Return the tokens whose centred embeddings have the largest cosine with the mean of the word's spellings.
 
     Only whole words of three letters or more are listed, and each word in one spelling.
@@ -336,7 +336,7 @@ def _near_in_meaning(lm: Decoder, word: str, n: int = 8) -> list[str]:
         plain = text.strip().lower()
         if text != text.lstrip() and len(plain) > 2 and plain.isalpha() and plain != own:
             near.setdefault(plain, text)
-    return list(near.values())[:n]
+    return list(near.values())[:8]
 
 
 def _centred(lm: Decoder) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,7 +22,7 @@ from unembed.jacobian.basis import basis_or_default, in_basis, mean_scores
 from unembed.lazy import offers
 from unembed.lens import COLUMNS, ROWS, TopTokens, logits_of, read, read_ends, top_k
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.names import Basis, LinearBasis, MemoryIndex
+from unembed.names import Basis, MemoryIndex
 from unembed.results import Displayed, Provenance, Table
 from unembed.validation import positive_int
 
@@ -140,21 +140,18 @@ def value_ends(
     k: int = 30,
     *,
     layers: Sequence[int] | None = None,
-    basis: LinearBasis | None = None,
-    show_unlearned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ValueReadings, ValueReadings]:
     """Return the tokens that every value vector promotes most and suppresses most, computing scores only once.
 
-    Arguments and memory use are those of `value_readings`; the basis is "raw" or "jacobian".
+    Arguments and memory use are those of `value_readings`; the basis is "jacobian" with a fitted lens, else "raw".
     """
     lm = require_decoder(lm)
-    hidden = None if show_unlearned else lm.unlisted
-    chosen = basis_or_default(lm, basis, "raw")
+    chosen = basis_or_default(lm, None, "raw")
 
-    ends = _read_all(lm, k, layers, lambda values, n, k: _ends(lm, values, n, k, chosen, hidden), 2, progress)
+    ends = _read_all(lm, k, layers, lambda values, n, k: _ends(lm, values, n, k, chosen, lm.unlisted), 2, progress)
     provenance = lm.provenance(basis=chosen)
-    promoted, suppressed = (ValueReadings(*found, chosen, show_unlearned, provenance) for found in ends)
+    promoted, suppressed = (ValueReadings(*found, chosen, False, provenance) for found in ends)
     return promoted, suppressed
 
 

@@ -84,9 +84,7 @@ class MovedTokens:
     lowered: tuple[str, ...] = ()
 
 
-def moved_tokens(
-    lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"], most: int = MOVED
-) -> MovedTokens:
+def moved_tokens(lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"]) -> MovedTokens:
     """Return the tokens that a component raises and lowers most.
 
     Only the `LIKELY` most likely tokens with the component, and as many without it, are compared.
@@ -104,6 +102,6 @@ def moved_tokens(
 
     def ranked(sign: int) -> tuple[str, ...]:
         order = sorted((i for i, factor in enumerate(factors) if sign * factor > 0), key=lambda i: -sign * factors[i])
-        return tuple(lm.token_strings([listed[i] for i in order[:most]]))
+        return tuple(lm.token_strings([listed[i] for i in order[:MOVED]]))
 
     return MovedTokens(ranked(1), ranked(-1))
