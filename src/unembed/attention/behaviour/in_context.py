@@ -60,6 +60,11 @@ class InContext(Displayed):
         return Table(f"Loss by position, mean over {self.n_windows} windows", columns, self.provenance)
 
     @property
+    def window(self) -> int:
+        """The number of tokens in a window."""
+        return self.by_window.shape[1] + 1
+
+    @property
     def n_windows(self) -> int:
         """The number of windows that were read."""
         return len(self.by_window)

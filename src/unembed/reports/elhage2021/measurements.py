@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.attention.behaviour.head_scores import HeadScores
+from unembed.attention.behaviour.in_context import InContext, head_output_lengths, in_context
 from unembed.attention.behaviour.induction import InductionEvidence
 from unembed.attention.circuits import Circuits, circuits
 from unembed.attention.paths.erasure import MemoryManagement, memory_management
@@ -264,6 +265,23 @@ class Measurements:
         return [InductionEvidence(**dict(zip(names, row, strict=True))) for row in rows]
 
     @cached_property
+    def loss_in_context(self) -> InContext | None:
+        """The loss at each position of windows of text; None if no document has 32 tokens."""
+        window = min(self.lm.n_ctx or 512, 512)
+        while window >= 32:
+            try:
+                return in_context(self.lm, self.corpus, window=window, max_windows=self.options.windows)
+            except InvalidInput:
+                window //= 2  # the documents may be shorter than the window
+        return None
+
+    @cached_property
+    def output_lengths(self) -> Float[Tensor, "layer head"]:
+        """The mean norm of what each head writes on text."""
+        window = None if self.loss_in_context is None else self.loss_in_context.window
+        return head_output_lengths(self.lm, self.corpus, window=window)
+
+    @cached_property
     def memory_management(self) -> MemoryManagement:
         """The memories (FFN neurons) and heads that erase what the stream contains, by weights and on text."""
         return memory_management(self.lm, self.basis, corpus=self.corpus, verify=True)
@@ -298,6 +316,16 @@ class ByLens(Measurements):
         """The vector that each layer reads for each frequent token, with the lens for the outputs of heads."""
         own = self.own.token_reading
         return None if own is None else replace(own, carried=self.carried)
+
+    @cached_property
+    def loss_in_context(self) -> InContext | None:
+        """The loss of the whole model does not depend on the lens."""
+        return self.own.loss_in_context
+
+    @cached_property
+    def output_lengths(self) -> Float[Tensor, "layer head"]:
+        """The length of what heads write does not depend on the lens."""
+        return self.own.output_lengths
 
     @cached_property
     def evidence(self) -> list[InductionEvidence]:

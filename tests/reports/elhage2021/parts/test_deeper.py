@@ -63,7 +63,7 @@ def test_losses_without_heads_that_copy_are_those_of_runs_without_them(m: Measur
     assert found is not None and found.heads == ((0, 1),)
     ((layer, other),) = found.others
     assert layer == 0 and other != 1
-    window = deeper.induction.losses(m).whole.by_window.shape[1] + 1
+    window = m.loss_in_context.window
     leads = {head: list[float]() for head in (1, other)}
     rows = [s.tokens for s in windows_of(m.corpus, window, overlap=0).segments(m.lm) if len(s) == window]
     for tokens in rows[: m.options.windows]:

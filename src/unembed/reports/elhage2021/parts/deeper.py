@@ -17,14 +17,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unembed.attention.behaviour.head_scores import KINDS, ROLE
-from unembed.attention.behaviour.in_context import head_output_lengths, in_context, matched_heads
+from unembed.attention.behaviour.in_context import in_context, matched_heads
 from unembed.attention.text.skip_trigrams import crossed_pairs, random_tables, skip_trigram_bugs
 from unembed.document.intervals import mean_of, paired_difference
 from unembed.document.model import EXTENSION
 from unembed.document.numbers import format_interval, percent, signed
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
-from unembed.reports.elhage2021.parts import induction, one_layer, paths
+from unembed.reports.elhage2021.parts import one_layer, paths
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
 from unembed.results import format_error, format_percent, format_setting, format_signed
 from unembed.stream.decomposition import tolerance
@@ -164,7 +164,7 @@ def without_copying(m: Measurements) -> Numbers | None:
     The control removes as many other heads of the same layers, with the most similar output length. The result is None
     if the documents are too short.
     """
-    whole = induction.losses(m)
+    whole = m.loss_in_context
     if whole is None:
         return None
     scores = m.copying.score.nan_to_num(-1.0).flatten()
@@ -173,13 +173,12 @@ def without_copying(m: Measurements) -> Numbers | None:
     heads = [divmod(i, m.copying.score.shape[1]) for i in order]
     if not heads:
         return Numbers(heads=(), others=())
-    window = whole.whole.by_window.shape[1] + 1
-    count = min(WINDOWS, whole.whole.n_windows)
-    others = matched_heads(head_output_lengths(m.lm, m.corpus, window=window), heads)
-    with_all = [whole.whole.losses_of(repeated)[:count].numpy() for repeated in (True, False)]
+    count = min(WINDOWS, whole.n_windows)
+    others = matched_heads(m.output_lengths, heads)
+    with_all = [whole.losses_of(repeated)[:count].numpy() for repeated in (True, False)]
 
     def rises(chosen: list[tuple[int, int]]) -> list[Float[np.ndarray, " window"]]:
-        found = in_context(m.lm, m.corpus, chosen, window=window, max_windows=count)
+        found = in_context(m.lm, m.corpus, chosen, window=whole.window, max_windows=count)
         return [found.losses_of(repeated).numpy() - own for repeated, own in zip((True, False), with_all, strict=True)]
 
     own, control = rises(heads), rises(others) if others else None

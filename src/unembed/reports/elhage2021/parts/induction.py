@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from unembed.attention.behaviour.head_scores import ROLE
 from unembed.attention.behaviour.in_context import (
     InContext,
-    head_output_lengths,
     in_context,
     in_context_section,
     matched_heads,
@@ -18,7 +17,7 @@ from unembed.attention.behaviour.source_effects import effects_section, source_e
 from unembed.document.intervals import mean_of
 from unembed.document.model import Section
 from unembed.document.numbers import percent, signed
-from unembed.errors import InvalidInput, Unsupported
+from unembed.errors import Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, Row, above, judged, judged_if, once
@@ -154,22 +153,17 @@ def losses(m: Measurements) -> Numbers | None:
     The control heads are heads of the same layers with the most similar output length. The result is None if no
     document has 32 tokens.
     """
-    window, whole = min(m.lm.n_ctx or 512, 512), None
-    while whole is None:
-        try:
-            whole = in_context(m.lm, m.corpus, window=window, max_windows=m.options.windows)
-        except InvalidInput:
-            window //= 2  # the documents may be shorter than the window
-            if window < 32:
-                return None
+    whole = m.loss_in_context
+    if whole is None:
+        return None
     best = sorted(m.evidence, key=lambda e: -e.induction)
     heads = [(e.layer, e.head) for e in best if e.induction >= ROLE] or [(e.layer, e.head) for e in best[:1]]
     if not heads:
         return Numbers(whole=whole, without=None, others=None, seed=m.seed)
-    others = matched_heads(head_output_lengths(m.lm, m.corpus, window=window), heads)
+    others = matched_heads(m.output_lengths, heads)
 
     def ablated(chosen: list[tuple[int, int]]) -> InContext:
-        return in_context(m.lm, m.corpus, chosen, window=window, max_windows=m.options.windows)
+        return in_context(m.lm, m.corpus, chosen, window=whole.window, max_windows=m.options.windows)
 
     return Numbers(whole=whole, without=ablated(heads), others=ablated(others) if others else None, seed=m.seed)
 
