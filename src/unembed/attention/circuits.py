@@ -48,8 +48,7 @@ def _of_model(function: Callable[Concatenate[Decoder, P], R]) -> Callable[Concat
 
 @offers(
     "ov qk head virtual_head copying_scores composition head_scores induction skip_trigrams expand term_importance "
-    "direct_path in_context score_terms readers_of "
-    "writers_of relations"
+    "direct_path in_context score_terms readers_of writers_of relations"
 )
 class Circuits(HeadMatrices):
     """The QK and OV circuits of every head of a model, and every analysis of them.

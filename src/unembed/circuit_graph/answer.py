@@ -94,9 +94,8 @@ def circuit_answer(
     qk: Annotated[
         QKRule,
         Option(
-            "How relevance passes through attention. constant: only through the values, with the attention "
-            "pattern of the run; shared: half of a head's relevance also goes through its pattern to queries and "
-            "keys."
+            "How relevance passes through attention. constant: only through the values, with the attention pattern of "
+            "the run; shared: half of a head's relevance also goes through its pattern to queries and keys."
         ),
     ] = "constant",
     max_nodes: Annotated[int, Option("Largest number of heads and memories in the graph.", low=1)] = 100,
@@ -116,10 +115,9 @@ def circuit_answer(
     set_to: Annotated[
         SetTo | None,
         Option(
-            "What the test sets a node to: mean (its mean over the counterfactuals), counterfactual (its value "
-            "in the prompt's own counterfactual), corpus (its mean over a text) or zero. Default with "
-            "counterfactuals: mean for a test of memories on several pairs, else counterfactual; without: "
-            "corpus, or zero with --dictionary."
+            "What the test sets a node to: mean (its mean over the counterfactuals), counterfactual (its value in the "
+            "prompt's own counterfactual), corpus (its mean over a text) or zero. Default with counterfactuals: mean "
+            "for a test of memories on several pairs, else counterfactual; without: corpus, or zero with --dictionary."
         ),
     ] = None,
     rankings: Annotated[

@@ -230,8 +230,7 @@ def _proved(
         raise SumNotProved(
             f"the sum of all relevance at {cut} of {lm.name}",
             why=f"it is {format_number(float(cuts[where, row]))} where the model's own metric is "
-            f"{format_number(float(out.metric[row]))} "
-            f"(relative error {format_error(error)})",
+            f"{format_number(float(out.metric[row]))} (relative error {format_error(error)})",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return cuts, error

@@ -24,11 +24,10 @@ _VIEWS = {
     "values": "SELECT v.layer, v.index, v.rank, v.token_id, t.token, v.score FROM read_parquet('{values}') v "
     "LEFT JOIN read_parquet('{vocabulary}') t USING (token_id)",
     "triggers": "SELECT r.layer, r.index, r.pole, r.rank, r.coefficient, r.document, r.sentence, r.position, "
-    "r.token_id, t.token, r.next_token_id, n.token AS next_token, "
-    "d.start + r.position AS stream_position FROM read_parquet('{triggers}') r "
-    "JOIN read_parquet('{documents}') d USING (document) "
-    "LEFT JOIN read_parquet('{vocabulary}') t USING (token_id) "
-    "LEFT JOIN read_parquet('{vocabulary}') n ON n.token_id = r.next_token_id",
+    "r.token_id, t.token, r.next_token_id, n.token AS next_token, d.start + r.position AS stream_position FROM "
+    "read_parquet('{triggers}') r JOIN read_parquet('{documents}') d USING (document) LEFT JOIN "
+    "read_parquet('{vocabulary}') t USING (token_id) LEFT JOIN read_parquet('{vocabulary}') n ON n.token_id = "
+    "r.next_token_id",
 }
 VIEWS = (*_VIEWS, "labels")
 """The tables that a statement can read."""

@@ -144,8 +144,7 @@ _DRAWN = {"x_label": "tokens back", "published": NOT_IN_PAPER}
 _MEANS = (
     "The score of a source so many tokens back, whichever token it is: with a table of positions the mean over "
     "destinations of the position terms, with rotary positions that of the mean embedding with itself, turned by the "
-    "offset; "
-    "ALiBi added. Norms divide by what depends on the run and are left out."
+    "offset; ALiBi added. Norms divide by what depends on the run and are left out."
 )
 
 
