@@ -203,10 +203,10 @@ def test_the_card_of_a_head_shows_the_relations_that_it_maps_and_no_others(monke
 
 
 def test_a_deep_heads_entries_of_rare_tokens_are_folded_behind_the_words_that_it_raises() -> None:
-    circuits = unembed.circuits(unembed.load())
-    for layer in (0, 1):
+    for name, layer, folded in (("wren", 0, False), ("wren", 1, True), ("attn-2l", 1, False)):
+        circuits = unembed.circuits(unembed.load(name))
         sections = head_answer(circuits, HeadAddress(layer, 0), top=3).sections
         entries = {one.name: one.folded for section in sections for one in section.exhibits if "_entries" in one.name}
         raised = next(section for section in sections if section.title == "What it raises")
-        assert entries == dict.fromkeys(("ov_entries", "qk_entries"), layer > 0)
-        assert [one.name for one in raised.exhibits] == ["raised", *(entries if layer else ())]
+        assert entries == dict.fromkeys(("ov_entries", "qk_entries"), folded)
+        assert [one.name for one in raised.exhibits] == ["raised", *(entries if folded else ())]

@@ -45,7 +45,7 @@ def relations_section(
 
 
 def _with_circuits(raised: Section, circuits: Section) -> Section:
-    """Add the tables of the full circuits, folded: in a deep layer their largest entries are those of rare tokens."""
+    """Add the tables of the full circuits, folded: above an FFN their largest entries are those of rare tokens."""
     folded = tuple(replace(one, folded=True) for one in circuits.exhibits)
     more = "The largest entries of the full circuits, most of them of rare tokens, are on the page (--html)."
     return replace(raised, text=(*raised.text, more), exhibits=(*raised.exhibits, *folded))
@@ -82,7 +82,7 @@ def head_answer(
         raised = raised_tokens(circuits, head, chosen, top, provenance)
     except Unsupported as error:
         raised = Section("What it raises", (f"Not available: {error}",))
-    if raised is not None and raised.exhibits and head.layer:
+    if raised is not None and raised.exhibits and any(n < head.layer for n in circuits.lm.memory_layers):
         raised = _with_circuits(raised, made.pop(2))
     if raised is not None:
         made.insert(2, raised)
