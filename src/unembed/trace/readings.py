@@ -305,8 +305,8 @@ class PromptReadings:
     def read_column(self, position: int) -> None:
         """Compute one position's token scores before and after attention and FFN of every layer, in one matrix product.
 
-        The scores are in the trace's default basis. Later calls of `read` for this position use them. One product loads
-        the unembedding matrix from memory once, instead of once for each capture point.
+        The scores are those of the logit lens, which defines events, and of a lens fitted on the model. Later calls of
+        `read` for this position use them. One product loads the unembedding matrix from memory once.
         """
         column, basis = position_of(self.run, position), self.basis
         if any(("resid_post", TOP, basis, n) in self._read for n in (column, None)):
@@ -315,22 +315,23 @@ class PromptReadings:
         points: list[StreamPoint] = ["resid_post", "resid_pre"]
         if self.before_ffn == "resid_mid":
             points.append("resid_mid")
-        streams: dict[StreamPoint, Tensor] = {point: self.stream(point)[:, at] for point in points}
+        own: dict[StreamPoint, Tensor] = {point: self.stream(point)[:, at] for point in points}
         # A layer's input usually equals the previous layer's output bit for bit; then only the first layer's input is
         # read. A fitted lens maps input and output in the same way.
-        follows = torch.equal(streams["resid_pre"][1:], streams["resid_post"][:-1])
+        follows = torch.equal(own["resid_pre"][1:], own["resid_post"][:-1])
         if follows:
-            streams["resid_pre"] = streams["resid_pre"][:1]
+            own["resid_pre"] = own["resid_pre"][:1]
+        streams: dict[tuple[StreamPoint, Basis], Tensor] = {(point, "final"): x for point, x in own.items()}
         if basis == "jacobian":
-            streams = {point: carried_streams(self.lm, x, point) for point, x in streams.items()}
+            streams |= {(point, basis): carried_streams(self.lm, x, point) for point, x in own.items()}
         whole = self._with_prediction(torch.cat(list(streams.values())), at)
         start = 0
-        for point, x in streams.items():
+        for (point, of), x in streams.items():
             part = _part(whole, slice(start, start + len(x)), slice(None))
             start += len(x)
             if point == "resid_pre" and follows:
-                part = joined([part, _part(self._read["resid_post", TOP, basis, column], slice(-1), slice(None))])
-            self._read[point, TOP, basis, column] = part
+                part = joined([part, _part(self._read["resid_post", TOP, of, column], slice(-1), slice(None))])
+            self._read[point, TOP, of, column] = part
 
     def _read_at(self, point: StreamPoint, top: int, basis: Basis, column: int | None) -> Reading:
         at = slice(None) if column is None else slice(column, column + 1)
