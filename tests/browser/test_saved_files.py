@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from unembed import __version__
 
@@ -124,6 +124,23 @@ def test_the_numbers_in_a_file_are_those_on_the_screen(opened, lm, tmp_path):
     assert float(last[0]["probability"]) == pytest.approx(
         float(page.locator(".says button small").first.inner_text().split()[0]) / 100, abs=0.006
     )
+
+
+def test_a_figure_saved_while_its_content_loads_shows_what_its_controls_say(opened, tmp_path):
+    page = opened(f"#/trace?{AT}&position=6&layer=5")
+    card = page.locator(".card", has=page.get_by_role("heading", name="Logit attribution"))
+    expect(card.get_by_text("FFN 7")).to_be_visible()
+    held: list[Route] = []
+    page.route(re.compile("/attribution"), lambda route: held.append(route))
+    card.get_by_role("radio", name="Source").click()
+    expect(card.locator(".waiting")).to_be_visible()
+    card.get_by_role("button", name="Download this figure").click()
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name="Save figure as SVG").click()
+        held[0].continue_()
+    download.value.save_as(tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text("utf-8")
+    assert ">Source<" in text and re.search(r"Head L\d+H\d+ from \d+", text)
 
 
 def test_a_card_is_saved_as_it_is_seen(opened, browser, tmp_path):

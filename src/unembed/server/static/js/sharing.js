@@ -103,6 +103,7 @@ const tableFile = (page, rows) => `# ${cited(page).replace(/\s+/g, " ")}\n${csv(
 /** A figure as the text of an SVG file. */
 async function drawn(page, { title, el }) {
   const { drawing } = await import("./saving/drawing.js");
+  while (el.querySelector(".waiting")) await new Promise((done) => setTimeout(done, 50)); // its old content is dimmed
   const svg = drawing(el, { title, lines: [cited(page)] });
   const { width, height } = svg.viewBox.baseVal;
   return { text: new XMLSerializer().serializeToString(svg), width, height, title };

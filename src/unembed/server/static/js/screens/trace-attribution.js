@@ -1,6 +1,6 @@
 /** The logit, or the difference of two, as a sum of writers: by component, head, memory or source token. */
 import { boxes, fill, h, many, num, sumOf, tickBox } from "../dom.js";
-import { answered, attribution, card, choice, effectsTable, pane } from "../parts.js";
+import { attribution, card, choice, dimming, effectsTable } from "../parts.js";
 import { inWords, questionQuery } from "../question.js";
 import { state, turn } from "../state.js";
 import { ORDERS, updatesTable } from "../updates.js";
@@ -34,13 +34,9 @@ export function attributionPane(t, { api, live }) {
     else if (!isTotal && split === "memory" && view.memories) drawMemories(box, view);
     else if (!isTotal && split === "head" && view.heads?.rows.some((one) => one.without !== null)) drawHeads(box, view);
     else if (live()) return;
-    else if (isTotal)
-      await answered(
-        box,
-        () => ask("effects"),
-        (found) => totalEffects(found, view),
-      );
-    else await pane(box, async () => attribution(box, (await ask("attribution")).attributions[0], data.tokens));
+    else if (isTotal) await dimming([box], box, async () => fill(box, totalEffects(await ask("effects"), view)));
+    else
+      await dimming([box], box, async () => attribution(box, (await ask("attribution")).attributions[0], data.tokens));
   }
 
   return { el: card("Logit attribution", [by, order, totals], box), draw };
