@@ -2,7 +2,8 @@
 
 Every text position could be measured only by reading the whole text again. Massive activations are near the start of a
 text, so only positions are measured whose prefix is at most as long as the longest drawn prefix that ends at such a
-position.
+position. They become massive in some layer and stay so in the next ones, so the text is read only up to the layer by
+which all drawn ones are massive.
 """
 
 from __future__ import annotations
@@ -30,19 +31,22 @@ def massive_in_text(
     Args:
         prefix_lengths: the number of text tokens of prefixes drawn at random.
         stream_lengths: the length of the stream after each layer at the end of each of them. A position is massive if
-            its stream is more than `MASSIVE` times as long as the median of these, in any layer.
+            its stream is more than `MASSIVE` times as long as the median of these, in any layer. Positions of the text
+            are tested in the layers up to the one by which all drawn massive ones are so.
 
-    Memory: the streams of all layers for one batch.
+    Memory: the streams of the tested layers for one batch.
     """
     massive = massive_positions(stream_lengths)
     if not massive.any():
         return np.empty(0, dtype=np.int64)
     limits = torch.from_numpy(MASSIVE * np.median(stream_lengths, axis=1))[:, None, None]
+    so_far = np.logical_or.accumulate(stream_lengths[:, massive] > limits[:, 0].numpy(), axis=0)
+    layers = range(int(so_far.all(axis=1).argmax()) + 1)
     every = text.prefix_positions()
     near = every[text.prefix_lengths(every) <= prefix_lengths[massive].max()]
     found = np.zeros(len(text), dtype=bool)
     for batch in bucketed(text.segments_up_to(near), tokens_per_batch, 64):
-        streams = run(lm, batch.tokens, "resid_post", logits=False)["resid_post"]
-        longer = (streams.float().norm(dim=-1).cpu() > limits).any(dim=0)
+        streams = run(lm, batch.tokens, "resid_post", logits=False, layers=layers)["resid_post"]
+        longer = (streams.float().norm(dim=-1).cpu() > limits[: len(layers)]).any(dim=0)
         found[batch.positions[longer & batch.counted].numpy()] = True
     return near[found[near]]
