@@ -104,7 +104,9 @@ const tableFile = (page, rows) => `# ${cited(page).replace(/\s+/g, " ")}\n${csv(
 async function drawn(page, { title, el }) {
   const { drawing } = await import("./saving/drawing.js");
   while (el.querySelector(".waiting")) await new Promise((done) => setTimeout(done, 50)); // its old content is dimmed
+  el.classList.add("whole"); // a card that scrolls is drawn with all its content
   const svg = drawing(el, { title, lines: [cited(page)] });
+  el.classList.remove("whole");
   const { width, height } = svg.viewBox.baseVal;
   return { text: new XMLSerializer().serializeToString(svg), width, height, title };
 }
