@@ -39,7 +39,7 @@ FEWEST_CASES = 20
 
 _WORDS = {
     "above_zero": "have a coefficient above 0",
-    "carrying": f"are needed for {format_percent(CARRIED, 0)} of what a layer writes: the sum of the lengths |m| ‖v‖",
+    "carrying": f"are needed for {format_percent(CARRIED, 0)} of what a layer writes, as the sum of lengths |m| ‖v‖",
 }
 
 
