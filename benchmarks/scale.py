@@ -68,7 +68,8 @@ def measure(size: str) -> dict[str, float]:
 
     def trace() -> None:
         seen = lm.trace(tokens)
-        _ = seen.readings("resid_mid"), seen.readings("resid_post"), seen.events(), seen.dominant(10)
+        _ = seen.readings("resid_mid"), seen.readings("resid_post"), seen.events()
+        seen.sub_updates_of(range(lm.n_layers))
 
     body = sum(p.numel() for name, p in hf.named_parameters() if "wte" not in name and "embed" not in name)
     few = min(256, lm.d_mlp)

@@ -22,6 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from unembed.language_model import LanguageModel, load
 from unembed.logit_attribution import memory_contributions, points_needed
+from unembed.memories.sub_updates import dominant
 from unembed.memories.values import value_readings
 from unembed.names import STREAM_POINTS
 from unembed.stream.run import run
@@ -128,7 +129,9 @@ def trace(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> N
     def ours() -> None:
         seen = lm.trace(tokens)
         _ = seen.readings("resid_mid"), seen.readings("resid_post"), seen.events()
-        for layer, found in enumerate(seen.dominant(10)):
+        everywhere = seen.everywhere("coefficients", range(lm.n_layers))
+        for layer in range(lm.n_layers):
+            found = dominant(everywhere.at("coefficients", layer)[0], lm.weights.W_out[layer], 10)
             table[layer][found.index]
 
     def theirs(model: Any) -> None:
@@ -202,7 +205,7 @@ if sys.argv[1] == "ours":
     import unembed
     lm = unembed.load(sys.argv[2])
     seen = lm.trace(tokens)
-    seen.readings("resid_mid"), seen.readings("resid_post"), seen.events(), seen.dominant()
+    seen.readings("resid_mid"), seen.readings("resid_post"), seen.events(), seen.sub_updates_of(range(lm.n_layers))
 else:
     model = GPT2LMHeadModel.from_pretrained(sys.argv[2]).eval()
     with torch.no_grad():
