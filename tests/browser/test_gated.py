@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
@@ -33,3 +34,19 @@ def test_a_memory_of_a_gated_model_shows_the_examples_of_both_poles(opened, gate
         assert (first < 0) == (pole == "Negative")
         shown = page.locator(".trigger .value").first
         expect(shown).to_have_text(f"{'−' if first < 0 else ''}{abs(first):.3g}".rstrip("0")[:6], timeout=20_000)
+
+
+def test_a_card_begins_with_the_texts_of_its_sign(opened, gated):
+    """A sign in the link; without one, the sign of the coefficient at the prompt's chosen position."""
+    lm, prompt = gated.session.lm, LINES[0]
+    trace = lm.trace(prompt)
+    m = trace.everywhere("coefficients", [0]).at("coefficients", 0)[0, -1]
+    for address, pole in (
+        ("-L0M3", "Negative"),
+        (f"L0M{int(m.argmin())}", "Negative"),
+        (f"L0M{int(m.argmax())}", "Positive"),
+    ):
+        page = opened(f"#/memory?memory={address}&prompt={quote(prompt)}", at=gated.address)
+        expect(page.get_by_role("heading", level=1)).to_have_text(address)
+        chosen = page.get_by_role("radiogroup", name="Coefficients").get_by_role("radio", name=pole)
+        expect(chosen).to_have_attribute("aria-checked", "true", timeout=20_000)

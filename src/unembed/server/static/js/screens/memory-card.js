@@ -25,8 +25,7 @@ export function drawCard(t, names) {
   afterPaint(() =>
     setTimeout(() => {
       if (!isShown(t, view)) return;
-      loadHere(t);
-      topExamples(triggers, page, view);
+      loadHere(t).then(() => isShown(t, view) && topExamples(triggers, page, { ...view, pole: poleOf(t) }));
       labels(called, names, view);
       neighbours(near, page, view);
       loadUsual(t);
@@ -62,6 +61,10 @@ export function drawCard(t, names) {
 
 /** False after the screen was left or another memory was opened: a late response is then dropped. */
 const isShown = ({ view, host }, memory) => view === memory && host.isConnected;
+
+/** The sign of a gated memory's coefficient that the card is about: that of its id, else that on the prompt. */
+const poleOf = ({ view, here, model }) =>
+  view.pole ?? (model.can.gated && here?.here.coefficient < 0 ? "negative" : "positive");
 
 /** Its coefficient and effect at the chosen position of the prompt. */
 export const loadHere = (t) =>

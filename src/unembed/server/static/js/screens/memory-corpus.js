@@ -11,9 +11,9 @@ const READ = 25 * 128;
 
 /** The top activating examples: first the texts, from the index; then each token's coefficient, from the model. */
 export function topExamples(box, { api, model }, memory, slot = 0) {
+  let { pole = "positive" } = memory;
   if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
   const at = memoryPath(memory);
-  let pole = "positive";
   fill(box, loading("Reading triggers", 10));
   const list = h("div");
   const choose = (value) => ((pole = value), again());

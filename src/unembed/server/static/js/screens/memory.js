@@ -53,6 +53,8 @@ async function load(t) {
   await dimming([host], host, async () => {
     const { memory, compared } = state();
     const [view, other] = await Promise.all([read(memory, 0), read(compared, 1)?.catch((error) => missed(api, error))]);
+    // The card is that of a sign: its texts begin with those of this sign.
+    if (wanted.pole) view.pole = wanted.pole;
     Object.assign(t, { view, here: null, usual: null, tried: null });
     draw(t, other);
   });
