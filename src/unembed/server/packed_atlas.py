@@ -3,7 +3,7 @@
 The format, compressed by gzip: the length of the header (4 bytes, little-endian); the header as JSON; then the columns
 that the header names. A column has one unsigned 32-bit integer for each value vector, stored as four planes: first the
 lowest bytes of all integers, then the second lowest, and so on. A position is an integer number of steps from the
-middle of the vector's cluster on the map (its "island"); a step is a fifth of the distance between neighbours.
+middle of the vector's cluster on the map (its "island"); a step is a quarter of the distance between neighbours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SHOWN_TOKENS = 2
 """Number of promoted tokens to send for each value vector; the page requests more when a vector is selected."""
-STEPS = 5
+STEPS = 4
 """Number of position steps between two neighbours on the map."""
 LEVELS_A_DECADE = 12
 LEAST_DENSITY = 1e-5
@@ -103,7 +103,7 @@ def pack(view: AtlasView) -> PackedAtlas:
 
 
 def _step(view: AtlasView) -> float:
-    """Return the length of a position step: a fifth of the distance between neighbours, equal in all islands."""
+    """Return the length of a position step: a quarter of the distance between neighbours, equal in all islands."""
     largest = max(view.islands, key=lambda one: one.size)
     rings = np.ceil((np.sqrt(max(0, (largest.size - 1) / 3 * 4 + 1)) - 1) / 2)
     return float(largest.radius / (rings + 0.9) / STEPS)
