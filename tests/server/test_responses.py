@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict
 from starlette.testclient import TestClient
 
 from unembed.errors import InvalidInput
@@ -17,6 +18,13 @@ async def lines(error: Exception) -> AsyncIterator[dict[str, str]]:
     """One item, then a failure."""
     yield {"kind": "item"}
     raise error
+
+
+class Strict(BaseModel):
+    """A body without further fields."""
+
+    model_config = ConfigDict(extra="forbid")
+    n: dict[str, int]
 
 
 @pytest.fixture
@@ -36,6 +44,10 @@ def client() -> TestClient:
     @app.get("/number")
     async def number(n: int) -> int:
         return n
+
+    @app.post("/strict")
+    async def strict(given: Strict) -> dict[str, int]:
+        return given.n
 
     @app.get("/stream/{known}")
     async def stream(known: bool):
@@ -70,3 +82,11 @@ def test_a_stream_ends_with_the_error_that_stopped_it(client: TestClient) -> Non
     assert (first, last["kind"], last["fix"]) == ({"kind": "item"}, "error", "Choose 0 to 5")
     first, last = (json.loads(line) for line in client.get("/stream/false").text.splitlines())
     assert (first["kind"], last["kind"], last["code"]) == ("item", "error", "defect")
+
+
+def test_half_of_a_character_in_a_request_can_be_named(client: TestClient) -> None:
+    answer = client.post(
+        "/strict", content=b'{"n": {"half \\ud800": "x"}}', headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 422 and answer.json()["message"].startswith("n.half ")
+    assert client.get("/number?n=%ED%A0%80").json()["message"] == "n is not valid"

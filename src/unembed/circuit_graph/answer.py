@@ -71,8 +71,8 @@ def circuit_answer(
     alone: Annotated[
         bool,
         Option(
-            "Explain the prompt without comparing it to a counterfactual prompt. Without this option, a prompt given "
-            "alone is compared with one in which a token like --token is likely, found by search."
+            "Explain the prompt without comparing it to a counterfactual prompt. By default, where no such prompt is "
+            "given, one is searched for: a prompt after which another token of the same kind is likely."
         ),
     ] = False,
     pairs: Annotated[

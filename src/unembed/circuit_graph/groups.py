@@ -43,12 +43,12 @@ Groups = dict[str, tuple[str, ...]]
 
 
 def by_role(rows: Mapping[str, Mapping[str, Any]], edges: Sequence[Mapping[str, Any]], metric: str) -> Groups:
-    """Return the names of nodes by role.
+    """Group the names of the nodes by their role, such as reading tokens or raising the answer.
 
     Args:
         rows: the circuit's nodes, by name.
         edges: source, target and weight.
-        metric: the name of the metric as a target of edges.
+        metric: the name that stands for the metric where it is the target of an edge.
     """
     direct, from_tokens, into = dict[str, float](), dict[str, float](), dict[str, float]()
     for edge in edges:

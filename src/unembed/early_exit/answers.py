@@ -71,8 +71,8 @@ def fit_answer(
     decision: Annotated[
         str | float | None,
         Option(
-            "Cost of one exit decision, as a share of a block's time, such as 0.1; or the word measured, to "
-            "measure it. The rule then decides only after layers where exits save more time than decisions cost.",
+            "Cost of one exit decision, as a share of a block's time, such as 0.1, or 'measured' to have it timed. "
+            "With this option the rule decides only after layers where exits save more time than decisions cost.",
             parse=read_decision,
         ),
     ] = None,

@@ -82,13 +82,13 @@ def compare_reading(
         agreement is the share of positions with the same top token as in the full model; perplexities are of the texts.
 
     Raises:
-        InvalidInput: no text has two tokens.
+        InvalidInput: no text has two tokens or more.
     """
     lm = require_exit(rule).lm
     most = min(positive_int("tokens", tokens, 2), lm.n_ctx or tokens)
     rows = [ids for text in as_tuple("texts", texts) if (ids := lm.encode(text)[:, :most]).shape[1] > 1]
     if not rows:
-        raise InvalidInput("no text to read", why="no text has two tokens", instead="Give longer texts")
+        raise InvalidInput("no text to read", why="no text has two tokens or more", instead="Give longer texts")
     tally = _Tally(rule)
     for number, ids in enumerate([rows[0], *rows]):
         full = _read(lm, ids, clock)

@@ -126,7 +126,7 @@ def examples(
         progress: called with the number of examples done and their total.
 
     Raises:
-        InvalidInput: no sentence has two tokens; or the basis is "jacobian", and the model has no lens.
+        InvalidInput: no sentence has two tokens or more; or the basis is "jacobian", and the model has no lens.
 
     Memory: 2 * n * layers * d_model floats, and a batch's activations.
     """
@@ -135,7 +135,9 @@ def examples(
     texts = open_corpus(corpus)
     segments = [s for s in texts.segments(lm) if len(s.tokens) - s.lead >= 2]
     if not segments:
-        raise InvalidInput("no examples", why="no sentence of the corpus has two tokens", instead="Give more text")
+        raise InvalidInput(
+            "no examples", why="no sentence of the corpus has two tokens or more", instead="Give more text"
+        )
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(segments), generator=generator)[:n].tolist()
     at = [int(torch.randint(segments[i].lead, len(segments[i].tokens) - 1, (), generator=generator)) for i in chosen]

@@ -236,7 +236,7 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
             thresholds = stored["thresholds"]
             state = {name[6:]: stored[name] for name in stored.files if name.startswith("state_")}
         if about["schema"] not in (SCHEMA, _WITHOUT_BASIS):
-            raise ValueError(f"its schema is {about['schema']}, not {SCHEMA}")
+            raise ValueError(f"the file's schema is {about['schema']}, not {SCHEMA}")
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         # If the file is not an archive, NumPy's own message would advise the reader to load it as a pickle, which is
         # unsafe.

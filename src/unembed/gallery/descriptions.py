@@ -100,7 +100,7 @@ def memory_descriptions(
 
 
 def atlas_descriptions(lm: Decoder, atlas_folder: Path) -> MemoryDescriptions:
-    """Return the descriptions of an atlas alone.
+    """Return the descriptions of memories that an atlas contains, without those of an index.
 
     Raises:
         InvalidInput: the atlas is of another model or revision.

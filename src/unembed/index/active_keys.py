@@ -24,7 +24,7 @@ def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> T
         InvalidInput: the text is empty or too long, or `by` is neither "strength" nor "coefficient".
     """
     if by not in ("strength", "coefficient"):
-        raise InvalidInput(f"firing by {by!r}", why="it must be 'strength' or 'coefficient'")
+        raise InvalidInput(f"by={by!r}", why="memories are sorted by 'strength' or by 'coefficient'")
     settings = files.manifest.settings
     point = "gate" if settings["by"] == "gate" else "coefficients"
     chosen = settings.get("layers")

@@ -19,7 +19,7 @@ from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.cluster/1"
 FILE = "clusters.npz"
-"""The name of the file in an index's folder with the tree of all value vectors and the fingerprint of the weights."""
+"""In the folder of an index, the file with the clustering tree of all value vectors and the weights' fingerprint."""
 _TREE = ("children", "heights", "sizes", "memory")
 _COUNTED, _TOP, _SHOWN = 64, 30, 8
 

@@ -99,7 +99,7 @@ class IndexQueries(IndexFiles):
             NotOneToken: the text is not a single token.
         """
         if by not in ("score", "rank"):
-            raise InvalidInput(f"promoting by {by!r}", why="it must be 'score' or 'rank'")
+            raise InvalidInput(f"by={by!r}", why="memories are sorted by 'score' or by 'rank'")
         number = self.token_id(token)
         tokens, scores = self.readings
         rows, ranks = np.divmod(self.entries_of(number), tokens.shape[1])

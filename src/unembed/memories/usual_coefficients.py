@@ -71,8 +71,8 @@ def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
             continue
         mean, variance, active = (columns[name][rows] for name in ("mean", "variance", "active_fraction"))
         signed = lm.is_signed(layer)
-        # In an index of an earlier version, `active_fraction` counts every token at which a gated memory's coefficient
-        # is not exactly 0; then mean and variance decide.
+        # An index of an earlier version counts a gated memory as active wherever its coefficient is not exactly 0, that
+        # is, nearly everywhere. For such an index, mean and variance tell whether a memory is always on.
         counts = not signed or index.firing_shares is not None
         always[layer] = active >= ALWAYS_ON if counts else mean**2 > variance
         usual[layer] = ((mean**2 + variance) / (1.0 if signed else active.where(active > 0, 1.0))).sqrt()

@@ -100,8 +100,7 @@ def install_error_handlers(app: FastAPI) -> None:
             fix="Choose another value",
             detail=detail,
         )
-        # The input may contain a lone surrogate, which cannot be encoded as UTF-8: it becomes a question mark.
-        return JSONResponse(json.loads(json.dumps(body.model_dump()).encode("ascii", "replace")), 422)
+        return JSONResponse(body.model_dump(), 422)
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:

@@ -146,7 +146,7 @@ def rules_followed(lm: Decoder, seed: int | None, config: GenerationConfig | Non
 
 @contextmanager
 def refusing_options(options: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which an option that `generate` refuses raises an error that names the caller's options.
+    """While this context is open, a refusal by `generate` raises an error that names the options of the caller.
 
     Raises:
         InvalidInput: `generate` refused an option.

@@ -137,7 +137,8 @@ def by_scorer(
     )
     first = torch.ones(scores.shape[1:], dtype=torch.long)
     if signed:
-        # At each memory the sign at which a token gets the highest score comes first, whatever the sign in the weights.
+        # The sign of a value vector in the weights is arbitrary. For each memory, v comes first if its top token has a
+        # higher score under v than the top token of -v has under -v; else -v comes first.
         up, down = (ends.scores[..., 0].cpu() for ends in value_ends(lm, 1, layers=chosen_layers))
         first = torch.where(-down > up, -1, 1)
         scores = torch.where(first > 0, scores, scores.flip(0))

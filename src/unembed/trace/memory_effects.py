@@ -91,9 +91,9 @@ class _Scored:
         return self.coefficients != 0
 
     def sizes(self, order: MemoryOrder) -> Float[Tensor, " d_mlp"]:
-        """Return the value that each memory is sorted by.
+        """Return the value that each memory is sorted by; -1 puts inactive memories last.
 
-        It is -1 for a memory that is not active, unless memories are sorted by deviation and its deviation is not 0.
+        In the order by deviation, an inactive memory that deviates from its usual coefficient has its deviation.
         """
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()

@@ -172,7 +172,8 @@ def relations_of_heads(
         if not any((one.share >= at_least).any() for one, _ in made):
             return [one for one, _ in made]
     made = scored(SHUFFLES)
-    # The share of n shuffled pairs varies as 1 / sqrt(n), so that relations of all sizes are compared in these units.
+    # Among n shuffled pairs, the share that fits by chance has a standard deviation proportional to 1 / sqrt(n): times
+    # sqrt(n), the shares of relations of different sizes can be compared.
     units = [len(one.pairs) ** 0.5 for one, _ in made]
     largest = torch.stack([unit * by_chance for unit, (_, by_chance) in zip(units, made, strict=True)]).amax(dim=0)
     for unit, (one, _) in zip(units, made, strict=True):

@@ -312,7 +312,7 @@ def through_unembedding(
     Memory: the result and one block of W_U.
     """
     matrix = at_least_float32(matrix)
-    # The few rows of the matrix are folded instead of the columns of W_U: the product is the same.
+    # The final norm's gain is multiplied into `matrix`, which is small, instead of into W_U: the product is the same.
     if basis == "folded":
         if (norm := lm.structure.final_norm) is not None:
             matrix = norm.frozen(matrix, torch.ones(1, device=matrix.device)).to(matrix.dtype)

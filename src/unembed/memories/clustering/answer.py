@@ -22,8 +22,8 @@ def clusters_answer(
     linkage: Annotated[
         Literal["average", "complete"],
         Option(
-            "Linkage of the hierarchical clustering: average; or complete, as in LM-Debugger (needs memory for "
-            "all pairs, so for small models)."
+            "Linkage of the hierarchical clustering: average, or complete as in LM-Debugger. Complete linkage keeps "
+            "the distances of all pairs in RAM, so use it only for small models."
         ),
     ] = "average",
     memories: Memories = None,

@@ -1,4 +1,4 @@
-"""Run all measurements of the study of Geva et al. 2022, and store each finished step for a run that is interrupted."""
+"""Run all measurements of the study of Geva et al. 2022; an interrupted run continues after the last stored step."""
 
 from __future__ import annotations
 

@@ -143,8 +143,8 @@ class SweepDriver:
                 return
         elif not result.input_lost:
             self._failures[job.span] += 1
-            # When a machine dies, each of its idle workers may fail at the same job, so up to that many extra failures
-            # are allowed.
+            # When a machine dies, one job may be given to each of its workers in turn and fail each time, so one extra
+            # failure for each worker is allowed.
             if self._failures[job.span] > MAX_JOB_FAILURES + self._pool.n:
                 raise Unsupported(
                     "engine='ray'",

@@ -90,7 +90,7 @@ class Summed(Reducer):
             self._sums[name] = self._sums[name] + theirs if name in self._sums else theirs.clone()
 
     def state(self) -> dict[str, Any]:
-        """Return the sums by name."""
+        """Return a dict of the accumulated sums."""
         return dict(self._sums)
 
     def load_state(self, state: Mapping[str, Any]) -> None:

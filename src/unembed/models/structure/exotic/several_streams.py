@@ -150,7 +150,10 @@ class HyperConnections(Streams):
         return self.split(t)
 
     def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
-        """Return the direction for the output of attention or FFN, and the directions for the streams before it."""
+        """Carry directions back through a block: from the streams after a module to its output and the streams before.
+
+        A direction reads a number from a vector; the returned ones read the same number there.
+        """
         given, shape = self._as_given(streams)
         n, returned = self.count, _called(module, given)
         post = next(t for t in reversed(returned) if t.shape == (*given.shape[:2], n))

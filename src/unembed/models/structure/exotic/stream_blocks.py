@@ -38,7 +38,9 @@ def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Str
     name = next((n for n in _MIXERS if f"{path}.{n}" in probe.recording.calls), None)
     ffn_path = ffn_path_of(probe, path, module)
     if name is None or ffn_path is None:
-        raise probe.fail(f"block {path}", "its mixer or FFN was not found among several streams")
+        raise probe.fail(
+            f"block {path}", "the model has several residual streams, and the mixer or FFN of this block was not found"
+        )
     alternating = isinstance(streams, AltUp)
     half = 0.5**0.5 if alternating else 1.0
     attention = _writer(probe, path, f"{path}.{name}", half, "post_attention_layernorm" if alternating else None)
