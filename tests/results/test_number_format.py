@@ -17,6 +17,7 @@ from unembed.results.number_format import (
     format_probability,
     format_setting,
     format_signed,
+    format_spread,
 )
 
 PACKAGE = Path(unembed.__file__).parent
@@ -65,6 +66,10 @@ def test_numbers_in_lists_count_for_their_column() -> None:
         (format_percent(0.02, signed=True), "+2.0 %"),
         (format_percent(0.0004, 0), "0.0400 %"),
         (format_interval(0.5, 0.25, 0.75, percent=True, decimals=0), "50 % [25, 75]"),
+        (format_spread(86.3, 5.37), "86.3 ± 5.4"),
+        (format_spread(82.04, 10.3), "82 ± 10"),
+        (format_spread(100.0, 0.0), "100 ± 0"),
+        (format_spread(-0.0123, 0.000456), "−0.01230 ± 0.00046"),
         (format_error(1.6e-7), "2e−07"),
         (format_error(0.0), "0"),
         (format_setting(1e-5), "1e−05"),

@@ -27,6 +27,7 @@ from unembed.results.number_format import format_percent as format_percent
 from unembed.results.number_format import format_probability as format_probability
 from unembed.results.number_format import format_setting as format_setting
 from unembed.results.number_format import format_signed as format_signed
+from unembed.results.number_format import format_spread as format_spread
 from unembed.results.provenance import Provenance as Provenance
 from unembed.results.records import Records as Records
 from unembed.results.table import Table as Table

@@ -9,6 +9,7 @@ where there is room.
 | `format_signed` | the sign in any case; two decimals, more for small numbers | `+0.31`, `−4.78` |
 | `format_percent` | a share, as a percentage | `12.3 %`, `0.0004 %` |
 | `format_interval` | a measured number and its confidence interval | `12.1 % [11.0, 13.2]` |
+| `format_spread` | a mean and its standard deviation, which has two significant digits | `86.3 ± 5.4` |
 | `format_error` | a size of which only the order of magnitude matters | `2e−07` |
 | `format_setting` | a number that someone chose, in full | `0.05` |
 | `format_probability` | a probability in a table's four cells | `34%`, `3.4%`, `<.1%` |
@@ -84,6 +85,12 @@ def format_interval(
         decimals = common_decimals([value, low, high])
     shown, *ends = (format_number(float(one), percent=percent, decimals=decimals) for one in (value, low, high))
     return f"{shown} [{', '.join(end.removesuffix(' %') for end in ends)}]"
+
+
+def format_spread(mean: float, deviation: float) -> str:
+    """Format a mean and its standard deviation, with as many decimals as give the latter two digits: `86.3 ± 5.4`."""
+    decimals = None if not 0 < deviation < math.inf else max(0, 1 - math.floor(math.log10(deviation)))
+    return " ± ".join(format_number(float(one), decimals=decimals) for one in (mean, deviation))
 
 
 def format_error(size: float) -> str:

@@ -30,7 +30,7 @@ from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Mode, head_name
 from unembed.options import CircuitBasis, Option, Seed, Top
-from unembed.results import Provenance, Records, format_number
+from unembed.results import Provenance, Records, format_spread
 from unembed.validation import valid_seed
 
 MODES = get_args(Mode)
@@ -327,7 +327,7 @@ def composition_section(
             "above_random": (best.values - chance).tolist(),
             "z": ((best.values - chance) / deviation).tolist(),
         }
-        beside = f"random circuits: {format_number(chance)} ± {format_number(deviation)}"
+        beside = f"random circuits: {format_spread(float(chance), float(deviation))}"
         title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({beside})"
         exhibits.append(exhibit(f"{mode}_composition", title, columns, provenance, apart=(("z",),)))
         if lm.n_layers == len(lm.attention_layers) == 2:

@@ -12,7 +12,7 @@ from unembed.document.numbers import percent
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.published import PRINTED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, judged, once
-from unembed.results import Table, format_number, format_percent
+from unembed.results import Table, format_number, format_percent, format_spread
 from unembed.toxicity.scorers import ATTRIBUTES
 
 PAPER_EXAMPLES = 10_000
@@ -46,14 +46,13 @@ def judge_rule(n: Numbers) -> Judgement:
     accurate = n.rule_accuracy >= RIGHT and n.rule_accuracy >= n.classifier_accuracy - max(spread, 1.0)
     saves = n.rule_saved_layers >= 0.1 * n.n_layers and n.rule_saved_layers >= n.classifier_saved_layers - layers
     here = (
-        f"The rule leaves {format_number(n.rule_accuracy)} ± {format_number(n.rule_accuracy_std)} % of the "
-        f"predictions as they are and saves {format_number(n.rule_saved_layers)} ± "
-        f"{format_number(n.rule_saved_layers_std)} of {n.n_layers} layers (an oracle: {format_number(n.oracle)}); the "
-        f"classifier leaves {format_number(n.classifier_accuracy)} ± {format_number(n.classifier_accuracy_std)} % and "
-        f"saves {format_number(n.classifier_saved_layers)} ± {format_number(n.classifier_saved_layers_std)}. The "
-        f"ordered match of the released code leaves {format_number(n.ordered_accuracy)} ± "
-        f"{format_number(n.ordered_accuracy_std)} % and saves {format_number(n.ordered_saved_layers)} ± "
-        f"{format_number(n.ordered_saved_layers_std)}."
+        f"The rule leaves {format_spread(n.rule_accuracy, n.rule_accuracy_std)} % of the predictions as they are and "
+        f"saves {format_spread(n.rule_saved_layers, n.rule_saved_layers_std)} of {n.n_layers} layers (an oracle: "
+        f"{format_number(n.oracle)}); the classifier leaves "
+        f"{format_spread(n.classifier_accuracy, n.classifier_accuracy_std)} % and saves "
+        f"{format_spread(n.classifier_saved_layers, n.classifier_saved_layers_std)}. The ordered match of the released "
+        f"code leaves {format_spread(n.ordered_accuracy, n.ordered_accuracy_std)} % and saves "
+        f"{format_spread(n.ordered_saved_layers, n.ordered_saved_layers_std)}."
     )
     # If even an oracle saves less than a tenth of the layers, no method can stand out.
     return Judgement(here, "not applicable") if n.oracle < 0.1 * n.n_layers else judged(here, accurate and saves)
