@@ -10,6 +10,7 @@ from tests.families import FAMILIES, PARALLEL, WITH_MEMORIES
 from unembed.errors import InvalidInput, NotFinite, OutOfRange, PointMissing, SumNotProved, Unsupported
 from unembed.language_model import LanguageModel
 from unembed.logit_attribution import attribution
+from unembed.names import POINTS
 from unembed.stream.capture_points import has_point
 from unembed.stream.hooks import attach_hooks
 from unembed.stream.interventions import add_to_coefficient, scale_coefficient, scale_head, set_coefficient
@@ -58,6 +59,34 @@ def test_one_row_of_the_patterns_is_that_row_of_whole_ones(name: str, tokens: to
     assert lm.hf.config._attn_implementation == before
     configs = [getattr(b.attention.module, "config", lm.hf.config) for b in lm.structure.blocks]
     assert all(config is lm.hf.config for config in configs)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "mixtral", "gptj"])
+def test_one_position_of_a_point_is_that_of_the_whole_tensor(name: str, tokens: torch.Tensor) -> None:
+    """At every point, stored by the pass and cut out of a run; heads come before positions in scores and patterns."""
+    lm = tiny(name)
+    for point in POINTS:
+        if not any(has_point(lm, point, layer) for layer in range(lm.n_layers)) or point == "position_embedding":
+            continue
+        whole = run(lm, tokens, [point])
+        axis = 2 if point in ("scores", "pattern") else 1
+        for row in (0, 5):
+            stored = run(lm, tokens, [point], row=row, row_of=[point])
+            for layer in (n for n in range(lm.n_layers) if has_point(lm, point, n)):
+                own = whole.at(point, layer).narrow(axis, row, 1)
+                torch.testing.assert_close(stored.at(point, layer), own, rtol=1e-5, atol=1e-6)
+                assert torch.equal(whole.at_position(row).at(point, layer), own)
+        assert torch.equal(whole.at_position(5).logits, whole.logits[:, [5]])
+
+
+def test_a_row_is_a_position_and_its_points_are_captured(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    assert run(lm, tokens, "coefficients", row=2, row_of="coefficients")["coefficients"].shape[2] == 1
+    for row in (-1, tokens.shape[1]):
+        with pytest.raises(OutOfRange, match="the prompt has the positions 0 to 8"):
+            run(lm, tokens, "z", row=row)
+    with pytest.raises(InvalidInput, match="this point is not captured"):
+        run(lm, tokens, "z", row=0, row_of=("coeficients",))
 
 
 def test_capturing_one_pattern_leaves_other_layers_on_the_fast_path(tokens: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.memories.usual_coefficients import UsualCoefficients
 from unembed.stream.interventions import set_coefficient
 from unembed.stream.run import run
-from unembed.trace import head_sources_view, pattern_view, patterns_view, prompt_heads_view
+from unembed.trace import head_sources_view, pattern_view, patterns_view, prompt_heads_view, readings
 from unembed.trace.memory_effects import ScoredMemories
 
 
@@ -159,3 +159,26 @@ def test_a_further_run_repeats_the_first_one_bit_for_bit(wren_trace) -> None:
 def wren_trace():
     lm = package.load()
     return lm.trace(lm.encode("The war lasted from 1861 to 1865 , and the king of the land left it . ")[0].repeat(6))
+
+
+def test_what_is_known_of_a_position_is_kept_when_more_is_asked_for(
+    tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = tiny("llama")
+    trace = lm.trace(tokens[0])
+    passes: list[object] = []
+    monkeypatch.setattr(readings, "run", lambda *a, **k: passes.append(a) or run(*a, **k))
+    for points in (("z",), ("mlp_in",), ("z",), ("mlp_in", "z")):
+        found = trace.at(2, points)
+        for point in points:
+            whole = run(lm, tokens[:1], [point])[point][:, :, [2]]
+            torch.testing.assert_close(found[point], whole, rtol=1e-5, atol=1e-6)
+    assert len(passes) == 2, "the position's own pass, and one for mlp_in"
+    trace.ranks_among([[3], [3]], ("resid_mid", "resid_post"), 1, 0)
+    assert len(passes) == 2, "the stream is stored at every position"
+
+
+def test_only_the_stream_is_kept_at_every_position(tokens: torch.Tensor) -> None:
+    trace = tiny("llama").trace(tokens[0])
+    with pytest.raises(InvalidInput, match="it can be read only at resid_pre, resid_mid, resid_post"):
+        trace.stream("mlp_out")  # type: ignore[arg-type]

@@ -32,8 +32,8 @@ from unembed.validation import as_int, as_str, as_tuple
 _ONCE = ("position_embedding",)
 """Points that belong to the whole model and not to a layer, and are captured once."""
 
-_BY_HEAD = ("q", "k", "v", "scores", "pattern")
-"""Points whose tensors have heads before positions: (batch, head, pos, ...)."""
+_BY_HEAD = ("scores", "pattern")
+"""Points whose tensors have heads before positions: (batch, head, dst, src)."""
 
 OnePrompt = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A text, ids, or what a tokenizer of transformers returns, of which "input_ids" are taken."""
@@ -384,6 +384,20 @@ def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, 
     return arguments
 
 
+def _points_of_row(
+    row: int | None, row_of: str | Collection[str] | None, capture: Collection[str], n: int
+) -> tuple[str, ...]:
+    """Return the points of which `run` stores one position only, after a check of both arguments."""
+    if row is not None and not 0 <= as_int("row", row) < n:
+        raise OutOfRange(f"row {row}", why=f"the prompt has the positions 0 to {n - 1}")
+    if row_of is None:
+        return ("pattern",)
+    chosen = (row_of,) if isinstance(row_of, str) else tuple(as_tuple("row_of", row_of))
+    if others := [point for point in chosen if point not in capture]:
+        raise InvalidInput(f"row_of with {others[0]!r}", why="this point is not captured", instead="Capture it too")
+    return chosen
+
+
 @torch.no_grad()
 def run(
     lm: Decoder,
@@ -397,7 +411,7 @@ def run(
     hooks: Mapping[str, Hook] | None = None,
     grad: bool = False,
     row: int | None = None,
-    row_of: Collection[str] = ("pattern",),
+    row_of: Point | str | Collection[Point | str] | None = None,
 ) -> Run:
     """Run the model once on a batch; capture tensors, and change them by edits or hooks.
 
@@ -412,12 +426,14 @@ def run(
             tensor. If it returns a tensor, that replaces the model's; None leaves it unchanged.
         grad: whether to record the graph from the first block's input to the logits, for `Run.gradient`.
         row: the only position to store at the points in `row_of`, on an axis of length 1; by default, all.
-        row_of: points of which only `row` is needed. Of patterns it is the destination: (batch, head, 1, src).
+        row_of: the captured points of which only `row` is needed; patterns when None. Of patterns it is the
+            destination: (batch, head, 1, src).
 
     Raises:
         PointMissing: no layer has a tensor to capture, or one of the chosen layers does not have it.
-        InvalidInput: a hook returned a tensor of another shape, or replaced a tensor that can only be captured.
-        OutOfRange: an edit is at a position before the first token.
+        InvalidInput: a hook returned a tensor of another shape, or replaced a tensor that can only be captured; a point
+            in `row_of` is not captured.
+        OutOfRange: `row` is no position of the prompt, or an edit is at a position before the first token.
         NotFinite: the logits contain NaN or infinity.
 
     Memory: the captured tensors, plus one layer's activations; with `grad`, the activations of all layers.
@@ -427,6 +443,7 @@ def run(
     if grad and not logits:
         raise InvalidInput("grad=True with logits=False", why="gradients need a number computed from the logits")
     ids, mask = prepare(lm, tokens, attention_mask)
+    row_of = _points_of_row(row, row_of, capture, ids.shape[1])
     edits = as_edits(edits)
     check_positions(edits, mask)
     provenance = lm.provenance(notes={"edits": [edit.to_dict() for edit in edits]} if edits else None)

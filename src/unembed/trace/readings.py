@@ -201,8 +201,8 @@ class PromptReadings:
     def at(self, position: int, points: Sequence[str] = ()) -> Run:
         """Return the run at one position alone, as a run of one token: its stream, updates, coefficients and logits.
 
-        A trace stores these for its last position. For another position it runs the prompt again, and stores the
-        most recent positions.
+        A trace stores these for the last position of the prompt. For another position it runs the prompt again. It
+        keeps the three positions that were asked for last.
 
         Args:
             points: further capture points that are needed.
@@ -213,25 +213,32 @@ class PromptReadings:
         column = position_of(self.run, position)
         # A second run repeats the first one bit for bit, unless the patterns that it captures need other kernels.
         again = "pattern" in points and not self._leaves_kernels
-        found = self._positions.pop((column, again), None)
-        if found is None or any(point not in found for point in points):
-            own = self.run.at_position(column)
-            row_of = {point for point in (*self._of_one_position, *points) if again or point not in own}
-            more = run(self.lm, self.tokens[None], sorted(row_of), self.edits, logits=False, row=column, row_of=row_of)
+        known = self._positions.pop((column, again), None)
+        here = self.run.at_position(column) if known is None else known
+        anew = again and known is None
+        row_of = sorted({point for point in (*self._of_one_position, *points) if anew or point not in here})
+        if row_of:
+            more = run(self.lm, self.tokens[None], row_of, self.edits, logits=False, row=column, row_of=row_of)
             more = more.at_position(column)
-            found = replace(more, _logits=own.logits) if again else own.joined(more)
-        self._positions[column, again] = found
-        while len(self._positions) > _POSITIONS:
+            here = replace(more, _logits=here.logits) if anew else here.joined(more)
+        self._positions[column, again] = here
+        while len({place for place, _ in self._positions}) > _POSITIONS:
             self._positions.pop(next(iter(self._positions)))  # the least recently used
-        return found
+        return here
 
     def everywhere(self, point: Point, layers: Sequence[int]) -> Run:
         """Run the prompt again up to the last of these layers, and capture a point at every position."""
         return run(self.lm, self.tokens[None], point, self.edits, logits=False, layers=layers)
 
     def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
-        """Return the residual stream at a capture point."""
-        if as_str("point", point) not in self.run:
+        """Return the residual stream at a capture point, at every position; a trace keeps it.
+
+        Raises:
+            InvalidInput: another capture point, of which a trace keeps single positions only: see `at`.
+        """
+        if as_str("point", point) in POINTS and point not in STREAM_POINTS:
+            raise InvalidInput(f"the stream at {point!r}", why=f"it can be read only at {', '.join(STREAM_POINTS)}")
+        if point not in self.run:
             self.run = self.run.joined(run(self.lm, self.tokens[None], point, self.edits, logits=False))
         return self.run[point][:, 0]
 
@@ -292,8 +299,6 @@ class PromptReadings:
 
         If `top` is `TOP` and the basis is "final" or "jacobian", the result also has the rank of the final prediction.
         """
-        if as_str("point", point) in POINTS and point not in STREAM_POINTS:
-            raise InvalidInput(f"the stream at {point!r}", why=f"it can be read only at {', '.join(STREAM_POINTS)}")
         column = None if position is None else position_of(self.run, position)
         whole = self._read.get((point, top, basis, None))
         if whole is not None and column is not None:
@@ -439,7 +444,9 @@ class PromptReadings:
 
         `tokens` has a list for each capture point, all of the same length.
         """
-        layer, column, here = self.lm.layer(layer), position_of(self.run, position), self.at(position, points)
+        layer, column = self.lm.layer(layer), position_of(self.run, position)
+        is_stored = all(point in self.run for point in points)
+        here = self.run.at_position(column) if is_stored else self.at(column, points)
         x, basis = torch.stack([here.at(point, layer)[0, 0] for point in points]), basis or self.basis
         if basis == "jacobian":
             lens, basis = fitted_lens(self.lm), "final"
