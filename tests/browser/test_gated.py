@@ -41,12 +41,10 @@ def test_a_card_begins_with_the_texts_of_its_sign(opened, gated):
     lm, prompt = gated.session.lm, LINES[0]
     trace = lm.trace(prompt)
     m = trace.everywhere("coefficients", [0]).at("coefficients", 0)[0, -1]
-    for address, pole in (
-        ("-L0M3", "Negative"),
-        (f"L0M{int(m.argmin())}", "Negative"),
-        (f"L0M{int(m.argmax())}", "Positive"),
-    ):
-        page = opened(f"#/memory?memory={address}&prompt={quote(prompt)}", at=gated.address)
+    low, high = f"L0M{int(m.argmin())}", f"L0M{int(m.argmax())}"
+    page = opened(f"#/memory?memory={low}&prompt={quote(prompt)}", at=gated.address)
+    for address, pole in ((low, "Negative"), (f"-{high}", "Negative"), (high, "Positive")):
+        page.evaluate(f"location.hash = '#/memory?memory={address}&prompt={quote(prompt)}'")
         expect(page.get_by_role("heading", level=1)).to_have_text(address)
         chosen = page.get_by_role("radiogroup", name="Coefficients").get_by_role("radio", name=pole)
         expect(chosen).to_have_attribute("aria-checked", "true", timeout=20_000)

@@ -155,7 +155,7 @@ def test_a_model_whose_padded_logits_differ_runs_each_prompt_alone() -> None:
         (lambda lm: lm.ablate([]), "not a list of prompts"),
         (lambda lm: lm.ablate(CLEAN, metric=[metric]), "there are 3 prompts"),
         (lambda lm: lm.ablate(torch.ones(2, 3, dtype=torch.long), attention_mask=torch.ones(2, 2)), "shape"),
-        (lambda lm: lm.ablate(padded(CLEAN, "left")[0]), "give a list of prompts"),
+        (lambda lm: lm.ablate(padded(CLEAN, "left")[0]), "as a list of prompts"),
     ],
 )
 def test_what_are_not_several_prompts_is_refused(call: Callable[[LanguageModel], object], words: str) -> None:

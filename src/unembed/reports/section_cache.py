@@ -1,4 +1,4 @@
-"""Store the finished sections of a report on disk, so that a run that was interrupted need not make them again."""
+"""Store the finished sections and tables of a report on disk, so that an interrupted run need not make them again."""
 
 from __future__ import annotations
 

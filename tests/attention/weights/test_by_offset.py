@@ -7,6 +7,7 @@ import torch
 
 import unembed
 from tests.conftest import tiny
+from tests.models.structure.test_rotary import llama
 from unembed.attention.behaviour.score_terms import score_terms
 from unembed.attention.weights.by_offset import (
     attention_by_position,
@@ -59,6 +60,18 @@ def test_with_rotary_positions_the_mean_embedding_is_turned_by_the_offset(dtype:
     tolerance = 1e-9 if dtype is torch.float64 else 1e-2 * max(map(abs, expected))
     assert scores_by_offset(circuits, 1, 2, offsets).tolist() == pytest.approx(expected, abs=tolerance)
     assert previous_token_by_weights(circuits) is None
+
+
+def test_each_offset_has_the_score_that_its_circuit_has_whatever_else_is_asked_for() -> None:
+    """LongRoPE turns all positions in another way where one of them is beyond the original context."""
+    lm = unembed.load(llama("longrope", torch.float32))
+    circuits = unembed.circuits(lm)
+    mean, scale = circuits.mean_embedding("raw").double(), lm.structure.blocks[0].attention.scores.scale
+    found = scores_by_offset(circuits, 0, 1, [1, 40, 600])
+    for offset, score in zip((1, 40, 600), found.tolist(), strict=True):
+        qk = circuits.qk(0, 1, offset).double()
+        assert score == pytest.approx(float((mean @ qk.left) @ (qk.right @ mean)) * scale, rel=1e-5)
+    assert lm.structure.blocks[0].attention.scores.rotary.short_length == 512, "the case that this is about"
 
 
 def test_alibi_falls_by_its_slope_and_models_without_positions_are_refused() -> None:

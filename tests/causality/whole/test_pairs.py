@@ -49,5 +49,5 @@ def test_what_cannot_be_averaged_is_refused() -> None:
         patch(lm, CLEAN, CORRUPTED, "coefficients")
     with pytest.raises(InvalidInput, match="3 metrics"):
         patch(lm, CLEAN, CORRUPTED, metric=[None] * 3)
-    with pytest.raises(InvalidInput, match="give a list of prompts"):
+    with pytest.raises(InvalidInput, match="as a list of prompts"):
         patch(lm, torch.tensor([[5, 17], [9, 17]]), torch.tensor([[5, 60], [9, 61]]))

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unembed.attention.weights.composed_weights import require_qk
-from unembed.attention.weights.folded_weights import mean_embedding, reading_weights, require_heads
+from unembed.attention.weights.folded_weights import reading_weights, require_heads
 from unembed.attention.weights.low_rank import LowRank
 from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices, offsets_of
@@ -127,12 +127,14 @@ def scores_by_offset(
             instead="Capture the attention patterns of a run" if added else "Use qk, which is the same at every offset",
         )
     if (rotary := site.scores.rotary) is not None:
-        mean = mean_embedding(lm, basis, centre=True).double()
+        mean = circuits.mean_embedding(basis).double()
         query = mean @ reading_weights(lm, layer, "q", basis)[head].double()
         key = mean @ reading_weights(lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv].double()
         at = torch.tensor(offsets_of(offsets), device=mean.device)
-        turned = rotary.rotate(query.expand(len(at), -1), at) @ rotary.rotate(key[None], at[:1] * 0)[0]
-        total += turned.cpu() * site.scores.scale
+        source = rotary.rotate(key[None], at.new_zeros(1))[0]
+        # Each offset by itself: long texts have other angles in some models, and a call is one text.
+        turned = torch.cat([rotary.rotate(query[None], one[None]) for one in at])
+        total += (turned @ source).cpu() * site.scores.scale
     if site.scores.alibi_slopes is not None:
         total -= float(site.scores.alibi_slopes[head]) * torch.tensor(list(offsets), dtype=torch.float64)
     return total

@@ -284,14 +284,10 @@ def through_embedding(
 
 
 def mean_embedding(lm: Decoder, basis: HeadBasis, *, centre: bool) -> Float[Tensor, " d_model"]:
-    """The mean row of W_E over the vocabulary, computed once for a model. Memory: one block of rows."""
-
-    def compute() -> Tensor:
-        total = sum(embedding(lm, basis, block, centre=centre).double().sum(dim=0) for block in vocabulary_blocks(lm))
-        assert isinstance(total, Tensor)
-        return (total / lm.d_vocab).to(torch.promote_types(lm.dtype, torch.float32))
-
-    return lm.once(("folded_weights: mean embedding", basis, centre), compute)
+    """The mean row of W_E over the vocabulary. Memory: one block of rows."""
+    total = sum(embedding(lm, basis, block, centre=centre).double().sum(dim=0) for block in vocabulary_blocks(lm))
+    assert isinstance(total, Tensor)
+    return (total / lm.d_vocab).to(torch.promote_types(lm.dtype, torch.float32))
 
 
 def through_unembedding(

@@ -18,6 +18,7 @@ from unembed.attention.weights.folded_weights import (
     default_basis,
     embedding,
     ignores_logit_mean,
+    mean_embedding,
     reading_weights,
     require_heads,
     through_embedding,
@@ -45,6 +46,7 @@ class HeadMatrices:
     def __init__(self, lm: Decoder) -> None:
         self.lm = lm
         self._products: dict[tuple[str, str, bool], Tensor] = {}
+        self._means: dict[HeadBasis, Tensor] = {}
 
     def ov(self, layer: int, head: int, basis: HeadBasis = "raw") -> LowRank:
         """Return W_OV = W_V W_O (d_model, d_model), which maps the vector of an attended source to what the head adds.
@@ -214,6 +216,12 @@ class HeadMatrices:
         if centre and (circuit == "qk" or ignores_logit_mean(lm)):
             total -= torch.outer(read, written / lm.d_vocab).to(dtype)
         return total
+
+    def mean_embedding(self, basis: HeadBasis) -> Float[Tensor, " d_model"]:
+        """Return the mean row of W_E over the vocabulary; it is cached, as `product` is."""
+        if basis not in self._means:
+            self._means[basis] = mean_embedding(self.lm, basis, centre=True)
+        return self._means[basis]
 
     @cached_property
     def scales(self) -> list[float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,10 @@ def measure_applications(
     saturation = early_exit = toxicity = by_beams = published = None
     if options.exit_examples >= FEWEST_EXAMPLES and lm.n_layers > 1:
         try:
-            name = f"early exit by {basis}"
+            # Tables without classifiers are not used any more once scikit-learn is installed.
+            own = replace(work, key={**work.key, "scikit-learn": find_spec("sklearn") is not None})
             tables, notes = cached_tables(
-                work, name, lambda: _measured_exits(lm, corpus, work, options, basis, clusters)
+                own, f"early exit by {basis}", lambda: _measured_exits(lm, corpus, work, options, basis, clusters)
             )
             saturation, early_exit = tables["saturation"], tables["early_exit"]
         except (UnembedError, ImportError) as error:

@@ -105,10 +105,13 @@ async function drawn(page, { title, el }) {
   const { drawing } = await import("./saving/drawing.js");
   while (el.querySelector(".waiting")) await new Promise((done) => setTimeout(done, 50)); // its old content is dimmed
   el.classList.add("whole"); // a card that scrolls is drawn with all its content
-  const svg = drawing(el, { title, lines: [cited(page)] });
-  el.classList.remove("whole");
-  const { width, height } = svg.viewBox.baseVal;
-  return { text: new XMLSerializer().serializeToString(svg), width, height, title };
+  try {
+    const svg = drawing(el, { title, lines: [cited(page)] });
+    const { width, height } = svg.viewBox.baseVal;
+    return { text: new XMLSerializer().serializeToString(svg), width, height, title };
+  } finally {
+    el.classList.remove("whole");
+  }
 }
 
 /** Every way to save what a screen shows, by name. */

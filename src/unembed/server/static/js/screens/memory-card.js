@@ -25,7 +25,10 @@ export function drawCard(t, names) {
   afterPaint(() =>
     setTimeout(() => {
       if (!isShown(t, view)) return;
-      loadHere(t).then(() => isShown(t, view) && topExamples(triggers, page, { ...view, pole: poleOf(t) }));
+      const here = loadHere(t);
+      const texts = () => isShown(t, view) && topExamples(triggers, page, { ...view, pole: poleOf(t) });
+      if (view.pole || !model.can.gated) texts();
+      else fill(triggers, loading("Reading triggers", 10)), here.then(texts);
       labels(called, names, view);
       neighbours(near, page, view);
       loadUsual(t);

@@ -52,9 +52,9 @@ async function load(t) {
   };
   await dimming([host], host, async () => {
     const { memory, compared } = state();
-    const [view, other] = await Promise.all([read(memory, 0), read(compared, 1)?.catch((error) => missed(api, error))]);
-    // The card is that of a sign: its texts begin with those of this sign.
-    if (wanted.pole) view.pole = wanted.pole;
+    const found = await Promise.all([read(memory, 0), read(compared, 1)?.catch((error) => missed(api, error))]);
+    // Both signs of a memory have one address; a card is that of a sign.
+    const [view, other] = found.map((one, i) => one && { ...one, pole: parseId([memory, compared][i])?.pole });
     Object.assign(t, { view, here: null, usual: null, tried: null });
     draw(t, other);
   });
@@ -172,7 +172,7 @@ function pair(t, other) {
 
 const exported = (view) => ({
   name: `memory-${view.layer}-${view.index}`,
-  json: view,
+  json: { ...view, pole: undefined },
   rows: [
     ["end", "id", "token", "score"],
     ...["promoted", "suppressed"].flatMap((end) => view[end].map((r) => [end, r.id, r.token, r.score])),
