@@ -100,6 +100,20 @@ def test_findings_are_counted_on_the_page_and_in_the_terminal() -> None:
     assert "✓ It rises to 35.0 % in layer 5." in text and "✕ Something does." in text and "(Fig. 4)" in text
 
 
+@pytest.mark.parametrize(
+    ("percent", "ends", "labels"),
+    [
+        (True, (0.999, 0.9998), ["99.92 %", "99.94 %"]),
+        (False, (1000.25, 1000.75), ["1,000.4", "1,000.5"]),
+        (False, (0.0, 1.0), ["0", "0.2", "1"]),
+    ],
+)
+def test_labels_of_ticks_lose_no_digit(percent: bool, ends: tuple[float, float], labels: list[str]) -> None:
+    table = Table("T", {"x": [1, 2], "y": list(ends)}, PROVENANCE)
+    drawn = draw(Figure("f", "t", "line", "t", "x", ("y",), percent=percent, y_range=ends), table)
+    assert set(labels) <= set(re.findall(r">([^<>]+)</text>", drawn))
+
+
 def test_a_line_is_drawn_through_the_numbers() -> None:
     table = Table("t", {"x": [0, 1, 2], "y": [0.0, 5.0, 10.0]}, PROVENANCE)
     svg = draw(Figure("f", "t", "line", "t", "x", ("y",)), table)
@@ -154,7 +168,7 @@ def test_numbers_are_written_for_readers(value: float | None, percent: bool, sho
         ([2.18, 0.0358, 0.00287, -0.127, 0.0], False, ["2.180", "0.036", "0.003", "−0.127", "0"]),
         ([6.53, 5.0812, 5.05], False, ["6.53", "5.08", "5.05"]),
         ([1234.5, 12.0], False, ["1,234", "12"]),
-        ([0.425, 0.0016, 0.0003], True, ["42.5 %", "0.2 %", "0.0300 %"]),
+        ([0.425, 0.0016, 0.0003], True, ["42.5 %", "0.2 %", "0.03 %"]),
         ([0.5, 1.0, 0.25], True, ["50 %", "100 %", "25 %"]),
         ([2e-7, 3.5e-4], False, ["2.00e−07", "3.50e−04"]),
         ([3, 40000, None], False, ["3", "40,000", "–"]),

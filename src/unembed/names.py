@@ -40,9 +40,6 @@ Basis = Literal[LogitLensBasis, "jacobian"]
 """The bases of the logit lens, which ignores the remaining layers; and `jacobian`, the lens fitted on text, which
 multiplies a vector by the mean Jacobian of the remaining layers first."""
 
-LinearBasis = Literal["raw", "jacobian"]
-"""The bases in which the score of a sum of vectors is the sum of their scores, up to a constant."""
-
 HeadBasis = Literal["raw", "folded"]
 """How QK and OV circuits of heads treat norms: `raw` leaves them out, `folded` multiplies the weights by the gains of
 the norms before them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 
 import unembed
 from unembed.results.number_format import (
+    NOT_A_NUMBER,
     column_format,
+    format_cell,
     format_error,
     format_interval,
+    format_number,
     format_percent,
     format_probability,
     format_setting,
@@ -64,7 +68,35 @@ def test_numbers_in_lists_count_for_their_column() -> None:
         (format_percent(0.123, 0), "12 %"),
         (format_percent(-0.02, signed=True), "−2.0 %"),
         (format_percent(0.02, signed=True), "+2.0 %"),
-        (format_percent(0.0004, 0), "0.0400 %"),
+        (format_percent(0.0004, 0), "0.04 %"),
+        (format_percent(4e-6), "0.0004 %"),
+        (format_percent(0.000096), "0.01 %"),
+        (format_percent(1e-8), "0.000001 %"),
+        (format_percent(-1e-12), ">−0.000001 %"),
+        (format_percent(0.0), "0 %"),
+        (format_interval(0.05, 0.00004, 0.12, percent=True, decimals=0), "5 % [0, 12]"),
+        (format_number(12.3456789), "12.3"),
+        (format_number(12.3456789, digits=6), "12.3457"),
+        (format_number(12.3431, digits=6), "12.3431"),
+        (format_number(1.234567e-9, digits=6), "1.23457e−09"),
+        (format_number(math.nan), "–"),
+        (format_number(math.nan, digits=6, undefined=NOT_A_NUMBER), "not a number"),
+        (format_error(1.04e-4, 2), "1.0e−04"),
+        (format_error(1.6e-4, 2), "1.6e−04"),
+        (format_error(math.nan, 2), "not a number"),
+        (format_error(math.inf), "∞"),
+        (format_signed(0.0), "+0.00"),
+        (format_signed(-0.0, 1), "+0.0"),
+        (format_signed(-1.23e-10), "−1.2e−10"),
+        (format_signed(12345.678), "+12,345.68"),
+        (format_cell(0.0004), "0.00"),
+        (format_cell(-0.0004), "0.00"),
+        (format_cell(-0.31, 1), "−0.3"),
+        (format_cell(0.0, 3), "0.000"),
+        (format_cell(math.nan), "–"),
+        (format_setting(1234567.0), "1234567"),
+        (format_setting(0.1234567), "0.1234567"),
+        (format_setting(0.10000000149011612), "0.1"),
         (format_interval(0.5, 0.25, 0.75, percent=True, decimals=0), "50 % [25, 75]"),
         (format_spread(86.3, 5.37), "86.3 ± 5.4"),
         (format_spread(82.04, 10.3), "82 ± 10"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from unembed.document.html import page
 from unembed.document.model import Answer, Exhibit, Report
-from unembed.results import format_number, format_percent
+from unembed.results import format_cell
 
 
 def page_of(answer: Answer) -> str:
@@ -44,5 +44,5 @@ def _cell(value: Any, *, percent: bool = False) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return format_percent(value, 1) if percent else format_number(value, decimals=3)
+        return f"{format_cell(100 * value, 1)} %" if percent else format_cell(value, 3)
     return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")

@@ -214,7 +214,7 @@ class _Collector:
         if not total.error <= tolerance(made.lm):
             raise SumNotProved(
                 f"the edges into {targets.key[0]}s of layer {layer} of {made.lm.name}",
-                why=f"they add up to another number than the relevance (relative error {format_error(total.error)})",
+                why=f"they add up to another number than the relevance (relative error {format_error(total.error, 2)})",
                 instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
             )
         total.targets[rows] += (change.double() * seeds).flatten(1).sum(-1).cpu()

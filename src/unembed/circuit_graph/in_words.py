@@ -12,7 +12,15 @@ from unembed.circuit_graph.labels import text_of
 from unembed.circuit_graph.removal_of_each import Removal
 from unembed.linear_model.pass_tensors import PartKind
 from unembed.names import SetTo, parse_head
-from unembed.results import Table, format_interval, format_number, format_percent, format_signed, quoted, visible
+from unembed.results import (
+    Table,
+    format_cell,
+    format_interval,
+    format_number,
+    format_signed,
+    quoted,
+    visible,
+)
 
 _TOKENS = 2
 """Number of promoted tokens in a cell of the table."""
@@ -278,7 +286,7 @@ def _leads(metric: float) -> str:
 
 def _share(share: Share) -> str:
     if share.low is None or share.high is None:
-        return format_percent(share.value, 0)
+        return f"{format_cell(100 * share.value, 0)} %"
     return format_interval(share.value, share.low, share.high, percent=True, decimals=0)
 
 

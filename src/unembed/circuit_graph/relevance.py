@@ -20,7 +20,7 @@ from unembed.errors import SumNotProved
 from unembed.lens import final_scale, logit_direction
 from unembed.linear_model.pass_tensors import LinearPass, Part, PartKind
 from unembed.models.decoder import Decoder
-from unembed.results import format_error, format_number
+from unembed.results import NOT_A_NUMBER, format_error, format_number
 from unembed.stream.decomposition import tolerance
 
 
@@ -227,10 +227,12 @@ def _proved(
         where = int(errors.amax(1).argmax())
         cut = f"the stream that enters layer {where}" if where < lm.n_layers else "the last stream"
         row = int(errors[where].argmax())
+        found, true = (
+            format_number(float(one[row]), digits=6, undefined=NOT_A_NUMBER) for one in (cuts[where], out.metric)
+        )
         raise SumNotProved(
             f"the sum of all relevance at {cut} of {lm.name}",
-            why=f"it is {format_number(float(cuts[where, row]))} where the model's own metric is "
-            f"{format_number(float(out.metric[row]))} (relative error {format_error(error)})",
+            why=f"it is {found} where the model's own metric is {true} (relative error {format_error(error, 2)})",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return cuts, error

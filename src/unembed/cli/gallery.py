@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from unembed.gallery import INGREDIENTS, Gallery
-from unembed.results import Table, format_number
+from unembed.results import Table, format_cell
 
 WITH_INGREDIENTS = 110
 """Minimum width of the terminal, in characters, to show the terms of the score (`INGREDIENTS`) as columns."""
@@ -25,15 +25,15 @@ def draw_gallery(gallery: Gallery, width: int, *, plain: bool = False) -> Render
     """
     table = gallery.to_table()
     columns = {name: table.columns[name] for name in ("memory", "score", "description")}
-    columns["score"] = [format_number(score, decimals=2) for score in columns["score"]]
+    columns["score"] = [format_cell(score) for score in columns["score"]]
     measured = "truth" in table.columns
     if measured:
-        columns["truth"] = ["" if r is None else format_number(r, decimals=2) for r in table.columns["truth"]]
+        columns["truth"] = ["" if r is None else format_cell(r) for r in table.columns["truth"]]
         columns["description"] = columns.pop("description")  # the widest column is the last
     for name in INGREDIENTS if width >= WITH_INGREDIENTS else ():
         sizes, p = table.columns[name], table.columns[f"{name}_p"]
         columns[name] = [
-            "" if size is None else f"{format_number(size, decimals=2)}{'' if q <= 0.01 else '?'}"
+            "" if size is None else f"{format_cell(size)}{'' if q <= 0.01 else '?'}"
             for size, q in zip(sizes, p, strict=True)
         ]
     shown = Table(table.title, columns, table.provenance)

@@ -11,7 +11,7 @@ from rich.table import Table as Columns
 from rich.text import Text
 
 from unembed.cli.bars import PROMOTES, Scale
-from unembed.results import Table, format_number, format_signed, visible, visible_rich, whole_character
+from unembed.results import Table, format_cell, format_signed, visible, visible_rich, whole_character
 
 _MARK = "bold"
 
@@ -56,7 +56,7 @@ def draw_passages(found: Table, width: int, *, plain: bool, signature: bool = Tr
     for row in rows:
         line: list[Any] = [Text(row.get("memory") or f"L{row['layer']}M{row['index']}")] if named else []
         if has_strength:
-            line.append(Text(format_number(row["strength"], decimals=2)))
+            line.append(Text(format_cell(row["strength"])))
         line.append(format_signed(row["coefficient"]))
         if scale is not None:
             line.append(Text(scale.right(abs(row["coefficient"])), style=PROMOTES))

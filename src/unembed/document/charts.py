@@ -42,13 +42,24 @@ def _names(figure: Figure) -> list[str]:
     return [*figure.labels, *figure.y[len(figure.labels) :]]
 
 
-def _writer(figure: Figure) -> Callable[[Any], str]:
+def _writer(figure: Figure, ticks: Sequence[float] = ()) -> Callable[[Any], str]:
+    """Return a function that writes the figure's numbers; with ticks, with the decimals that tell them apart."""
+    scale = 100 if figure.percent else 1
+    decimals = _decimals([scale * tick for tick in ticks])
+
     def write(value: Any) -> str:
         if figure.percent and isinstance(value, int | float):
-            return f"{format_number(100 * value)} %"
-        return format_number(value)
+            return f"{format_number(100 * value, decimals=decimals)} %"
+        return format_number(value, decimals=decimals)
 
     return write
+
+
+def _decimals(ticks: Sequence[float]) -> int | None:
+    """Return the fewest decimals that write all ticks in full; None if the three digits of `format_number` do."""
+    if all(math.isclose(float(f"{t:.3g}"), t, abs_tol=1e-9) for t in ticks):
+        return None
+    return next((n for n in range(5) if all(math.isclose(round(t, n), t, abs_tol=1e-9) for t in ticks)), None)
 
 
 def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[int], float]:
@@ -74,7 +85,7 @@ def _vertical(canvas: Canvas, figure: Figure, values: Sequence[Any]) -> Scale:
     published = [v for r in figure.references for v in (*r.low, *r.high)]
     low, high = figure.y_range or fitted([*values, *published], logarithmic=figure.logarithmic)
     scale = Scale(low, high, canvas.height - canvas.bottom, canvas.top, figure.logarithmic)
-    y_axis(canvas, scale, figure.y_label, _writer(figure))
+    y_axis(canvas, scale, figure.y_label, _writer(figure, scale.ticks()))
     return scale
 
 
@@ -312,7 +323,7 @@ def _scatter(canvas: Canvas, figure: Figure, columns: Columns) -> None:
         figure = replace(figure, y_range=(low, high))
     y = _vertical(canvas, figure, ys)
     x = Scale(low, high, canvas.left, WIDTH - canvas.right)
-    write = _writer(figure)
+    write = _writer(figure, x.ticks())
     for tick in x.ticks():
         canvas.text(x(tick), canvas.height - canvas.bottom + 20, write(tick))
     x_title(canvas, figure.x_label)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from unembed.document.intervals import Measured
 from unembed.results import format_interval as _interval
 from unembed.results import format_signed
@@ -24,7 +26,7 @@ def points(measured: Measured) -> str:
 
 def signed(measured: Measured) -> str:
     """Format a measured number with its sign, its interval and two decimals: `+0.12 [+0.10, +0.14]`."""
-    if measured.value != measured.value:
+    if math.isnan(float(measured.value)):
         return "undefined"
     value, low, high = (format_signed(float(end), 2) for end in (measured.value, measured.low, measured.high))
     return f"{value} [{low}, {high}]"

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from unembed.names import memory_name
-from unembed.results import format_number
+from unembed.results import format_cell
 
 if TYPE_CHECKING:  # a saved gallery is read without the modules that find patterns
     from unembed.gallery.trigger_patterns import Slot, TriggerPattern
@@ -89,7 +89,7 @@ class MemoryEvidence:
         if found.is_borne_out:
             return found
         tokens = ", ".join(_quoted(token) for token in self.top_tokens[:3])
-        size = f"r {format_number(truth.correlation, decimals=2)}, control {format_number(truth.control, decimals=2)}"
+        size = f"r {format_cell(truth.correlation)}, control {format_cell(truth.control)}"
         said = f"adding it raises what it lists no more than adding other values does ({size}): {tokens}"
         return replace(found, description=said)
 
@@ -105,8 +105,8 @@ class MemoryEvidence:
             return None
         does = "raises what it is read to promote" if self.is_borne_out else "does not raise what it is read to promote"
         return (
-            f"adding it {does}: r {format_number(self.truth.correlation, decimals=2)} over the vocabulary (99 % of "
-            f"other values' effects stay below r {format_number(self.truth.control, decimals=2)})"
+            f"adding it {does}: r {format_cell(self.truth.correlation)} over the vocabulary (99 % of "
+            f"other values' effects stay below r {format_cell(self.truth.control)})"
         )
 
     @property

@@ -20,7 +20,7 @@ from unembed.gallery import (
 from unembed.names import Basis, Pole, SignedMemory
 from unembed.options import Index as GivenIndex
 from unembed.options import Memory, Option, Seed, ShowUnlearned, Tokens, ValueBasis
-from unembed.results import Provenance, Table, format_number
+from unembed.results import Provenance, Table, format_number, format_percent
 from unembed.version import __version__
 
 if TYPE_CHECKING:
@@ -190,10 +190,7 @@ def _how_often(index: Index | None, memory: SignedMemory, pole: Pole) -> str:
         return ""
     share = float(index.firing_shares[pole][index.row(*memory.address)])
     size = index.usual_size(*memory.address)
-    return (
-        f"fires on {format_number(100 * share)} % of the tokens (half of its usual size, {format_number(size)}, or "
-        "more)"
-    )
+    return f"fires on {format_percent(share)} of the tokens (half of its usual size, {format_number(size)}, or more)"
 
 
 def _stored_tokens(index: Index, memory: SignedMemory, top: int) -> Table | None:

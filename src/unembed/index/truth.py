@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unembed.errors import InvalidInput
-from unembed.results import Provenance, Table, format_number, write_whole
+from unembed.results import Provenance, Table, format_cell, format_number, write_whole
 
 if TYPE_CHECKING:  # what is stored is read without torch
     from unembed.corpus import CorpusSource
@@ -68,8 +68,8 @@ class LayerTruth:
         meaning = "" if self.is_above_control(layer) else ": what is listed as promoted is not what the value raises"
         return (
             f"Of {row['memories']} values of layer {layer}, the scores listed correlate "
-            f"{format_number(row['correlation'], decimals=2)} (median) with what adding the value does; with other "
-            f"values' effects, 99 % stay below {format_number(row['control_99'], decimals=2)}{meaning}. Of the 20 "
+            f"{format_cell(row['correlation'])} (median) with what adding the value does; with other "
+            f"values' effects, 99 % stay below {format_cell(row['control_99'])}{meaning}. Of the 20 "
             f"highest-scored tokens, {format_number(20 * row['overlap'])} on average are among the 20 that rise most"
         )
 
@@ -77,9 +77,9 @@ class LayerTruth:
         """Summarise all layers in one line."""
         lowest, highest = self.rows[0], self.rows[-1]
         below = [row["layer"] for row in self.rows if row["correlation"] < row["control_99"]]
-        ends = f"r {format_number(lowest['correlation'], decimals=2)} in layer {lowest['layer']}"
+        ends = f"r {format_cell(lowest['correlation'])} in layer {lowest['layer']}"
         if highest is not lowest:
-            ends += f" to {format_number(highest['correlation'], decimals=2)} in layer {highest['layer']}"
+            ends += f" to {format_cell(highest['correlation'])} in layer {highest['layer']}"
         told = f"; not above other values in layer {_spans(below)}" if below else ""
         return f"{ends}{told} ({self.reading})"
 

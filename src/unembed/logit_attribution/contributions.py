@@ -20,7 +20,7 @@ from unembed.lens import average_direction, final_scale, logit_direction
 from unembed.logit_attribution.result import Attribution
 from unembed.models.decoder import Decoder
 from unembed.names import BY, By
-from unembed.results import format_error, format_number, quoted
+from unembed.results import NOT_A_NUMBER, format_error, format_number, quoted
 from unembed.stream.capture_points import has_point, require_point
 from unembed.stream.decomposition import (
     Branch,
@@ -306,8 +306,8 @@ def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, w
     if not error <= tolerance(lm):
         raise SumNotProved(
             what,
-            why=f"the contributions give {format_number(total)}, the model gives {format_number(logit)} (relative "
-            f"error {format_error(error)})",
+            why=f"the contributions give {format_number(total, digits=6, undefined=NOT_A_NUMBER)}, the model gives "
+            f"{format_number(logit, digits=6, undefined=NOT_A_NUMBER)} (relative error {format_error(error, 2)})",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
     return total, error

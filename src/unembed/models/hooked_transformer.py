@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from unembed.errors import InvalidInput
-from unembed.results import format_number
+from unembed.results import NOT_A_NUMBER, format_number
 
 _TOKENS = 16
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2}
@@ -57,6 +57,7 @@ def check_same(model: Any, hf: PreTrainedModel, name: str) -> None:
     if not largest <= _TOLERANCE.get(hf.dtype, _HALF_PRECISION):
         raise InvalidInput(
             f"the HookedTransformer of {name} cannot be opened",
-            why=f"its log-probabilities differ from those of {name} by up to {format_number(largest)}",
+            why=f"its log-probabilities differ from those of {name} by up to "
+            f"{format_number(largest, undefined=NOT_A_NUMBER)}",
             instead="Pass the transformers model whose weights it has",
         )

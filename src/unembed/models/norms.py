@@ -145,7 +145,7 @@ class Norm:
         if not error <= tolerance:
             raise ModelNotUnderstood(
                 f"norm {self.path}",
-                why=f"it is neither LayerNorm nor RMSNorm (relative error {format_error(error)} on a real input)",
+                why=f"it is neither LayerNorm nor RMSNorm (relative error {format_error(error, 2)} on a real input)",
                 instead="Open an issue with the model's config",
             )
 

@@ -15,6 +15,7 @@ from unembed.results.html_table import html_table as html_table
 from unembed.results.lists import lower_triangle as lower_triangle
 from unembed.results.lists import numbers as numbers
 from unembed.results.lists import numbers_or_none as numbers_or_none
+from unembed.results.number_format import NOT_A_NUMBER as NOT_A_NUMBER
 from unembed.results.number_format import as_written as as_written
 from unembed.results.number_format import bytes_in_words as bytes_in_words
 from unembed.results.number_format import common_decimals as common_decimals

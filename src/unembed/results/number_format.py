@@ -10,10 +10,10 @@ where there is room.
 | `format_percent` | a share, as a percentage | `12.3 %`, `0.0004 %` |
 | `format_interval` | a measured number and its confidence interval | `12.1 % [11.0, 13.2]` |
 | `format_spread` | a mean and its standard deviation, which has two significant digits | `86.3 ± 5.4` |
-| `format_error` | a size of which only the order of magnitude matters | `2e−07` |
-| `format_setting` | a number that someone chose, in full | `0.05` |
+| `format_error` | a relative error: its order of magnitude, or with more digits | `2e−07` |
+| `format_setting` | a number that someone chose, with up to seven digits | `0.05` |
 | `format_probability` | a probability in a table's four cells | `34%`, `3.4%`, `<.1%` |
-| `format_cell` | a number of a map, in five cells | `0.31`, `0.00` |
+| `format_cell` | a number beside others of equal decimals, where a small one is zero | `0.31`, `0.00` |
 | `bytes_in_words` | a number of bytes | `3.4 MB` |
 | `column_format` | the numbers of a column, with equal decimals | |
 
@@ -29,18 +29,31 @@ from typing import Any
 
 SIGNIFICANT = 4
 """Number of significant digits of the largest number in a column."""
+LEAST_PERCENT = 1e-6
+"""A percentage below is not written in full: `<0.000001 %`."""
+NOT_A_NUMBER = "not a number"
+"""How errors name NaN, which is a dash in tables."""
 
 
-def format_number(value: int | float | str | None, *, percent: bool = False, decimals: int | None = None) -> str:
+def format_number(
+    value: int | float | str | None,
+    *,
+    percent: bool = False,
+    decimals: int | None = None,
+    digits: int = 3,
+    undefined: str = "–",
+) -> str:
     """Format a number with three significant digits and thousands separators.
 
     Args:
-        value: the number; None and NaN become a dash.
+        value: the number.
         percent: True to format a share as a percentage.
         decimals: the number of decimals, unless the number would then be displayed as zero.
+        digits: the number of significant digits, without `percent` and `decimals`.
+        undefined: what None and NaN become.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
+        return undefined
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -49,8 +62,11 @@ def format_number(value: int | float | str | None, *, percent: bool = False, dec
         shown = 100 * value
         if decimals is not None and round(shown, decimals) != 0:
             return _minus(f"{shown:,.{decimals}f} %")
-        digits = 0 if shown == 0 or abs(shown) >= 99.95 else 1 if abs(shown) >= 1 else 2 if abs(shown) >= 0.1 else 4
-        return _minus(f"{shown:,.{digits}f} %")
+        size = abs(shown)
+        if 0 < size < LEAST_PERCENT:
+            return f"<{LEAST_PERCENT:f} %" if shown > 0 else f">−{LEAST_PERCENT:f} %"
+        places = 0 if shown == 0 or size >= 99.95 else 1 if size >= 1 else 2 if size >= 0.1 else -_exponent(size)
+        return _minus(f"{shown:,.{places}f} %")
     if isinstance(value, int):
         return _minus(f"{value:,}")
     if not math.isfinite(value):
@@ -59,15 +75,22 @@ def format_number(value: int | float | str | None, *, percent: bool = False, dec
     if decimals is not None and round(size, decimals) != 0:
         return _minus(f"{value:,.{decimals}f}")
     if size != 0 and (size < 1e-3 or size >= 1e7):
-        return _minus(f"{value:.2e}")
-    digits = max(0, 2 - math.floor(math.log10(size))) if size else 0
-    shown = f"{value:,.{min(digits, 5)}f}"
+        return _minus(f"{value:.{digits - 1}e}")
+    places = max(0, digits - 1 - math.floor(math.log10(size))) if size else 0
+    shown = f"{value:,.{min(places, digits + 2)}f}"
     return _minus(shown.rstrip("0").rstrip(".") if "." in shown else shown)
 
 
 def format_signed(value: float, decimals: int | None = None) -> str:
-    """Format a number with its sign. Without `decimals`, it has as many as `decimals_of` gives for it alone."""
-    return _minus(f"{value:+.{decimals_of([value]) if decimals is None else decimals}f}")
+    """Format a number with its sign and thousands separators.
+
+    Without `decimals`, it has as many as `decimals_of` gives for it alone; one that they would show as zero is written
+    as in `+1.2e−10`.
+    """
+    places = decimals_of([value]) if decimals is None else decimals
+    if decimals is None and value and round(value, places) == 0:
+        return _minus(f"{value:+.1e}")
+    return _minus(f"{value or 0.0:+,.{places}f}")
 
 
 def format_percent(share: float, decimals: int | None = None, *, signed: bool = False) -> str:
@@ -78,9 +101,15 @@ def format_percent(share: float, decimals: int | None = None, *, signed: bool = 
 def format_interval(
     value: float, low: float, high: float, *, percent: bool = False, decimals: int | None = None
 ) -> str:
-    """Format a measured number with its interval: `12.1 [11.0, 13.2]` or `12.1 % [11.0, 13.2]`; "undefined" for NaN."""
+    """Format a measured number with its interval: `12.1 [11.0, 13.2]` or `12.1 % [11.0, 13.2]`; "undefined" for NaN.
+
+    Percentages with `decimals` have as many in any case: `5 % [0, 12]`.
+    """
     if math.isnan(value):
         return "undefined"
+    if percent and decimals is not None:
+        shown, *ends = (format_cell(100 * float(one), decimals) for one in (value, low, high))
+        return f"{shown} % [{', '.join(ends)}]"
     if decimals is None and not percent:
         decimals = common_decimals([value, low, high])
     shown, *ends = (format_number(float(one), percent=percent, decimals=decimals) for one in (value, low, high))
@@ -93,14 +122,19 @@ def format_spread(mean: float, deviation: float) -> str:
     return " ± ".join(format_number(float(one), decimals=decimals) for one in (mean, deviation))
 
 
-def format_error(size: float) -> str:
-    """Format a size of which only the order of magnitude matters, such as a relative error: `2e−07`."""
-    return _minus(f"{size:.0e}") if size else "0"
+def format_error(size: float, digits: int = 1) -> str:
+    """Format a relative error, of which mostly the order of magnitude matters: `2e−07`; with two digits, `1.6e−07`."""
+    if not math.isfinite(size):
+        return format_number(size, undefined=NOT_A_NUMBER)
+    return _minus(f"{size:.{digits - 1}e}") if size else "0"
 
 
 def format_setting(value: float) -> str:
-    """Format a number that someone chose, such as a threshold, with all of its digits: `0.05`, `1e−05`."""
-    return _minus(f"{value:g}")
+    """Format a number that someone chose, such as a threshold, with up to seven significant digits: `0.05`, `1e−05`.
+
+    A float32 has no more: 0.1 that was read from a weight is `0.1`.
+    """
+    return _minus(f"{value:.7g}")
 
 
 def format_probability(probability: float, decimals: int | None = None) -> str:
@@ -110,9 +144,9 @@ def format_probability(probability: float, decimals: int | None = None) -> str:
     return f"{probability:.{(1 if probability < 0.0995 else 0) if decimals is None else decimals}%}"
 
 
-def format_cell(value: float) -> str:
-    """Format a number of a map in five cells, with two decimals, so that a small one is `0.00`."""
-    return _minus(f"{value:z.2f}")
+def format_cell(value: float, decimals: int = 2) -> str:
+    """Format a number beside others of the same width: its decimals are given, so that a small one is `0.00`."""
+    return _minus(f"{value:z.{decimals}f}") if math.isfinite(value) else format_number(value)
 
 
 def bytes_in_words(count: int | float) -> str:
@@ -167,6 +201,11 @@ def as_written(text: str) -> str:
     """Rewrite numbers in a text as in tables: with typographic minus signs, and a space before "%"."""
     text = re.sub(r"(?<![\w\]).−-])-(?=[\d.]*\d)|(?<=\de)-(?=\d)", "−", text)
     return re.sub(r"(\d)%", r"\1 %", re.sub(r"[−+](0(?:\.0+)?)(?!\.?\d)", r"\1", text))
+
+
+def _exponent(size: float) -> int:
+    """Return the exponent of ten of a number that is rounded to one significant digit."""
+    return int(f"{size:.0e}".partition("e")[2])
 
 
 def _minus(text: str) -> str:

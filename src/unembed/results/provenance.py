@@ -55,7 +55,7 @@ class Provenance:
             raise InvalidInput(
                 f"provenance field {unknown[0]!r}",
                 why="this version of unembed has no such field",
-                instead=f"Use {', '.join(sorted(known))}",
+                instead=f"Use only the fields {', '.join(sorted(known))}",
             )
         if missing := [name for name in ("model", "revision", "dtype") if name not in stored]:
             raise InvalidInput(

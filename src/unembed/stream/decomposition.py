@@ -42,8 +42,8 @@ def prove(what: str, total: Tensor, whole: Tensor, limit: float, *, instead: str
     if not error <= limit:
         raise SumNotProved(
             what,
-            why=f"the sum of its parts differs from it by {format_error(error)} of its size (allowed: "
-            f"{format_error(limit)})",
+            why=f"the sum of its parts differs from it by {format_error(error, 2)} of its size (allowed: "
+            f"{format_error(limit, 2)})",
             instead=instead,
         )
     return error

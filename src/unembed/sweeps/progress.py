@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from unembed.results import format_number, format_percent
+from unembed.results import format_cell, format_number
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Progress:
         """Format the progress as one line for a terminal."""
         left = "" if self.left is None else f", {clock(self.left)} left"
         return (
-            f"{format_percent(self.share, 1):>7}  {self.tokens:,} tokens, {format_number(self.rate, decimals=0)} "
+            f"{format_cell(100 * self.share, 1):>5} %  {self.tokens:,} tokens, {format_number(self.rate, decimals=0)} "
             f"tokens/s{left}"
         )
 

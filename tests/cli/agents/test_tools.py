@@ -47,7 +47,7 @@ def test_no_argument_names_a_file() -> None:
 def test_other_arguments_are_refused_with_those_that_there_are(arguments: dict[str, object], why: str) -> None:
     with pytest.raises(InvalidInput, match=why) as refused:
         checked(tools()["trace"], arguments, MODELS)
-    assert "Give prompt, " in str(refused.value)
+    assert "Give only arguments of these: prompt, " in str(refused.value)
 
 
 def test_a_dash_is_not_standard_input() -> None:

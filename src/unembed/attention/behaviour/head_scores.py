@@ -32,7 +32,7 @@ from unembed.lens import final_scale
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, head_name
 from unembed.options import CircuitBasis, Seed, ShowAll
-from unembed.results import Displayed, Provenance, Table, format_number, format_setting
+from unembed.results import Displayed, Provenance, Table, format_cell, format_number, format_setting
 from unembed.stream.decomposition import attention_branch, directions, mixing_points
 from unembed.stream.hooks import Callback, Stop, attach_hooks, memory_guard
 from unembed.stream.run import forward_arguments, prepare
@@ -360,9 +360,7 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
     known = [s for s in by_circuit["copying_score"] if s is not None]
     counted = [sum(low <= s < high or (high == 1 and s == 1) for s in known) for low, high in pairwise(edges)]
     histogram = {
-        "copying_score": [
-            f"{format_number(low, decimals=1)} to {format_number(high, decimals=1)}" for low, high in pairwise(edges)
-        ],
+        "copying_score": [f"{format_cell(low, 1)} to {format_cell(high, 1)}" for low, high in pairwise(edges)],
         "heads": counted,
     }
     published = f"Published: {COPYING_HEADS} of the one-layer model copy; no other numbers are at hand."

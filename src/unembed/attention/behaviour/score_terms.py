@@ -121,7 +121,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
             raise Unsupported(what, why=why, instead="Capture the attention patterns of a run")
         raise SumNotProved(
             what,
-            why=f"the softmax of their sum differs from the model's pattern by {format_error(error)}",
+            why=f"the softmax of their sum differs from the model's pattern by {format_error(error, 2)}",
             instead="Capture the attention patterns of a run",
         )
     provenance = lm.provenance(notes={"layer": layer, "head": head})

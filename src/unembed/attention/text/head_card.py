@@ -47,7 +47,10 @@ def relations_section(
 def _with_circuits(raised: Section, circuits: Section) -> Section:
     """Add the tables of the full circuits, folded: above an FFN their largest entries are those of rare tokens."""
     folded = tuple(replace(one, folded=True) for one in circuits.exhibits)
-    more = "The largest entries of the full circuits, most of them of rare tokens, are on the page (--html)."
+    more = (
+        "The largest entries of the full circuits, most of them of rare tokens, are folded: the terminal leaves them "
+        "out."
+    )
     return replace(raised, text=(*raised.text, more), exhibits=(*raised.exhibits, *folded))
 
 

@@ -154,7 +154,7 @@ def checked(tool: Tool, arguments: Mapping[str, Any], models: Mapping[str, str])
     if errors:
         why = "; ".join(f"{'.'.join(map(str, e.absolute_path))} {e.message[:200]}".strip() for e in errors[:3])
         names = ", ".join((*tool.parameters, MODEL))
-        raise InvalidInput(f"arguments of {tool.name}", why=why, instead=f"Give {names}")
+        raise InvalidInput(f"arguments of {tool.name}", why=why, instead=f"Give only arguments of these: {names}")
     if arguments.get("prompt") == "-":
         raise InvalidInput(
             "prompt '-'", why="it stands for standard input, which a tool does not have", instead="Give a text"

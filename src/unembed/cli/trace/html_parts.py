@@ -7,8 +7,8 @@ from html import escape
 from unembed.cli.bars import Scale
 from unembed.results import (
     decimals_of,
+    format_cell,
     format_error,
-    format_number,
     format_probability,
     format_signed,
     visible,
@@ -113,7 +113,7 @@ def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_
     if row.moved is not None:
         texts, verb = (row.moved.lowered, "lowers") if row.lowers else (row.moved.raised, "raises")
     tokens = f"<small>{verb}</small> {' '.join(map(visible_html, texts))}"
-    usual = "" if row.times_usual is None else format_number(row.times_usual, decimals=1)
+    usual = "" if row.times_usual is None else format_cell(row.times_usual, 1)
     return (
         f"<tr><td class='id'>{row.name}</td><td class='n'>{format_signed(row.coefficient, of_m)}</td>"
         f"<td class='n'>{usual}</td><td class='n'>{format_signed(row.score or 0.0, of_effect)}</td>"

@@ -12,7 +12,14 @@ from rich.text import Text
 from unembed.cli.bars import Scale
 from unembed.cli.passages import passage
 from unembed.cli.trace.tokens import ACCENT, bar, question, signed_text, token_text
-from unembed.results import decimals_of, format_error, format_number, format_probability, format_signed, visible_rich
+from unembed.results import (
+    decimals_of,
+    format_cell,
+    format_error,
+    format_probability,
+    format_signed,
+    visible_rich,
+)
 from unembed.trace import AttributionView, HeadEffectsView, HeadEffectView, MemoriesView, SubUpdateView, TraceView
 
 _ALWAYS_ON_SHOWN = 6
@@ -112,7 +119,7 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
     for row in rows:
         cells: list[RenderableType] = [row.name, format_signed(row.coefficient, of_m)]
         if has_usual:
-            cells.append("" if row.times_usual is None else format_number(row.times_usual, decimals=1))
+            cells.append("" if row.times_usual is None else format_cell(row.times_usual, 1))
         cells.append(signed_text(row.score or 0.0, of_effect))
         if cells_of_bar:
             cells.append(bar(row.score or 0.0, scale))

@@ -133,7 +133,7 @@ def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str
     gain = 1.0 if best is None or isinstance(best.gain, Tensor) else best.gain
     raise probe.fail(
         f"block {path}",
-        f"its output is not stream + attention + FFN (relative error {format_error(error)}, stream times "
+        f"its output is not stream + attention + FFN (relative error {format_error(error, 2)}, stream times "
         f"{format_number(gain)}): something else is added, or the stream itself is normalised",
         probe.way_on,
     )

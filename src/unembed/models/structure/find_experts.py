@@ -71,7 +71,7 @@ def find_experts(
     if any(type(module).__module__.startswith("peft.") for module in ffn.modules()):
         kind = type(ffn).__name__
         return f"an adapter of PEFT changes the experts' weights in {kind}; merge it first (merge_and_unload)"
-    return f"coefficients times values miss what {type(ffn).__name__} returns (relative error {format_error(best)})"
+    return f"coefficients times values miss what {type(ffn).__name__} returns (relative error {format_error(best, 2)})"
 
 
 def _storages_of(ffn: nn.Module, d_model: int) -> Iterator[tuple[str, list[ExpertStorage]]]:
