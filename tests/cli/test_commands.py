@@ -127,7 +127,7 @@ def test_an_edit_changes_the_prediction_and_both_are_shown(unembed: Run, gpt2_fo
     edited = as_json(unembed("trace", PROMPT, "--model", gpt2_folder, *arguments, "--json"))
     assert_same_prediction(edited["without_edits"], plain["prediction"])
     assert edited["prediction"] != plain["prediction"]
-    assert edited["edits"] == ["memory L1M3 set to 40", "memory L0M2 set to -15"]
+    assert edited["edits"] == ["memory L1M3 set to 40", "memory L0M2 set to −15"]
     assert [e["value"] for e in edited["provenance"]["notes"]["edits"]] == [40.0, -15.0]
     text = shown(unembed("trace", PROMPT, "--model", gpt2_folder, *arguments))
     assert "memory L1M3 set to 40" in text
