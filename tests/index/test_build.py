@@ -240,7 +240,7 @@ def test_a_fast_index_records_what_it_changed(lm: LanguageModel, built: Index, t
     index = Index.build(lm, corpus_of(), tmp_path / "fast", 5, settings=IndexSettings(top_tokens=6, fast="float32"))
     notes = index.provenance.notes
     assert notes["fast"] == "float32" and 0 < notes["largest_change"] < 1e-5
-    assert f"largest change {notes['largest_change']:g}" in index.triggers(0, 0).provenance.line()
+    assert f"largest change {notes['largest_change']:g}".replace("-", "−") in index.triggers(0, 0).provenance.line()
     assert "fast (float32)" in status(index).sections[0].exhibits[0].table["pass"][0]
     assert "pass" not in status(built).sections[0].exhibits[0].table
     assert np.allclose(index.trigger_lists["positive"][0], built.trigger_lists["positive"][0], rtol=1e-4)

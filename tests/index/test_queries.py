@@ -193,11 +193,11 @@ def test_bad_requests_are_refused(built: Index) -> None:
         (lambda: built.promoting("no token at all"), NotOneToken, "not one token"),
         (lambda: built.promoting("January"), NotOneToken, "' January' with its leading space"),
         (lambda: built.promoting(10**6), OutOfRange, "token 1000000"),
-        (lambda: built.promoting(" January", by="name"), InvalidInput, "by 'name'"),
+        (lambda: built.promoting(" January", by="name"), InvalidInput, "by='name'"),
         (lambda: built.similar(0, 0, among="heads"), InvalidInput, "among 'heads'"),
         (lambda: built.search(' " " . '), InvalidInput, "no word"),
         (lambda: built.firing_on(""), InvalidInput, "empty"),
-        (lambda: built.firing_on("a", by="luck"), InvalidInput, "by 'luck'"),
+        (lambda: built.firing_on("a", by="luck"), InvalidInput, "by='luck'"),
     ):
         with pytest.raises(kind, match=match):
             call()

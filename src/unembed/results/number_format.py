@@ -81,7 +81,7 @@ def format_number(
     return _minus(shown.rstrip("0").rstrip(".") if "." in shown else shown)
 
 
-def format_signed(value: float, decimals: int | None = None) -> str:
+def format_signed(value: int | float, decimals: int | None = None) -> str:
     """Format a number with its sign and thousands separators.
 
     Without `decimals`, it has as many as `decimals_of` gives for it alone; one that they would show as zero is written
@@ -93,7 +93,7 @@ def format_signed(value: float, decimals: int | None = None) -> str:
     return _minus(f"{value or 0.0:+,.{places}f}")
 
 
-def format_percent(share: float, decimals: int | None = None, *, signed: bool = False) -> str:
+def format_percent(share: int | float, decimals: int | None = None, *, signed: bool = False) -> str:
     """Format a share as a percentage: `12.3 %`; with `decimals=0`, `12 %`; if `signed`, `+12.3 %`."""
     return ("+" if signed and share > 0 else "") + format_number(float(share), percent=True, decimals=decimals)
 
@@ -129,7 +129,7 @@ def format_error(size: float, digits: int = 1) -> str:
     return _minus(f"{size:.{digits - 1}e}") if size else "0"
 
 
-def format_setting(value: float) -> str:
+def format_setting(value: int | float) -> str:
     """Format a number that someone chose, such as a threshold, with up to seven significant digits: `0.05`, `1e−05`.
 
     A float32 has no more: 0.1 that was read from a weight is `0.1`.
@@ -144,7 +144,7 @@ def format_probability(probability: float, decimals: int | None = None) -> str:
     return f"{probability:.{(1 if probability < 0.0995 else 0) if decimals is None else decimals}%}"
 
 
-def format_cell(value: float, decimals: int = 2) -> str:
+def format_cell(value: int | float, decimals: int = 2) -> str:
     """Format a number beside others of the same width: its decimals are given, so that a small one is `0.00`."""
     return _minus(f"{value:z.{decimals}f}") if math.isfinite(value) else format_number(value)
 

@@ -198,7 +198,7 @@ class PromptReadings:
         layers = [layer for layer in range(self.lm.n_layers) if has_point(self.lm, "pattern", layer)]
         return found if leaves_kernels(self.lm, layers) else None
 
-    def at(self, position: int, points: Sequence[str] = ()) -> Run:
+    def at(self, position: int, points: Sequence[Point | str] = ()) -> Run:
         """Return the run at one position alone, as a run of one token: its stream, updates, coefficients and logits.
 
         A trace stores these for the last position of the prompt. For another position it runs the prompt again. It

@@ -228,10 +228,11 @@ def small_sample(n: int) -> tuple[str, ...]:
         return ()
     tested = max(n // 10, 1)
     accuracy, share = (196 * (p * (1 - p) / of) ** 0.5 for p, of in ((0.94, tested), (0.1, n)))
+    near = [format_number(half, decimals=1) for half in (accuracy, share)]
     return (
         f"Small sample: each split tests on {tested:,} examples (the paper: {PAPER_EXAMPLES // 10:,}), so that an "
-        f"accuracy near the paper's 94.1 % is known to ± {format_number(accuracy)} points, and a layer's share near "
-        f"10 % to ± {format_number(share)} points. `--option exit_examples={PAPER_EXAMPLES}` takes as many as the "
+        f"accuracy near the paper's 94.1 % is known to ± {near[0]} points, and a layer's share near "
+        f"10 % to ± {near[1]} points. `--option exit_examples={PAPER_EXAMPLES}` takes as many as the "
         "paper.",
     )
 
