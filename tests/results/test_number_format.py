@@ -15,13 +15,13 @@ from unembed.results.number_format import (
     column_format,
     format_cell,
     format_error,
-    format_interval,
     format_number,
     format_percent,
     format_probability,
     format_setting,
     format_signed,
     format_spread,
+    format_with_interval,
 )
 
 PACKAGE = Path(unembed.__file__).parent
@@ -74,7 +74,7 @@ def test_numbers_in_lists_count_for_their_column() -> None:
         (format_percent(1e-8), "0.000001 %"),
         (format_percent(-1e-12), ">−0.000001 %"),
         (format_percent(0.0), "0 %"),
-        (format_interval(0.05, 0.00004, 0.12, percent=True, decimals=0), "5 % [0, 12]"),
+        (format_with_interval(0.05, 0.00004, 0.12, percent=True, decimals=0), "5 % [0, 12]"),
         (format_number(12.3456789), "12.3"),
         (format_number(12.3456789, digits=6), "12.3457"),
         (format_number(12.3431, digits=6), "12.3431"),
@@ -97,7 +97,7 @@ def test_numbers_in_lists_count_for_their_column() -> None:
         (format_setting(1234567.0), "1234567"),
         (format_setting(0.1234567), "0.1234567"),
         (format_setting(0.10000000149011612), "0.1"),
-        (format_interval(0.5, 0.25, 0.75, percent=True, decimals=0), "50 % [25, 75]"),
+        (format_with_interval(0.5, 0.25, 0.75, percent=True, decimals=0), "50 % [25, 75]"),
         (format_spread(86.3, 5.37), "86.3 ± 5.4"),
         (format_spread(82.04, 10.3), "82 ± 10"),
         (format_spread(100.0, 0.0), "100 ± 0"),

@@ -182,3 +182,15 @@ def test_only_the_stream_is_kept_at_every_position(tokens: torch.Tensor) -> None
     trace = tiny("llama").trace(tokens[0])
     with pytest.raises(InvalidInput, match="it can be read only at resid_pre, resid_mid, resid_post"):
         trace.stream("mlp_out")  # type: ignore[arg-type]
+
+
+def test_one_layer_at_every_position_is_read_once(tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny("llama")
+    trace, passes = lm.trace(tokens[0]), list[object]()
+    before = trace.nbytes
+    monkeypatch.setattr(readings, "run", lambda *a, **k: passes.append(a) or run(*a, **k))
+    whole = run(lm, tokens[:1], "coefficients").at("coefficients", 1)
+    for layers in ([1], [1], [0, 1], [1]):
+        assert torch.equal(trace.everywhere("coefficients", layers).at("coefficients", 1), whole)
+    assert len(passes) == 2, "several layers at once are not stored, and do not replace the one that is"
+    assert trace.nbytes == before + whole.nbytes

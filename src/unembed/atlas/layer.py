@@ -23,7 +23,7 @@ from unembed.atlas.effects import Effects, ValueEffects
 from unembed.atlas.input_score import Firings, InputScore, InputTest
 from unembed.atlas.lines import Line, Verdict, rule_json
 from unembed.atlas.output_score import OutputScore, OutputTest, TokenShares
-from unembed.atlas.rules import Rule, examples, quoted, read_rule, to_dict
+from unembed.atlas.rules import Rule, examples, quoted_tokens, read_rule, to_dict
 from unembed.atlas.search import RuleSearch
 from unembed.atlas.text import RuleText
 from unembed.errors import InvalidInput
@@ -309,11 +309,11 @@ class LayerDescriber:
         text, at = self._source.text, one.firings.inside(self._finding).at
         words = _rule(one).words(text.strings)
         seen = examples(_rule(one), text, at)
-        return f"{words}, such as {quoted(seen, text.strings)}" if seen else words
+        return f"{words}, such as {quoted_tokens(seen, text.strings)}" if seen else words
 
     def _output_words(self, one: _Candidate) -> str:
         named = _named(one)
-        texts = quoted(named.tokens, self._source.text.strings)
+        texts = quoted_tokens(named.tokens, self._source.text.strings)
         return texts if named.name is None else f"{named.name} ({texts})"
 
     def _line(self, layer: int, one: _Candidate) -> Line:

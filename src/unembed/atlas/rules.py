@@ -47,7 +47,7 @@ class Rule(Protocol):
         ...
 
 
-def quoted(tokens: Sequence[int], strings: Sequence[str], shown: int = _SHOWN) -> str:
+def quoted_tokens(tokens: Sequence[int], strings: Sequence[str], shown: int = _SHOWN) -> str:
     """Write a list of up to `shown` tokens in quotation marks, without surrounding spaces and duplicates."""
     texts = list(dict.fromkeys(strings[token].strip(" ") or strings[token] for token in tokens))
     named = ", ".join(_UNSEEN.get(text) or f"'{_escaped(text)}'" for text in texts[:shown])
@@ -75,7 +75,7 @@ class TokenAt:
 
     def token_in_words(self, strings: Sequence[str]) -> str:
         """Describe the token in English."""
-        return quoted(self.tokens, strings)
+        return quoted_tokens(self.tokens, strings)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Near:
 
     def words(self, strings: Sequence[str]) -> str:
         """Write the rule in English."""
-        return f"shortly after {quoted(self.tokens, strings)}"
+        return f"shortly after {quoted_tokens(self.tokens, strings)}"
 
 
 @dataclass(frozen=True)

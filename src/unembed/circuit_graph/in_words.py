@@ -15,9 +15,9 @@ from unembed.names import SetTo, parse_head
 from unembed.results import (
     Table,
     format_cell,
-    format_interval,
     format_number,
     format_signed,
+    format_with_interval,
     quoted,
     visible,
 )
@@ -287,7 +287,7 @@ def _leads(metric: float) -> str:
 def _share(share: Share) -> str:
     if share.low is None or share.high is None:
         return f"{format_cell(100 * share.value, 0)} %"
-    return format_interval(share.value, share.low, share.high, percent=True, decimals=0)
+    return format_with_interval(share.value, share.low, share.high, percent=True, decimals=0)
 
 
 def _in_passing(rows: Sequence[OfSize]) -> str:

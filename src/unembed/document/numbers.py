@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 from unembed.document.intervals import Measured
-from unembed.results import format_interval as _interval
-from unembed.results import format_signed
+from unembed.results import format_signed, format_with_interval
 
 
 def format_interval(measured: Measured, *, percent: bool = False) -> str:
     """Format a measured number with its interval: `12.1 [11.0, 13.2]` or `12.1 % [11.0, 13.2]`; "undefined" for NaN."""
-    return _interval(float(measured.value), float(measured.low), float(measured.high), percent=percent)
+    return format_with_interval(float(measured.value), float(measured.low), float(measured.high), percent=percent)
 
 
 def percent(measured: Measured) -> str:

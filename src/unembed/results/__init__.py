@@ -22,13 +22,13 @@ from unembed.results.number_format import common_decimals as common_decimals
 from unembed.results.number_format import decimals_of as decimals_of
 from unembed.results.number_format import format_cell as format_cell
 from unembed.results.number_format import format_error as format_error
-from unembed.results.number_format import format_interval as format_interval
 from unembed.results.number_format import format_number as format_number
 from unembed.results.number_format import format_percent as format_percent
 from unembed.results.number_format import format_probability as format_probability
 from unembed.results.number_format import format_setting as format_setting
 from unembed.results.number_format import format_signed as format_signed
 from unembed.results.number_format import format_spread as format_spread
+from unembed.results.number_format import format_with_interval as format_with_interval
 from unembed.results.provenance import Provenance as Provenance
 from unembed.results.records import Records as Records
 from unembed.results.table import Table as Table

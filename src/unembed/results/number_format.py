@@ -8,12 +8,12 @@ where there is room.
 | `format_number` | three significant digits, or a number of decimals | `12,300`, `0.0351`, `1.53e−09` |
 | `format_signed` | the sign in any case; two decimals, more for small numbers | `+0.31`, `−4.78` |
 | `format_percent` | a share, as a percentage | `12.3 %`, `0.0004 %` |
-| `format_interval` | a measured number and its confidence interval | `12.1 % [11.0, 13.2]` |
+| `format_with_interval` | a measured number and its confidence interval | `12.1 % [11.0, 13.2]` |
 | `format_spread` | a mean and its standard deviation, which has two significant digits | `86.3 ± 5.4` |
 | `format_error` | a relative error: its order of magnitude, or with more digits | `2e−07` |
 | `format_setting` | a number that someone chose, with up to seven digits | `0.05` |
 | `format_probability` | a probability in a table's four cells | `34%`, `3.4%`, `<.1%` |
-| `format_cell` | a number beside others of equal decimals, where a small one is zero | `0.31`, `0.00` |
+| `format_cell` | a number in a column of equal decimals, where a small one is zero | `0.31`, `0.00` |
 | `bytes_in_words` | a number of bytes | `3.4 MB` |
 | `column_format` | the numbers of a column, with equal decimals | |
 
@@ -98,7 +98,7 @@ def format_percent(share: int | float, decimals: int | None = None, *, signed: b
     return ("+" if signed and share > 0 else "") + format_number(float(share), percent=True, decimals=decimals)
 
 
-def format_interval(
+def format_with_interval(
     value: float, low: float, high: float, *, percent: bool = False, decimals: int | None = None
 ) -> str:
     """Format a measured number with its interval: `12.1 [11.0, 13.2]` or `12.1 % [11.0, 13.2]`; "undefined" for NaN.
@@ -145,7 +145,7 @@ def format_probability(probability: float, decimals: int | None = None) -> str:
 
 
 def format_cell(value: int | float, decimals: int = 2) -> str:
-    """Format a number beside others of the same width: its decimals are given, so that a small one is `0.00`."""
+    """Format a number of a column with a fixed number of decimals, so that a small one is `0.00`."""
     return _minus(f"{value:z.{decimals}f}") if math.isfinite(value) else format_number(value)
 
 

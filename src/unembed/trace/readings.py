@@ -138,6 +138,7 @@ class PromptReadings:
         self._leaves_kernels = by_source is not None
         self._positions: dict[tuple[int, bool], Run] = {(last, False): whole.at_position(last)}
         """The run at single positions; True marks a run whose attention used other kernels, for its patterns."""
+        self._everywhere: tuple[tuple[Point, tuple[int, ...]], Run] | None = None
         self._events: dict[int | None, list[Event]] = {}
         """Events by position; under None, those of all positions."""
         self._read: dict[tuple[str, int, str, int | None], Reading] = {}
@@ -170,7 +171,8 @@ class PromptReadings:
     @property
     def nbytes(self) -> int:
         """Return the number of bytes of the tensors that the trace stores."""
-        tensors = [t for one in (self.run, *self._positions.values()) for t in one.tensors()]
+        further = () if self._everywhere is None else (self._everywhere[1],)
+        tensors = [t for one in (self.run, *self._positions.values(), *further) for t in one.tensors()]
         tensors += [t for one in (self.keys or {}).values() for t in (one.key, one.value, one.mask) if t is not None]
         storages = [t.untyped_storage() for t in tensors]
         return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
@@ -202,7 +204,7 @@ class PromptReadings:
         """Return the run at one position alone, as a run of one token: its stream, updates, coefficients and logits.
 
         A trace stores these for the last position of the prompt. For another position it runs the prompt again. It
-        keeps the three positions that were asked for last.
+        stores the three positions that were requested last.
 
         Args:
             points: further capture points that are needed.
@@ -227,8 +229,17 @@ class PromptReadings:
         return here
 
     def everywhere(self, point: Point, layers: Sequence[int]) -> Run:
-        """Run the prompt again up to the last of these layers, and capture a point at every position."""
-        return run(self.lm, self.tokens[None], point, self.edits, logits=False, layers=layers)
+        """Run the prompt again up to the last of these layers, and capture a point at every position.
+
+        The last run of a single layer is stored: the page asks for it again at each position.
+        """
+        key = (point, tuple(layers))
+        if self._everywhere is not None and self._everywhere[0] == key:
+            return self._everywhere[1]
+        found = run(self.lm, self.tokens[None], point, self.edits, logits=False, layers=layers)
+        if len(layers) == 1:
+            self._everywhere = key, found
+        return found
 
     def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
         """Return the residual stream at a capture point, at every position; a trace keeps it.

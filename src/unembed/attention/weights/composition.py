@@ -327,8 +327,8 @@ def composition_section(
             "above_random": (best.values - chance).tolist(),
             "z": ((best.values - chance) / deviation).tolist(),
         }
-        beside = f"random circuits: {format_spread(float(chance), float(deviation))}"
-        title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({beside})"
+        control = f"random circuits: {format_spread(float(chance), float(deviation))}"
+        title = f"{names[mode]}: the strongest of {int((found > 0).sum()):,} pairs ({control})"
         exhibits.append(exhibit(f"{mode}_composition", title, columns, provenance, apart=(("z",),)))
         if lm.n_layers == len(lm.attention_layers) == 2:
             pairs = {

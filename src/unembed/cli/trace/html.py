@@ -116,9 +116,10 @@ def _grid(view: TraceView) -> str:
         for layer, cells in zip(view.grid.layers, view.grid.rows, strict=True)
     )
     return (
-        "<section><h2>Every layer, every position</h2><p class='note'>The first token read at "
-        f"{escape(view.grid.point)}; the stronger the colour, the more probable. Hover for the rest.</p><table "
-        f"class='grid'><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></section>"
+        "<section><h2>Every layer, every position</h2>"
+        f"<p class='note'>The first token read at {escape(view.grid.point)}; the stronger the colour, the more "
+        "probable. Hover for the rest.</p>"
+        f"<table class='grid'><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></section>"
     )
 
 

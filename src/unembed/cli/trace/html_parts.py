@@ -29,10 +29,11 @@ def described_section(view: TraceView) -> str:
     of_lens = view.provenance["notes"].get("descriptions")
     remark = "" if of_lens is None else f" {of_lens[0].upper()}{of_lens[1:]}."
     return (
-        f"<section><h2>Memories that promote <span class='target'>{visible_html(view.target.token)}</span></h2><p "
-        "class='note'>Memories (FFN neurons) with a description: the effect is what the memory adds to the token's "
-        f"logit over what it adds to the average token's.{remark}</p><table><thead><tr><th>memory</th><th "
-        f"class='n'>effect</th><th>what it does in text</th></tr></thead><tbody>{rows}</tbody></table></section>"
+        f"<section><h2>Memories that promote <span class='target'>{visible_html(view.target.token)}</span></h2>"
+        "<p class='note'>Memories (FFN neurons) with a description: the effect is what the memory adds to the token's "
+        f"logit over what it adds to the average token's.{remark}</p>"
+        "<table><thead><tr><th>memory</th><th class='n'>effect</th><th>what it does in text</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></section>"
     )
 
 

@@ -21,7 +21,7 @@ from unembed.errors import Unsupported
 from unembed.names import head_name
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, Row, above, judged, judged_if, once
-from unembed.results import format_interval, format_number, format_percent, format_setting, format_signed, visible
+from unembed.results import format_number, format_percent, format_setting, format_signed, format_with_interval, visible
 
 IN_CONTEXT = 0.1
 """Smallest difference in loss, in nats, between early and late tokens that counts as in-context learning."""
@@ -205,7 +205,7 @@ def judge_ablation(n: Numbers) -> Judgement | None:
     if gain.value <= 0:
         return Judgement(f"{here}. There is no gain to lose a share of.", "not applicable")
     share = mean_of(((n.without.differences - n.whole.differences) / gain.value).tolist(), seed=n.seed)
-    here += f", a loss of {format_interval(share.value, share.low, share.high, percent=True, decimals=0)}."
+    here += f", a loss of {format_with_interval(share.value, share.low, share.high, percent=True, decimals=0)}."
     beyond = None
     if n.others is not None:
         beside = mean_of((n.without.differences - n.others.differences).tolist(), seed=n.seed)
