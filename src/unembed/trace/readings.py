@@ -231,7 +231,7 @@ class PromptReadings:
     def everywhere(self, point: Point, layers: Sequence[int]) -> Run:
         """Run the prompt again up to the last of these layers, and capture a point at every position.
 
-        The last run of a single layer is stored: the page asks for it again at each position.
+        The last run of a single layer is stored, because the explorer shows it again at each position.
         """
         key = (point, tuple(layers))
         if self._everywhere is not None and self._everywhere[0] == key:
@@ -247,8 +247,7 @@ class PromptReadings:
         Raises:
             InvalidInput: another capture point, of which a trace keeps single positions only: see `at`.
         """
-        if as_str("point", point) in POINTS and point not in STREAM_POINTS:
-            raise InvalidInput(f"the stream at {point!r}", why=f"it can be read only at {', '.join(STREAM_POINTS)}")
+        _require_stream(point)
         if point not in self.run:
             self.run = self.run.joined(run(self.lm, self.tokens[None], point, self.edits, logits=False))
         return self.run[point][:, 0]
@@ -310,6 +309,7 @@ class PromptReadings:
 
         If `top` is `TOP` and the basis is "final" or "jacobian", the result also has the rank of the final prediction.
         """
+        _require_stream(point)
         column = None if position is None else position_of(self.run, position)
         whole = self._read.get((point, top, basis, None))
         if whole is not None and column is not None:
@@ -514,6 +514,12 @@ class PromptReadings:
             # Rounding can make the difference of two equal sums slightly negative.
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
         return torch.stack(entropy), torch.stack(divergence)
+
+
+def _require_stream(point: StreamPoint) -> None:
+    """Check that a capture point is one of the stream."""
+    if as_str("point", point) in POINTS and point not in STREAM_POINTS:
+        raise InvalidInput(f"the stream at {point!r}", why=f"it can be read only at {', '.join(STREAM_POINTS)}")
 
 
 def _part(reading: Reading, layers: slice, positions: slice) -> Reading:
