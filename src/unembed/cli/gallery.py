@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from unembed.gallery import INGREDIENTS, Gallery
-from unembed.results import Table, format_cell
+from unembed.results import Table, decimals_of, format_cell
 
 WITH_INGREDIENTS = 110
 """Minimum width of the terminal, in characters, to show the terms of the score (`INGREDIENTS`) as columns."""
@@ -25,7 +25,8 @@ def draw_gallery(gallery: Gallery, width: int, *, plain: bool = False) -> Render
     """
     table = gallery.to_table()
     columns = {name: table.columns[name] for name in ("memory", "score", "description")}
-    columns["score"] = [format_cell(score) for score in columns["score"]]
+    places = decimals_of(columns["score"])
+    columns["score"] = [format_cell(score, places) for score in columns["score"]]
     measured = "truth" in table.columns
     if measured:
         columns["truth"] = ["" if r is None else format_cell(r) for r in table.columns["truth"]]
