@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
@@ -40,3 +43,33 @@ def test_the_fingerprint_depends_on_content_and_segmentation(tmp_path: Path) -> 
     (tmp_path / "a.txt").write_text("Some text")
     assert len({same, open_corpus(tmp_path / "a.txt").fingerprint, *(c.fingerprint for c in others)}) == 7
     assert json.dumps(others[0].describe())
+
+
+class Counting:
+    """An encoder of one token per letter that counts the texts it is given."""
+
+    def __init__(self, n_ctx: int = 8) -> None:
+        self.n_ctx, self.texts = n_ctx, 0
+
+    def encode_all(self, texts: Sequence[str]) -> list[torch.Tensor]:
+        self.texts += len(texts)
+        return [torch.tensor([1, *map(ord, text)]) for text in texts]
+
+
+@pytest.mark.parametrize("segmentation", ["sentences", "windows"])
+def test_a_corpus_that_keeps_tokens_reads_a_text_once(segmentation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["A first sentence. A second one, longer than a window of this encoder.", "Another text."]
+    plain = open_corpus(texts, segmentation=segmentation)
+    keeping, encoder = replace(plain, tokenized={}), Counting()
+    first = list(keeping.segments(encoder))
+    read = encoder.texts
+    again = list(replace(keeping, name="renamed").segments(encoder))  # a copy shares what was kept
+    assert encoder.texts - read <= 2  # what finds the special tokens in front of every text
+    for other in (again, list(plain.segments(Counting()))):
+        for a, b in zip(first, other, strict=True):
+            assert torch.equal(a.tokens, b.tokens) and replace(a, tokens=b.tokens, share=b.share) == b
+    assert len(list(keeping.segments(Counting(5)))) > len(first)  # another context is cut anew
+    assert len(keeping.tokenized or {}) == 2
+    next(iter(keeping.segments(Counting(6))))  # read in part, so that nothing is kept
+    monkeypatch.setattr("unembed.corpus.corpus.MOST_KEPT", 20)
+    assert len(list(keeping.segments(Counting(7)))) and len(keeping.tokenized or {}) == 2

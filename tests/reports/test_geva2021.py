@@ -38,9 +38,11 @@ from unembed.reports.geva2021 import QUANTITIES, measurements, report_of
 from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
 from unembed.reports.geva2021.examples import draw_positions
 from unembed.reports.geva2021.options import Options
+from unembed.reports.geva2021.parts.values import explain_upper
 from unembed.reports.geva2021.patterns import Finder
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
 from unembed.reports.stages import Work
+from unembed.results import format_number, format_percent
 from unembed.sweeps import sweep
 
 SMALL: dict[str, Any] = dict(
@@ -257,6 +259,53 @@ def test_the_command_renders_again_without_a_model_and_refuses_bad_folders(
     ):
         refused = CliRunner().invoke(app, arguments)
         assert refused.exit_code == status and message in refused.stderr
+
+
+def test_the_control_reads_segments_of_the_study_that_are_already_tokenised(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    lm, corpus = lettered("gpt2", bos=True), open_corpus(texts(12), segmentation="windows", window=9, overlap=3)
+    m = measurements.measure(lm, corpus, stages.Work(tmp_path / "w", {}), Options(**SMALL))
+    control = measurements.control_corpus(m)
+    own = [s.tokens[[0, *range(max(s.skip, 1), len(s))]].tolist() for s in corpus.segments(lm)]
+    assert [s.tokens.tolist() for s in control.stream.segments()] == own  # all, because there are few
+    assert any(s.skip for s in corpus.segments(lm)) and not any(s.skip for s in control.stream.segments())
+    assert control.fingerprint == measurements.control_corpus(m).fingerprint
+    (tmp_path / "c").mkdir()
+    again = measurements.measure(lm, control, stages.Work(tmp_path / "c", {}), Options(**SMALL))
+    assert again.text is control.stream and again.corpus_name.endswith(f"segments of {m.corpus_name}")
+
+
+def test_explanations_state_what_a_plain_count_finds(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    m = measurements.measure(lettered("opt"), open_corpus(texts(12)), stages.Work(tmp_path / "w", {}), Options(**SMALL))
+    e, text = m.examples, {q.name: q.explain(m) or "" for q in QUANTITIES}
+    changes = [
+        (layer, int(e["output_in_update"][layer][i]) == 1)
+        for layer in range(m.n_layers)
+        for i in range(len(m.positions))
+        if e["output"][layer][i] != e["residual"][layer][i]
+    ]
+    most = max(range(m.n_layers), key=lambda n: sum(layer == n for layer, _ in changes))
+    own, others = ([first for layer, first in changes if (layer == most) is here] for here in (True, False))
+    assert (
+        text["veto"]
+        == text["compromise"]
+        == (
+            f"{format_percent(len(own) / len(changes))} of the changes are in layer {most}, where the new token is the "
+            f"update's own first token in {format_percent(np.mean(own))}; in the other layers it is in "
+            f"{format_percent(np.mean(others))}."
+        )
+    )
+    a = m.agreement
+    ranked = [int(rank) <= m.lm.d_vocab / 100 for rank in a.rank[: a.bounds[m.upper]] if rank > 0]
+    assert (
+        f"are {format_percent(np.mean(ranked))} of the next tokens in the layers below {m.upper}"
+        in text["ranks improve"]
+    )
+    has = np.mean([r == o for r, o in zip(e["residual"][m.upper], e["output"][-1], strict=True)])
+    assert f"already has {format_percent(has)} of the predictions first" in explain_upper(m)
+    steps = np.diff(e["probability"].astype(float).mean(axis=1))
+    assert f"into layer {steps.argmin() + 1} ({format_number(100 * steps.min())} points)" in text["probability grows"]
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

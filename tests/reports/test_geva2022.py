@@ -59,6 +59,7 @@ from unembed.reports.geva2022.parts.layers import (
     ways_of,
 )
 from unembed.reports.stages import Work
+from unembed.results import format_percent
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
 OPTIONS: dict[str, Any] = {"examples": 20, "per_layer": 3, "clusters": 9, "norm_values": 8, "control": False}
@@ -277,6 +278,33 @@ def test_a_prefix_is_as_short_with_a_special_token_in_front_as_without(tmp_path:
         texts = {segment.number: lm.decode(segment.tokens[int(bos) :]) for segment in m.examples}
         # One letter is one token here, and the decoder puts spaces between them.
         assert [(len(texts[int(n)]) + 1) // 2 for n in m.sample.segment] == m.text_lengths.tolist()
+
+
+def test_explanations_of_scores_state_what_a_plain_count_finds(tmp_path: Path) -> None:
+    lm = lettered("opt")
+    (tmp_path / "w").mkdir()
+    m = measure(lm, open_corpus(TEXTS), Work(tmp_path / "w", {}, 3), Options(**OPTIONS))
+    s = m.sample
+    shares = np.zeros(s.contribution.shape)
+    for layer, example in np.ndindex(*shares.shape):
+        sizes = [
+            abs(s.coefficients[layer, example, i])
+            * float(lm.weights.W_out[layer][s.dominant[layer, example, i]].norm())
+            for i in range(10)
+        ]
+        shares[layer, example] = s.contribution[layer, example] * max(sizes) / sum(sizes)
+    text = {q.name: q.explain(m) or "" for q in QUANTITIES}
+    middle = float(np.median(shares.mean(axis=1)))
+    assert f"The largest alone makes up {format_percent(middle)} of the sum" in text["contribution"]
+    scores = candidate_scores(s, basis="raw")
+    layer = int(scores.mean(axis=(1, 2))[: s.n_layers - 1].argmin())
+    held: dict[int, float] = {}
+    for index, score in zip(s.dominant[layer].ravel().tolist(), scores[layer].ravel().tolist(), strict=True):
+        held[index] = held.get(index, 0.0) + min(score, 0.0)
+    ordered, few = sorted(held.values()), 1
+    while sum(ordered[:few]) > sum(ordered) / 2:
+        few += 1
+    assert f"comes from {few} of its {len(held)} dominant memories" in text["non-negative means"]
 
 
 def test_updates_of_fewer_than_ten_active_memories_are_counted(tmp_path: Path) -> None:

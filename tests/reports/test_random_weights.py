@@ -12,6 +12,7 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
+from unembed.attention.text.bigrams import Bigrams
 from unembed.models.decoder import Decoder
 from unembed.reports import elhage2021, geva2021, geva2022
 from unembed.reports.quantities import Judgement, Numbers, Quantity, judged
@@ -96,3 +97,21 @@ def test_judgements_are_stored_and_change_with_the_tests(tmp_path: Path, monkeyp
     assert len(runs) == 3
     finding = quantities("above 1")[0].finding(7, Judgement("1.", "agrees"))
     assert finding is not None and finding.control == "1. (agrees)" and not finding.informative
+
+
+def test_the_control_counts_no_bigrams_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
+    counted: list[int] = []
+    plain = Bigrams.of
+
+    def of(tokens: list[torch.Tensor], d_vocab: int) -> Bigrams:
+        counted.append(sum(map(len, tokens)))
+        return plain(tokens, d_vocab)
+
+    monkeypatch.setattr(Bigrams, "of", of)
+    small = {"sequences": 2, "tokens": 60, "windows": 1}
+    text = ["One text with a few words in it, and then some more of them. " * 8] * 3
+    unembed.report("elhage2021", unembed.load("attn-1l"), text, tmp_path / "alone", control=False, **small)
+    alone = len(counted)
+    unembed.report("elhage2021", unembed.load("attn-1l"), text, tmp_path / "both", **small)
+    assert alone > 1 and len(counted) == 2 * alone  # the second run counted as often as the first, with its control

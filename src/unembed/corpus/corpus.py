@@ -19,6 +19,11 @@ from unembed.validation import as_str, as_tuple, one_of, positive_int
 
 if TYPE_CHECKING:  # a corpus is opened without torch
     from unembed.corpus.segments import Batch, Document, Encoder, Segment
+    from unembed.corpus.token_stream import TokenStream
+
+
+MOST_KEPT = 1 << 22
+"""Largest number of tokens that `Corpus.tokenized` keeps of a text (16 MB)."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,9 @@ class Corpus:
     max_documents: int | None = None
     hub: HubData | None = None
     moses: bool = False
+    tokenized: dict[tuple[object, ...], TokenStream] | None = field(default=None, compare=False, repr=False)
+    """The tokens that `segments` kept, by tokenizer and segmentation, so that it need not tokenise the text again; None
+    to keep nothing. Copies that `dataclasses.replace` makes share it."""
 
     def documents(self) -> Iterator[Document]:
         """Yield every document in order; documents without text are left out.
@@ -86,7 +94,33 @@ class Corpus:
         from unembed.corpus.segmentation import sentence_segments, window_segments
 
         cut = sentence_segments if self.segmentation == "sentences" else window_segments
+        if documents is None and self.tokenized is not None:
+            return self._kept(self.tokenized, encoder, cut(self.documents(), encoder, self.window, self.overlap))
         return cut(self.documents() if documents is None else documents, encoder, self.window, self.overlap)
+
+    def _kept(
+        self, tokenized: dict[tuple[object, ...], TokenStream], encoder: Encoder, made: Iterator[Segment]
+    ) -> Iterator[Segment]:
+        """Yield the kept segments; if there are none, those of `made`, and keep them unless the text is too long."""
+        from unembed.corpus.segmentation import leading
+        from unembed.corpus.token_stream import TokenStream
+
+        cut = (self.segmentation, self.window, self.overlap, self.max_documents, self.detokenize, self.moses)
+        key = (getattr(encoder, "tokenizer", encoder), encoder.n_ctx, tuple(leading(encoder)), *cut)
+        if key in tokenized:
+            yield from tokenized[key].segments()
+            return
+        kept: list[Segment] = []
+        tokens = 0
+        for segment in made:
+            yield segment
+            tokens += len(segment)
+            if tokens <= MOST_KEPT:
+                kept.append(segment)
+            else:
+                kept.clear()
+        if kept:
+            tokenized[key] = TokenStream.of(kept)
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
         """Yield batches of segments with similar lengths; the batches are the same in every run.

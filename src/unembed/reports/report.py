@@ -77,7 +77,12 @@ def report(
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
         if moses and (detokenize or corpus.detokenize):
             raise InvalidInput("both detokenize and moses", why="one reverses the other", instead="Choose one")
-        corpus = replace(corpus, detokenize=not moses and (corpus.detokenize or plain), moses=moses or corpus.moses)
+        corpus = replace(
+            corpus,
+            detokenize=not moses and (corpus.detokenize or plain),
+            moses=moses or corpus.moses,
+            tokenized={},  # the steps of the study and of its control read the same text
+        )
     elif moses:
         raise InvalidInput(
             "moses without a corpus", why=f"{name} takes its text from the index", instead="Give a corpus"

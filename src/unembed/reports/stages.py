@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ FINISHED = ".finished.json"
 """The settings of the finished report in a folder."""
 _KEY = "key.json"
 
+T = TypeVar("T")
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str, int, int], None]
 """Called with the name of a step, the amount done, and the total."""
@@ -52,6 +53,7 @@ class Work:
         seed: the random seed of the study.
         progress: called with the name of a step, the amount done, and the total.
         lens: the model's fitted lens, used only for the section on verdicts that it changes; None if none is fitted.
+        of_text: see `once_for_text`. Copies that `dataclasses.replace` makes, such as the control's, share it.
     """
 
     out: Path
@@ -59,6 +61,7 @@ class Work:
     seed: int = 0
     progress: Progress = field(default=_silent)
     lens: JacobianLens | None = None
+    of_text: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def begin(self) -> None:
         """Delete stages in the folder that come from other settings or code, and call `progress` with what differs."""
@@ -99,6 +102,17 @@ class Work:
         np.savez(sink, allow_pickle=False, **found)
         write_whole(path, sink.getvalue())
         return found
+
+    def once_for_text(self, name: str, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns, computed once for the study and its control.
+
+        Args:
+            name: the name of the result, and of the text if a study has several.
+            compute: computes what depends on text and tokenizer alone, not on the weights.
+        """
+        if name not in self.of_text:
+            self.of_text[name] = compute()
+        return cast(T, self.of_text[name])
 
     def path(self, name: str, ending: str) -> Path:
         """Return the path of a stage's file; its name has a hash of `key`, so that other settings have other files."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from unembed.corpus import Corpus, CorpusSource
+from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.document.model import Report, Section
 from unembed.jacobian import reading_by
 from unembed.models.decoder import Decoder
@@ -68,7 +69,7 @@ class Study(Generic[M]):
     measure: Callable[[Decoder, Any, Work, Any], M]
     parts: tuple[Part[M], ...]
     facts: Callable[[M], Mapping[str, Any]]
-    control_text: Callable[[M], Corpus]
+    control_text: Callable[[M], Corpus | TokenizedCorpus]
     origins: tuple[Origin, ...] = ()
     notes: tuple[str, ...] = ()
     by_lens: Callable[[M, Work], M | None] = lambda _m, _work: None

@@ -87,6 +87,35 @@ class DirectPath(Displayed):
         return self.mean(self.spearman)
 
 
+@dataclass(frozen=True, eq=False)
+class Halves:
+    """The bigrams of a text and of its two halves."""
+
+    first: Bigrams
+    second: Bigrams
+    every: Bigrams
+    middle: Int[Tensor, " pos"]
+    """The tokens of the second half's first window."""
+
+
+def halves_of(lm: Decoder, corpus: CorpusSource = None, max_tokens: int = 400_000) -> Halves:
+    """Count the bigrams of a corpus in windows of the model's context, and those of each half of it.
+
+    Raises:
+        InvalidInput: the corpus is too short.
+    """
+    pieces, read = [], 0
+    for segment in windows_of(corpus, lm.n_ctx or 512, overlap=0).segments(lm):
+        pieces.append(segment.tokens)
+        read += len(segment)
+        if read >= max_tokens:
+            break
+    if len(pieces) < 2:
+        raise InvalidInput("the corpus", why="it is too short to test the bigrams of one half on the other")
+    half = len(pieces) // 2
+    return Halves(*(Bigrams.of(part, lm.d_vocab) for part in (pieces[:half], pieces[half:], pieces)), pieces[half])
+
+
 @torch.no_grad()
 def direct_path(
     lm: Decoder,
@@ -95,6 +124,7 @@ def direct_path(
     n_tokens: int = 200,
     max_tokens: int = 400_000,
     hide_unlearned: bool = True,
+    halves: Halves | None = None,
 ) -> DirectPath:
     """Compare the direct path, through the model's own norms, with bigrams of a corpus.
 
@@ -106,25 +136,17 @@ def direct_path(
         n_tokens: number of most frequent tokens to compare by rank correlation.
         max_tokens: largest number of tokens to read.
         hide_unlearned: leave tokens that the model never learned out of the correlations.
+        halves: the bigrams of the corpus, if they are known (see `halves_of`).
 
     Raises:
         InvalidInput: the corpus is too short.
 
     Memory: 64 rows of d_vocab.
     """
-    pieces, read = [], 0
     text = windows_of(corpus, lm.n_ctx or 512, overlap=0)
-    for segment in text.segments(lm):
-        pieces.append(segment.tokens)
-        read += len(segment)
-        if read >= max_tokens:
-            break
-    if len(pieces) < 2:
-        raise InvalidInput("the corpus", why="it is too short to test the bigrams of one half on the other")
-    half = len(pieces) // 2
-    first, second = Bigrams.of(pieces[:half], lm.d_vocab), Bigrams.of(pieces[half:], lm.d_vocab)
-    every = Bigrams.of(pieces, lm.d_vocab)
-    loss, scale = 0.0, _scale_of_runs(lm, pieces[half])
+    found = halves_of(lm, corpus, max_tokens) if halves is None else halves
+    first, second, every = found.first, found.second, found.every
+    loss, scale = 0.0, _scale_of_runs(lm, found.middle)
     for ids in second.first.unique().split(64):
         log_p = _log_probabilities(lm, ids, scale)
         chosen = torch.isin(second.first, ids)

@@ -20,7 +20,7 @@ from unembed.attention.paths.erasure import MemoryManagement, memory_management
 from unembed.attention.paths.expansion import Expansion
 from unembed.attention.paths.term_importance import TermImportance
 from unembed.attention.text.bigrams import Bigrams
-from unembed.attention.text.direct_path import DirectPath, direct_path
+from unembed.attention.text.direct_path import DirectPath, direct_path, halves_of
 from unembed.attention.text.skip_trigrams import (
     CorpusCounts,
     SkipTrigram,
@@ -138,7 +138,8 @@ class Measurements:
     @cached_property
     def direct_path(self) -> DirectPath:
         """The direct path (token embedding times unembedding), compared with the bigrams of the corpus."""
-        return direct_path(self.lm, self.corpus, hide_unlearned=not self.options.include_unlearned)
+        halves = self.work.once_for_text("bigrams of halves", lambda: halves_of(self.lm, self.corpus))
+        return direct_path(self.lm, self.corpus, hide_unlearned=not self.options.include_unlearned, halves=halves)
 
     @cached_property
     def scores(self) -> HeadScores:
@@ -170,9 +171,12 @@ class Measurements:
 
         The largest entries of a circuit often belong to rare tokens, which the corpus cannot confirm.
         """
-        often = frequent_tokens(self.lm, self.corpus)
-        often = often if len(often) >= 50 else frequent_tokens(self.lm, self.corpus, 1)
+        often = self.work.once_for_text("frequent tokens", self._often)
         return often if self.options.include_unlearned else often[~self.lm.unlearned.cpu()[often]]
+
+    def _often(self) -> Int[Tensor, " token"]:
+        often = frequent_tokens(self.lm, self.corpus)
+        return often if len(often) >= 50 else frequent_tokens(self.lm, self.corpus, 1)
 
     @cached_property
     def predicted(self) -> int:
@@ -205,7 +209,7 @@ class Measurements:
     @cached_property
     def bigrams(self) -> Bigrams:
         """The bigrams of the corpus."""
-        return Bigrams.of_corpus(self.lm, self.corpus)
+        return self.work.once_for_text("bigrams", lambda: Bigrams.of_corpus(self.lm, self.corpus))
 
     @cached_property
     def token_reading(self) -> TokenReading | None:

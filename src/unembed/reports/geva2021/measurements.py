@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from unembed.corpus import Corpus, CorpusSource, open_corpus
+from unembed.corpus import CorpusSource, Segment, open_corpus
 from unembed.corpus.batches import bucketed
 from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.errors import InvalidInput
@@ -131,17 +133,23 @@ CONTROL_SENTENCES = 2000
 """Number of segments of the text for the control with random weights."""
 
 
-def control_corpus(m: Measurements) -> Corpus:
-    """Return random segments of the study's text as a corpus, each segment a text of its own."""
+def control_corpus(m: Measurements) -> TokenizedCorpus:
+    """Return random segments of the study's text, already tokenised, each segment a text of its own."""
     random = np.random.default_rng([m.seed, 13])
     n = min(CONTROL_SENTENCES, m.example_text.n_segments)
     chosen = set(random.choice(m.example_text.n_segments, n, replace=False).tolist())
-    texts = [
-        m.lm.decode(segment.tokens[max(segment.lead, segment.skip) :])
-        for number, segment in enumerate(m.example_text.segments())
-        if number in chosen
-    ]
-    return open_corpus([text for text in texts if text.strip()], markup="plain")
+    stream = TokenStream.of(_alone(s for number, s in enumerate(m.example_text.segments()) if number in chosen))
+    digest = hashlib.sha256(np.ascontiguousarray(stream.token).tobytes()).hexdigest()[:16]
+    return TokenizedCorpus(f"{n:,} segments of {m.corpus_name}", digest, stream)
+
+
+def _alone(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Yield each segment as a document, without the tokens that it shares with the one before."""
+    at = 0
+    for number, segment in enumerate(segments):
+        tokens = torch.cat([segment.tokens[: segment.lead], segment.tokens[max(segment.lead, segment.skip) :]])
+        yield Segment(number, number, 0, at, 0, segment.lead, tokens, segment.next_token)
+        at += len(tokens)
 
 
 def with_known_bases(lm: Decoder, options: Options) -> Options:
@@ -154,7 +162,7 @@ def with_known_bases(lm: Decoder, options: Options) -> Options:
     return options if comparable_basis(lm) == "raw" else replace(options, basis="final", values_basis="final")
 
 
-def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> Measurements:
+def measure(lm: Decoder, corpus: CorpusSource | TokenizedCorpus, work: Work, options: Options) -> Measurements:
     """Run the study.
 
     Raises:
@@ -175,6 +183,9 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
         name, fingerprint = f"index {index.path}", str(index.provenance.corpus)
         text = example_text = index.passages
         options = with_index_settings(options, index)
+    elif isinstance(corpus, TokenizedCorpus):
+        name, fingerprint, text = corpus.name, corpus.fingerprint, corpus.stream
+        example_text = text
     else:
         opened = open_corpus(corpus)
         name, fingerprint = opened.name, opened.fingerprint

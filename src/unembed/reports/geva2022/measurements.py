@@ -175,7 +175,10 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     clusters = _clusters(lm, work, options.clusters, signs)
     frequencies = corpus if options.frequency_text is None else open_like(options.frequency_text, corpus)
     counted = replace(work, key={**work.key, "frequencies": frequencies.fingerprint})
-    counts = counted.stage("token_counts", lambda: {"counts": token_counts(lm, frequencies)})["counts"]
+    counts = work.once_for_text(
+        f"token counts of {frequencies.fingerprint}",
+        lambda: counted.stage("token_counts", lambda: {"counts": token_counts(lm, frequencies)})["counts"],
+    )
     work.progress("norms", 4, _STAGES)
     overlaps = work.stage("norms", lambda: _norms(lm, options.norm_values, work.seed, hidden, signs))
     work.progress("section 6", 5, _STAGES)

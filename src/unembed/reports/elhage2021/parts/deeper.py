@@ -19,7 +19,7 @@ from torch import Tensor
 from unembed.attention.behaviour.head_scores import KINDS, ROLE
 from unembed.attention.behaviour.in_context import in_context, matched_heads
 from unembed.attention.text.skip_trigrams import crossed_pairs, random_tables, skip_trigram_bugs
-from unembed.document.intervals import mean_of, paired_difference
+from unembed.document.intervals import mean_of, paired_difference, rank_correlation
 from unembed.document.model import EXTENSION
 from unembed.document.numbers import format_interval, percent, signed
 from unembed.names import head_name
@@ -91,6 +91,19 @@ def judge_copying_in_runs(n: Numbers) -> Judgement:
         f"{signed(n.lead)} more than the other heads of their layers add, mean of {n.layers} layers.",
         above(n.effect, 0.0),
         above(n.lead, 0.0),
+    )
+
+
+def explain_copying_in_runs(m: Measurements) -> str:
+    """State how copying scores correlate with effects in runs, and how much copying heads attend to the first token."""
+    effects, scores = m.scores.copying, m.copying.score
+    known, copies = ~(effects.isnan() | scores.isnan()), _copies(m)
+    agrees = rank_correlation(scores[known].double().numpy(), effects[known].double().numpy(), seed=m.seed)
+    resting, others = (float(m.scores.resting[side & known].mean()) for side in (copies, ~copies))
+    return (
+        f"Over {int(known.sum())} heads the rank correlation of copying score and effect in runs is "
+        f"{format_interval(agrees)}; on these sequences copying heads give {format_percent(resting)} of their "
+        f"attention to the first token, the others {format_percent(others)}."
     )
 
 
@@ -210,6 +223,20 @@ def judge_without_copying(n: Numbers) -> Judgement:
     )
 
 
+def explain_without_copying(m: Measurements) -> str:
+    """State how many induction heads are among the removed ones, and what these add in runs."""
+    n = without_copying(m)
+    removed = () if n is None else n.heads
+    induces = {(e.layer, e.head) for e in m.evidence if e.induction >= ROLE}
+    added = float(np.mean([float(m.scores.copying[place]) for place in removed])) if removed else 0.0
+    return (
+        f"{len(induces & set(removed))} of the {len(induces)} heads that attend to what followed an earlier occurrence "
+        f"are among the {len(removed)} removed ones, which add {format_signed(added)} on average to the logit of the "
+        f"token that they attend to on repeated random tokens (all heads: "
+        f"{format_signed(float(m.scores.copying.nanmean()))})."
+    )
+
+
 def linear_expansion(m: Measurements) -> Numbers | None:
     """Return the error of the sum over paths with patterns, norm scales and FFN outputs fixed.
 
@@ -239,6 +266,15 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
         f"through two or more heads {format_signed(n.above_one)}.",
         single > 2 * n.above_one,
     )
+
+
+def explain_virtual_heads(m: Measurements) -> str:
+    """State how many pairs of heads the model has, and how much paths through exactly two heads take off the loss."""
+    n = paths.term_importance(m)
+    heads = [m.lm.structure.blocks[layer].attention.n_heads for layer in m.lm.attention_layers]
+    pairs = (sum(heads) ** 2 - sum(h**2 for h in heads)) // 2
+    two = "" if n is None else f"; paths through exactly two heads take {format_signed(n.reductions[1])} nats off"
+    return f"{sum(heads)} heads in {len(heads)} layers form {pairs:,} pairs{two}."
 
 
 def judge_later_layers(n: Numbers) -> Judgement:
@@ -322,6 +358,7 @@ def extension(
     what: str,
     test: str,
     layers: int,
+    explain: Callable[[Measurements], str | None] = lambda _: None,
 ) -> Quantity[Measurements]:
     """Return a quantity that restates a published claim for models with more layers than the paper's model.
 
@@ -332,7 +369,7 @@ def extension(
     name = f"{of.name} in deeper models"
     return Quantity(
         name, claim, where=of.where, what=what, published=EXTENSION, test=test, measure=beyond(measure, layers),
-        judge=judge,
+        judge=judge, explain=explain,
     )  # fmt: skip
 
 
@@ -364,6 +401,7 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             test="There is such a head; their mean effect is above 0 and above that of the other heads, with intervals "
             "over sequences.",
             layers=1,
+            explain=explain_copying_in_runs,
         ),
     ),
     "skip-trigrams": (
@@ -405,6 +443,7 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             test=f"The difference is above {format_setting(one_layer.REPEATED)} nats, and above that without as many "
             "heads of the same layers whose output is nearest in length, both with intervals over windows.",
             layers=1,
+            explain=explain_without_copying,
         ),
     ),
     "path expansion": (
@@ -431,6 +470,7 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
             test="All orders above 1 together take off less than half of what order 1 does, where either takes off at "
             f"least {format_setting(paths.MATTERS)} nats; below, heads do nothing that could be compared.",
             layers=2,
+            explain=explain_virtual_heads,
         ),
         extension(
             _OF["second layer"],

@@ -86,6 +86,19 @@ def judge_by_weights(n: Numbers) -> Judgement:
     )
 
 
+def explain_by_weights(m: Measurements) -> str:
+    """State why the other heads that behave as induction heads do not show it in their weights."""
+    found = [e for e in m.evidence if e.by_weights is not None and e.induction >= ROLE]
+    negative = [e for e in found if not e.by_weights]
+    partner = [e for e in found if e.by_weights and (e.partner_previous_token or 0.0) < ROLE]
+    most = max((e.partner_previous_token or 0.0 for e in partner), default=0.0)
+    return (
+        f"Of the {len(found)} heads {len(negative)} have a score of 0 or less for copying, composition or matching; "
+        f"{len(partner)} read most an earlier head that attends to the previous token with at most "
+        f"{format_percent(most, 0)}."
+    )
+
+
 def _names(heads: Sequence[InductionEvidence]) -> str:
     return ", ".join(head_name(e.layer, e.head) for e in heads) or "none"
 
@@ -260,6 +273,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 "highest by weights is one of them.",
                 measure=by_weights,
                 judge=judge_by_weights,
+                explain=explain_by_weights,
                 extends=lambda m: m.lm.n_layers > 2,
             ),
         ),

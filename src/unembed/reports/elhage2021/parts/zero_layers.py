@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from unembed.attention.text.direct_path import direct_path_section
+from unembed.attention.weights.folded_weights import embedding
 from unembed.document.intervals import mean_of
 from unembed.document.numbers import signed
+from unembed.lens import logits_of
 from unembed.reports.elhage2021.measurements import Measurements
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 from unembed.results import format_number, format_percent, format_setting
@@ -52,6 +54,20 @@ def judge_direct_path(n: Numbers) -> Judgement:
     )
 
 
+def explain_direct_path(m: Measurements) -> str:
+    """State for how many of the compared tokens the direct path promotes the token itself most."""
+    ids = m.direct_path.tokens.to(m.lm.device)
+    logits = logits_of(m.lm, embedding(m.lm, "folded", ids), "final")
+    itself = float((logits.argmax(dim=-1) == ids).float().mean())
+    return (
+        f"Of the {len(ids)} most frequent tokens, the direct path gives {format_percent(itself)} the largest logit "
+        "themselves: it promotes repetition rather than what follows."
+        if itself > 0.5
+        else f"Of the {len(ids)} most frequent tokens, the direct path gives {format_percent(itself)} the largest "
+        "logit themselves, and what it adds to token frequency is not what follows them in this text."
+    )
+
+
 PARTS: tuple[Part[Measurements], ...] = (
     Part(
         lambda m: direct_path_section(m.direct_path, m.provenance),
@@ -81,6 +97,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 "already correlates with the counts.",
                 measure=lambda m: direct_path(m) if m.lm.n_layers else None,
                 judge=judge_direct_path,
+                explain=explain_direct_path,
             ),
         ),
         name="zero layers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from unembed.concepts.token_cleaning import clean
 from unembed.concepts.word_lists import STOP_WORDS
@@ -29,7 +30,7 @@ from unembed.reports.quantities import (
     once,
     within,
 )
-from unembed.results import format_percent, format_setting
+from unembed.results import format_number, format_percent, format_setting
 
 SHORT = 5
 """Prefixes with fewer tokens count as short."""
@@ -83,17 +84,37 @@ def judge_drop(n: Numbers) -> Judgement:
     return judged(here, middle, below(deepest, 2 / 3 * layers[0].value), below(deepest, layers[-1].low))
 
 
-def explain_active(m: Measurements) -> str | None:
-    """State how many memories make up most of a layer's output, for an activation other than ReLU; None for ReLU."""
+def explain_active(m: Measurements) -> str:
+    """State how many memories make up most of a layer's output or, for ReLU, how many keys have a negative bias."""
     site = m.lm.feed_forward(0)
     if site.activation == "relu" and not site.is_gated:
-        return None
+        biases = [m.lm.weights.b_in[n] for n in range(m.n_layers)]
+        known = torch.cat([bias.float() for bias in biases if bias is not None] or [torch.zeros(1)])
+        return (
+            f"{format_percent(float((known < 0).float().mean()))} of the keys have a bias below 0, "
+            f"{format_number(float(known.median()))} in the median, which a key's score must exceed."
+        )
     carrying = [float(row.mean()) for row in m.examples["carrying"]]
     kind = f"gated, with {site.activation}" if site.is_gated else site.activation
     return (
         f"The paper's model has ReLU, whose coefficients are 0 or positive; this one's layers are {kind}, with signed "
         f"coefficients, and {format_percent(min(carrying))} to {format_percent(max(carrying))} of the memories carry "
         f"{format_percent(CARRIED, 0)} of what a layer writes."
+    )
+
+
+def explain_drop(m: Measurements) -> str:
+    """State how many memories of the layer with the fewest active ones have no trigger, and how often it matters."""
+    if m.triggers.signed.any():
+        return explain_active(m)
+    least = int(np.argmin(m.examples[_counted(m)].mean(axis=1)))
+    silent = [float((m.triggers.positions[m.agreement.layer(n)] < 0).all(axis=1).mean()) for n in range(m.n_layers)]
+    changed = (m.examples["output"] != m.examples["residual"]).mean(axis=1)
+    return (
+        f"In layer {least}, which has the fewest, {format_percent(silent[least])} of the memories have no trigger in "
+        f"the text (at most {format_percent(max(np.delete(silent, least), default=0.0))} in another layer), and the "
+        f"FFN changes the first token in {format_percent(changed[least])} of the examples, in the median layer in "
+        f"{format_percent(float(np.median(changed)))}."
     )
 
 
@@ -144,7 +165,7 @@ ACTIVE: tuple[Quantity[Measurements], ...] = (
         "last; bootstrap over examples.",
         measure=active,
         judge=judge_drop,
-        explain=explain_active,
+        explain=explain_drop,
         rows=lambda n: (
             Row("first layer", n.layers[0], source="about 40 to 50 %, read off Fig. 7 (layers 1 to 5)"),
             Row("the layer with the fewest", n.fewest, source="10 to 15 %, layer 10 of 16"),
@@ -229,13 +250,15 @@ def agreeing(m: Measurements) -> Numbers:
 
 
 def explain_zero(m: Measurements) -> str:
-    """State how much of the agreement its number of memories could give: the share of tokens that some value has."""
-    a, agrees = m.agreement, 1 - least_of(zero(m).active).value
+    """State which share of the tokens some value has first, and how many memories agree where any does."""
+    a, counts = m.agreement, m.examples["agreeing"]
     share = max(len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers))
+    many = plain_mean(counts[counts > 0].astype(float))
+    active = ", all of which are active, at either sign," if m.triggers.signed.any() else ""
     return (
-        f"A layer has {m.triggers.n_memories:,} memories here for {m.lm.d_vocab:,} tokens, in the paper 4,096 for "
-        f"{paper.D_VOCAB:,}. A random token is the first of some value of a layer in at most {format_percent(share)} "
-        f"of cases, so that their number {'explains most of it' if share >= agrees / 2 else 'does not explain it'}."
+        f"A layer has {m.triggers.n_memories:,} memories here{active} for {m.lm.d_vocab:,} tokens, in the paper 4,096 "
+        f"for {paper.D_VOCAB:,}. A random token is the first of some value of a layer in at most "
+        f"{format_percent(share)} of cases; where any memory agrees, {format_number(many)} do on average."
     )
 
 
@@ -247,6 +270,29 @@ def explain_agreeing(m: Measurements) -> str | None:
     return (
         f"In {format_percent(share)} of the cases some memory agrees, in the paper in at most a third: agreeing "
         "cases are not a small special set here."
+    )
+
+
+PUBLISHED_SHORT = 0.43
+"""The paper's share of agreeing cases whose prefix has fewer than five tokens."""
+
+
+def explain_short(m: Measurements) -> str | None:
+    """State how much more often a memory agrees on short prefixes, and how often it must for the paper's share.
+
+    If some memory agrees in more than a third of all cases, state this instead. None if no example is short.
+    """
+    if (everywhere := explain_agreeing(m)) is not None:
+        return everywhere
+    short, agrees = m.example_text.prefix_lengths(m.positions) < SHORT, m.examples["any_active"]
+    on_short, on_longer = (plain_mean(agrees[:, side].astype(float)) for side in (short, ~short))
+    if not short.any() or not on_longer:
+        return None
+    needed = PUBLISHED_SHORT / (1 - PUBLISHED_SHORT) / (short.mean() / (1 - short.mean()))
+    return (
+        f"{format_percent(float(short.mean()))} of the examples are short: for {format_percent(PUBLISHED_SHORT, 0)} of "
+        f"the agreeing cases a memory would have to agree {format_number(needed)} times as often on them as on longer "
+        f"ones, and it does {format_number(on_short / on_longer)} times as often."
     )
 
 
@@ -330,7 +376,7 @@ COMPOSITION: tuple[Quantity[Measurements], ...] = (
             if n.cases >= FEWEST_CASES
             else None
         ),
-        explain=explain_agreeing,
+        explain=explain_short,
         rows=lambda n: (
             Row(f"agreeing cases with fewer than {SHORT} tokens", n.shorts, 43),
             Row(f"all examples with fewer than {SHORT} tokens", n.all_shorts),

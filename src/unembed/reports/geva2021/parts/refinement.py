@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from unembed.document.exhibits import boxes, by_layer, exhibit, means
+from unembed.document.exhibits import boxes, by_layer, exhibit, means, plain_mean
 from unembed.document.intervals import Measured, mean_of, paired_difference, share_of
 from unembed.document.model import QUANTILES, Reference, Section
 from unembed.document.numbers import percent, points
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.parts.aggregation import stop_words
 from unembed.reports.geva2021.word_similarity import RELATED, by_wordnet, cosines, share_of_closer
 from unembed.reports.published import READ_OFF, SUMMARY, Origin
 from unembed.reports.quantities import (
@@ -41,6 +42,8 @@ HEAD = 10
 """Number of top tokens of the residual among which the new top token is sought."""
 FEWEST_PAIRS = 20
 """Smallest number of cases that is judged."""
+FEW_TOKENS = 3
+"""Number of predicted tokens, the most frequent ones, whose share of all predictions is stated."""
 
 
 def breakdown(residual: np.ndarray, update: np.ndarray, output: np.ndarray) -> dict[str, np.ndarray]:
@@ -187,6 +190,51 @@ def explain_alone(m: Measurements) -> str:
     )
 
 
+def explain_decided(m: Measurements) -> str:
+    """State from which layer on half of the predictions are first, or how alike the predictions are, if this is early.
+
+    Early is the layer in which a third of the predictions should be decided, or a lower one.
+    """
+    found = match(m)
+    half = next((n for n, x in enumerate(found.matches) if x.value >= 0.5), None)
+    if half is None or half > found.bottom:
+        settled = "in no layer's residual" if half is None else f"in the residual only from layer {half} on"
+        return f"Half of the predictions are first {settled}; the model has {m.n_layers} layers."
+    counts = np.bincount(m.examples["output"][-1].astype(np.int64))
+    alike = float(np.sort(counts)[-FEW_TOKENS:].sum() / counts.sum())
+    return (
+        f"With {m.n_layers} layers, a quarter of the way up is layer {found.bottom}; before the first FFN the residual "
+        f"has {format_percent(found.matches[0].value)} of the predictions first, and {format_percent(alike)} of them "
+        f"are one of {FEW_TOKENS} tokens."
+    )
+
+
+def explain_falls(m: Measurements) -> str:
+    """State where the prediction's probability falls most, and how often the prediction is first before and after."""
+    steps, matches = probability(m).steps, match(m).matches
+    at = int(np.argmin([step.value for step in steps]))
+    before, after = matches[at].value, matches[at + 1].value
+    how = "it gets less likely, not less often first" if after >= before else "it is less often first, too"
+    return (
+        f"In the largest fall, into layer {at + 1} ({format_number(100 * steps[at].value)} points), the share of "
+        f"examples whose residual has the prediction first goes from {format_percent(before)} to "
+        f"{format_percent(after)}: {how}."
+    )
+
+
+def explain_changes(m: Measurements) -> str:
+    """State which layer changes most outputs, and how often the new token is the update's own first token there."""
+    changed, own = m.examples["output"] != m.examples["residual"], m.examples["output_in_update"] == 1
+    layer = int(changed.sum(axis=1).argmax())
+    share = float(changed[layer].sum() / max(changed.sum(), 1))
+    elsewhere = np.delete(own, layer, axis=0)[np.delete(changed, layer, axis=0)]
+    others = f"; in the other layers it is in {format_percent(plain_mean(elsewhere))}" if len(elsewhere) else ""
+    return (
+        f"{format_percent(share)} of the changes are in layer {layer}, where the new token is the update's own first "
+        f"token in {format_percent(plain_mean(own[layer][changed[layer]]))}{others}."
+    )
+
+
 REFINEMENT: tuple[Quantity[Measurements], ...] = (
     Quantity(
         "decided early",
@@ -201,6 +249,7 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
             "prediction first.",
             within(n.decided, 0.25, 0.42),
         ),
+        explain=explain_decided,
         rows=lambda n: (
             Row(
                 f"decided in the bottom layers (residual entering FFN {n.bottom})",
@@ -238,6 +287,7 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
         test="It falls in no step beyond its interval and rises by more than 5 points in all; bootstrap over examples.",
         measure=probability,
         judge=judge_rise,
+        explain=explain_falls,
         references={
             "fig10_probability": (
                 Reference("median, published", (0.0, 0.0, 0.6, 0.6), (0.0, 0.0, 0.8, 0.8), paper.at(1, 7, 14, 16)),
@@ -286,6 +336,7 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
             f"{percent(n.composed)} of the changed outputs are neither the residual's nor the update's token.",
             above(n.composed, 0.5),
         ),
+        explain=explain_changes,
         rows=lambda n: (Row("changed outputs that are compositions", n.composed, source="most of them (Sec. 5.2)"),),
     ),
     Quantity(
@@ -309,6 +360,7 @@ REFINEMENT: tuple[Quantity[Measurements], ...] = (
             above(n.head, 0.5),
             above(n.ahead, 0.5),
         ),
+        explain=explain_changes,
         rows=lambda n: (
             Row(f"changed outputs among the residual's first {HEAD}", n.head),
             Row("changed outputs that rank higher in the residual than in the update", n.ahead),
@@ -427,6 +479,19 @@ def compositions(m: Measurements) -> Numbers:
     )
 
 
+def explain_distant(m: Measurements) -> str:
+    """State how many of the judged pairs have a stop word, and how many of the others are related."""
+    found: Compositions = compositions(m).judged
+    stop = stop_words(m.lm)
+    pairs = (m.examples[name][-1].astype(np.int64)[found.chosen] for name in ("residual", "output"))
+    common = np.any([stop[tokens] for tokens in pairs], axis=0) & found.known
+    others = found.known & ~common
+    return (
+        f"In {int(common.sum())} of the {int(found.known.sum())} judged pairs one of the two tokens is a stop word or "
+        f"punctuation; of the other {int(others.sum())}, {int((found.related & others).sum())} are related."
+    )
+
+
 LAST_LAYER: tuple[Quantity[Measurements], ...] = (
     Quantity(
         "distant compositions",
@@ -442,6 +507,7 @@ LAST_LAYER: tuple[Quantity[Measurements], ...] = (
             f"judged by rule; in {percent(n.related)} of these the two tokens are related.",
             within(n.related, 0.19, 0.49) if n.related.n >= FEWEST_PAIRS else None,
         ),
+        explain=explain_distant,
         rows=lambda n: (
             Row("examples in which the last layer composes", n.share),
             Row("of these, semantically distant from the residual", n.distant, 66, "Sec. 5.2, by hand"),

@@ -11,6 +11,7 @@ from unembed.document.numbers import format_interval, percent
 from unembed.memories.values import written_values
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements
+from unembed.reports.geva2021.parts.refinement import match
 from unembed.reports.geva2021.triggers import KeyTriggers
 from unembed.reports.geva2021.values import Agreement
 from unembed.reports.published import READ_OFF, SUMMARY, Origin
@@ -108,25 +109,69 @@ def predictive(m: Measurements) -> Numbers:
     )
 
 
-def explain_agreement(m: Measurements) -> str | None:
-    """State the agreement by chance in the lower layers; None if it is less than a third of the measured agreement."""
+def explain_agreement(m: Measurements) -> str:
+    """State the agreement by chance in the lower layers if it is a third of the rate; else, where the rate is high."""
     chance = plain_mean(np.array([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
     rate = agreement(m).low.value
-    if not chance >= rate / 3:
-        return None
+    if chance >= rate / 3:
+        return (
+            f"The vocabulary has {m.lm.d_vocab:,} tokens, the paper's {paper.D_VOCAB:,}: in the lower layers the same "
+            f"tokens in random pairs agree in {format_percent(chance)}, which is "
+            f"{format_percent(chance / max(rate, 1e-12))} of the rate."
+        )
+    by_layer = [x.value for x in rates(m.agreement)]
+    most = int(np.argmax(by_layer))
+    return f"The rate is highest in layer {most} of {m.n_layers} ({format_percent(by_layer[most])}). {explain_upper(m)}"
+
+
+def explain_upper(m: Measurements) -> str:
+    """State how many predictions the residual stream already has where the upper layers begin."""
     return (
-        f"The vocabulary has {m.lm.d_vocab:,} tokens, the paper's {paper.D_VOCAB:,}: in the lower layers the same "
-        f"tokens in random pairs agree in {format_percent(chance)}, which is "
-        f"{format_percent(chance / max(rate, 1e-12))} of the rate. The rest is unexplained."
+        f"Where layer {m.upper} of {m.n_layers} begins, the residual stream already has "
+        f"{format_percent(match(m).matches[m.upper].value)} of the predictions first: that many form in the lower "
+        "layers."
     )
 
 
-def explain_predictive_upper(m: Measurements) -> str | None:
-    """State that longer value vectors have a larger top probability; None if those of lower layers are not longer."""
+COMMON = 10
+"""Number of tokens whose share of the values' first tokens is stated."""
+
+
+def explain_chance(m: Measurements) -> str:
+    """State how many values have the same few tokens first, and how often these are the next token."""
+    a = m.agreement
+    known = a.target >= 0
+    common = np.argsort(-np.bincount(a.top[known], minlength=m.lm.d_vocab), kind="stable")[:COMMON]
+    first, followed = (float(np.isin(tokens[known], common).mean()) for tokens in (a.top, a.target))
+    return (
+        f"{COMMON} tokens are first in {format_percent(first)} of the values, and {format_percent(followed)} of the "
+        f"next tokens are among them, so that random pairs already agree in {format_percent(agreement(m).by_chance)}."
+    )
+
+
+def explain_ranks(m: Measurements) -> str:
+    """State how many next tokens rank among the first hundredth of the vocabulary, in lower and in upper layers."""
+    a, layer = m.agreement, np.repeat(np.arange(m.n_layers), np.diff(m.triggers.bounds))
+    known, ahead = a.rank > 0, a.rank <= m.lm.d_vocab / 100
+    low, high = (float(ahead[known & side].mean()) for side in (layer < m.upper, layer >= m.upper))
+    here = (
+        f"Among the first hundredth of the vocabulary are {format_percent(low)} of the next tokens in the layers below "
+        f"{m.upper} and {format_percent(high)} from there on (at random: 1 %)"
+    )
+    if max(low, high) < 0.1:
+        return f"{here}: few values promote what follows a trigger, so that the median is near that of a random token."
+    return f"{here}. {explain_upper(m)}"
+
+
+def explain_predictive_upper(m: Measurements) -> str:
+    """State that longer value vectors have a larger top probability, if those of lower layers are longer.
+
+    If they are not, state how many predictions form in the lower layers.
+    """
     lengths = [float(written_values(m.lm, n).float().norm(dim=-1).mean()) for n in range(m.n_layers)]
     low, high = float(np.mean(lengths[: m.upper] or [0.0])), float(np.mean(lengths[m.upper :]))
     if low <= 1.2 * high:
-        return None
+        return explain_upper(m)
     return (
         f"A value is read without a coefficient or norm, so that its length sets its largest probability, and values "
         f"below layer {m.upper} are {format_number(low / high)} times as long as those above."
@@ -189,6 +234,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.whole, 100 * n.one_token),
             above(n.whole, 10 * n.by_chance),
         ),
+        explain=explain_chance,
         rows=lambda n: (
             Row("a random token", Measured(n.one_token, n.one_token, n.one_token, n.d_vocab), 0.0004),
         ),
@@ -212,6 +258,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             # The median rank must at least halve: a smaller change is no clear improvement.
             bool(n.medians[-1] < n.medians[0] / 2),
         ),
+        explain=explain_ranks,
         origins=(
             Origin(
                 "rank of the next token",

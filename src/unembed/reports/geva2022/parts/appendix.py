@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from jaxtyping import Float
+
 from unembed.document.exhibits import by_layer, exhibit, means
 from unembed.document.intervals import Measured, mean_of
 from unembed.document.model import Reference, Section
 from unembed.document.numbers import percent
 from unembed.memories.event_sample import DOMINANT
+from unembed.memories.values import written_values
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.published import PRINTED, Origin
@@ -44,6 +48,21 @@ def judge_norm(n: Numbers) -> Judgement:
     )
 
 
+def explain_norm(m: Measurements) -> str | None:
+    """State how much the gain of the final norm differs between channels; None without a final norm."""
+    norm = m.lm.structure.final_norm
+    if norm is None:
+        return None
+    low, high = (float(q) for q in np.quantile(norm.gain.float().abs().cpu().numpy(), (0.05, 0.95)))
+    gain = f"goes from {format_number(low)} to {format_number(high)} (5 and 95 % of the channels)"
+    if norm.centred:
+        return f"The norm subtracts the mean over channels, scales a vector and multiplies it by a gain that {gain}."
+    return (
+        f"Apart from its gain the norm only scales a vector, which keeps its top tokens; the gain {gain} and reorders "
+        "the tokens of values as it does those of random vectors."
+    )
+
+
 NORM: tuple[Quantity[Measurements], ...] = (
     Quantity(
         "norm keeps concepts",
@@ -55,6 +74,7 @@ NORM: tuple[Quantity[Measurements], ...] = (
         "norm there is nothing to compare.",
         measure=norm,
         judge=judge_norm,
+        explain=explain_norm,
     ),
 )
 
@@ -125,15 +145,26 @@ def judge_large_contribution(n: Numbers) -> Judgement:
 
 
 def explain_contribution(m: Measurements) -> str:
-    """State how much of the difference from the paper the number of memories (FFN neurons) explains."""
+    """State how much of the difference from the paper is due to the number of memories, and how few hold the sum."""
     found, in_paper = contribution(m), DOMINANT / 4096
     middle = _middle(found.layers).value
+    shares = m.sample.contribution * _first_of_ten(m)
     return (
         f"A layer has {m.lm.memories_a_layer} memories, the paper's models 4,096: ten are {format_percent(found.even)} "
         f"of them instead of {format_percent(in_paper)}, a factor of {format_number(found.even / in_paper)} of the "
         f"{format_number(middle / published.CONTRIBUTION)} between {format_percent(middle)} and the published 5 %. The "
-        "rest is unexplained."
+        f"largest alone makes up {format_percent(float(np.median(shares.mean(axis=1))))} of the sum in the median "
+        "layer."
     )
+
+
+def _first_of_ten(m: Measurements) -> Float[np.ndarray, "layer example"]:
+    """Return the share of the largest of the ten dominant sub-updates in the sum of |m| |v| of the ten."""
+    lengths = [written_values(m.lm, n).float().norm(dim=-1).cpu().numpy() for n in range(m.sample.n_layers)]
+    of_ten = np.stack(
+        [np.abs(m.sample.coefficients[n]) * lengths[n][m.sample.dominant[n]] for n in range(m.sample.n_layers)]
+    )
+    return of_ten.max(axis=-1) / np.maximum(of_ten.sum(axis=-1), np.finfo(np.float32).tiny)
 
 
 CONTRIBUTION: tuple[Quantity[Measurements], ...] = (

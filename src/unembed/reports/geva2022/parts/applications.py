@@ -68,8 +68,8 @@ def explain_rule(m: Measurements) -> str | None:
     if share < 0.2 and n.rule_accuracy >= RIGHT:
         return f"Predictions settle late: even {oracle}, the paper's rule 20 % of 16."
     return (
-        f"The rule is fitted on parts of {m.options.exit_examples:,} examples, in the paper on parts of "
-        f"{PAPER_EXAMPLES:,}; {oracle}. What this accounts for was not measured."
+        f"The rule is fitted on parts of {m.options.exit_examples:,} examples, the paper's on parts of "
+        f"{PAPER_EXAMPLES:,}, and {oracle}, the paper's rule 20 % of 16."
     )
 
 

@@ -155,13 +155,39 @@ def last_updates(m: Measurements) -> Numbers | None:
 
 
 def explain_concepts(m: Measurements) -> str:
-    """State which share of the vocabulary the top tokens are; a program, not people, finds concepts in them."""
-    return (
+    """State how concepts are found here, and how many more tokens are in one if the fitted lens decodes the values."""
+    here = (
         f"Concepts are found by a program, not by people, among {TOP} of {m.lm.d_vocab:,} tokens "
-        f"({format_percent(TOP / m.lm.d_vocab)} of the vocabulary; {format_percent(TOP / GPT2_VOCAB)} in GPT2), of a "
-        f"model with {m.lm.n_layers} layers of {m.lm.memories_a_layer} values; how much of the difference each of "
-        "these makes was not measured."
+        f"({format_percent(TOP / m.lm.d_vocab)} of the vocabulary; {format_percent(TOP / GPT2_VOCAB)} in GPT2)"
     )
+    if m.concepts_by_lens is None:
+        return f"{here}, of a model with {m.lm.n_layers} layers of {m.lm.memories_a_layer} values."
+    raw, lensed = (shares(m)[name] for name in (VALUES, VALUES + BY_LENS))
+    return (
+        f"{here}. Of the top tokens of values {format_percent(raw['in_a_concept'].value)} belong to a concept "
+        f"({format_percent(raw['semantic'].value)} to a semantic one); read by the fitted lens, "
+        f"{format_percent(lensed['in_a_concept'].value)} do ({format_percent(lensed['semantic'].value)})."
+    )
+
+
+def explain_stop_words(m: Measurements) -> str:
+    """State which share of the updates' top tokens is in a concept at all, and how much stop words add by the lens."""
+    here = shares(m)[UPDATES]["with_stopwords"]
+    by_lens = m.concepts_by_lens
+    added = "" if by_lens is None else (
+        f" Read by the fitted lens, stop words and punctuation add "
+        f"{format_percent(_added(by_lens[UPDATES]))} of the top tokens of updates and "
+        f"{format_percent(_added(by_lens[VALUES]))} of those of values."
+    )  # fmt: skip
+    return (
+        f"With stop words, {format_percent(here.value)} of the top tokens of updates are in a concept, in the paper "
+        f"{format_percent(COVERAGE_WITH_STOP_WORDS['updates']['gpt2'])} (GPT2).{added}"
+    )
+
+
+def _added(found: VectorConcepts) -> float:
+    """Return the share of top tokens that stop words and punctuation add to those in concepts."""
+    return float((found.coverage(WITH_STOP_WORDS) - found.coverage(COUNTED)).mean())
 
 
 def _all_inside(layers: Sequence[Measured], low: float, high: float) -> bool | None:
@@ -246,6 +272,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             f"{percent(n.in_values)} of those of values, a difference of {points(n.difference)}.",
             above(n.difference, 0.05),
         ),
+        explain=explain_stop_words,
         origins=(Origin("the same with stop words", "37, 46 % (GPT2); 55.1, 39.4 % (WikiLM)", PRINTED, "Tab. 2"),),
     ),
     Quantity(
@@ -303,6 +330,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.difference, 0),
             above(n.semantic, 0.05),
         ),
+        explain=explain_concepts,
     ),
     Quantity(
         "random vectors are not semantic",

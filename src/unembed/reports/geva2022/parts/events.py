@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from unembed.corpus import Segment
-from unembed.document.exhibits import by_layer, exhibit
+from unembed.document.exhibits import by_layer, exhibit, plain_mean
 from unembed.document.intervals import Measured, mean_of, paired_difference, ratio_of, share_of
 from unembed.document.model import Exhibit, Section
 from unembed.document.numbers import format_interval, percent, points
@@ -192,6 +192,16 @@ def explain_candidate(m: Measurements) -> str:
     )
 
 
+def explain_settled(m: Measurements) -> str:
+    """State in which layer below the last most predictions settle, and how many of them its FFN makes first."""
+    layer = int(np.argmax(saturation_shares(m.sample)[:-1]))
+    here = m.sample.saturation == layer
+    return (
+        f"In layer {layer} of {m.sample.n_layers}, the most frequent below the last, {format_percent(here.mean())} "
+        f"settle; in {format_percent(plain_mean(m.sample.by_ffn()[here]))} of these the FFN makes the prediction first."
+    )
+
+
 QUANTITIES: tuple[Quantity[Measurements], ...] = (
     Quantity(
         "maxima",
@@ -239,6 +249,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         "over events.",
         measure=lambda m: _spread(m, "elimination"),
         judge=lambda n: judged(_sides(n), above(n.in_logits, AT_LEAST), within(n.ratio, 2 / 3, 1.5)),
+        explain=explain_candidate,
     ),
     Quantity(
         "eliminated indirectly",
@@ -289,6 +300,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             above(n.before, 0.5),
             above(n.lead, 0),
         ),
+        explain=explain_settled,
         origins=(Origin("saturation by layer", "24 and 16 percentages", PRINTED, "Tab. 9, 10"),),
     ),
 )

@@ -215,16 +215,49 @@ def judge_strongly_down(n: Numbers) -> Judgement:
     )
 
 
-def explain_strongly_down(m: Measurements) -> str | None:
-    """State how long the stream is in the last layers and below them; None without a final norm."""
-    if m.lm.structure.final_norm is None or m.options.basis == "adaptive":
-        return None
-    lengths = np.median(m.sample.stream_length, axis=1)
-    rest, top = np.split(lengths, [len(lengths) - _last_layers(len(lengths))])
+def explain_means(m: Measurements) -> str:
+    """State how often the FFN of the layer with the lowest mean score lowers the score of its own top candidate."""
+    found = figure_3(m).means
+    layer = int(np.argmin([x.value for x in found[: len(found) - _last_layers(len(found))]]))
+    change = m.sample.candidate_change[layer]
+    few, of = _held_by_few(m, layer)
     return (
-        f"The stream's median length is {format_number(float(rest.mean()))} on average in the lower layers and "
-        f"{format_number(float(top.mean()))} in {_top(len(lengths))}; raw scores grow with it, and the norm divides it "
-        "out."
+        f"The lowest is in layer {layer}, whose whole FFN update lowers its own candidate in "
+        f"{format_percent((change < 0).mean())} of the examples; half of what is below 0 comes from {few} of "
+        f"its {of} dominant memories."
+    )
+
+
+def _held_by_few(m: Measurements, layer: int) -> tuple[int, int]:
+    """Return how many memories make half of the sum of a layer's negative scores of the candidate, and of how many."""
+    scores = candidate_scores(m.sample, basis=m.options.basis)[layer]
+    below = np.bincount(m.sample.dominant[layer].ravel(), weights=np.minimum(scores, 0).ravel())
+    ordered = np.sort(below)
+    return int(np.searchsorted(-np.cumsum(ordered), -below.sum() / 2)) + 1, len(np.unique(m.sample.dominant[layer]))
+
+
+def explain_peaks(m: Measurements) -> str:
+    """State in which layer the largest score peaks once the stream's length is divided out, and these lengths."""
+    found, lengths = figure_3(m), np.median(m.sample.stream_length, axis=1)
+    in_logits = found.maxima_in_logits.mean(axis=1)[: len(lengths) - _last_layers(len(lengths))]
+    peak = int(np.argmax(in_logits))
+    return (
+        f"Raw scores grow with the stream, whose median length goes from {format_number(float(lengths[0]))} after "
+        f"layer 0 to {format_number(float(lengths[-1]))} after the last; in logits of the stream the peak is in layer "
+        f"{peak} ({format_number(float(in_logits[peak]))})."
+    )
+
+
+def explain_strongly_down(m: Measurements) -> str:
+    """State which layer below the last ones has the strongest minima, and how much longer the stream is above."""
+    n = figure_3(m)
+    lengths, below_top = np.median(m.sample.stream_length, axis=1), len(n.minima) - _last_layers(len(n.minima))
+    lowest = int(np.argmin(n.minima[:below_top].mean(axis=1)))
+    return (
+        f"Below {_top(len(n.minima))} the smallest scores are in layer {lowest}, "
+        f"{format_number(float(n.minima[lowest].mean()))} on average; the mean of the stream's median lengths is "
+        f"{format_number(float(lengths[:below_top].mean()))} in these layers and "
+        f"{format_number(float(lengths[below_top:].mean()))} above, and raw scores grow with it."
     )
 
 
@@ -259,6 +292,33 @@ def judge_few_values(n: Numbers) -> Judgement:
         f"{format_number(100 * high)}].",
         n.covered < 0.05,
         above(Measured(mean, float(low), float(high), len(n.by_chance)), 2 * n.covered),
+    )
+
+
+def explain_few_values(m: Measurements) -> str | None:
+    """State how many memories and clusters are extreme, and how large the largest of them is; None if none is."""
+    if not len(m.extreme):
+        return None
+    sizes, n_values = np.bincount(m.clusters.labels), len(m.clusters.labels)
+    of_rows = clusters_of(m)
+    found = np.unique(of_rows[frequently_active(of_rows)])
+    return (
+        f"{len(m.extreme):,} extreme sub-updates are of {len(m.extreme.memories):,} memories; {len(found):,} of "
+        f"{len(sizes):,} clusters are frequently active, and the largest of them alone has "
+        f"{format_percent(float(sizes[found].max() / n_values))} of all values."
+    )
+
+
+def explain_inputs(m: Measurements) -> str | None:
+    """State in how many examples there is an extreme sub-update, and of how many memories; None if there is none."""
+    if not len(m.extreme):
+        return None
+    layers = np.bincount(m.extreme.layer)
+    most, with_one = int(layers.argmax()), len(np.unique(m.extreme.example)) / len(m.sample)
+    return (
+        f"Extreme sub-updates occur in {format_percent(with_one)} of the examples; "
+        f"{format_percent(float(layers[most] / layers.sum()))} of them are in layer {most}, and all are of "
+        f"{len(m.extreme.memories):,} memories."
     )
 
 
@@ -356,6 +416,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         "over examples.",
         measure=_of_deep_models,
         judge=judge_means,
+        explain=explain_means,
     ),
     Quantity(
         "early peaks",
@@ -367,6 +428,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         "than 1.5 times the median of the other layers; bootstrap over examples.",
         measure=_of_deep_models,
         judge=judge_peaks,
+        explain=explain_peaks,
         references={
             "fig3": (
                 Reference("peaks of GPT2 medium (published)", at=(2 / 23, 4 / 23)),
@@ -398,6 +460,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         "dominant sub-updates cover in 95 % of the draws: any few sub-updates lie in few clusters.",
         measure=few_values,
         judge=judge_few_values,
+        explain=explain_few_values,
         origins=(
             Origin("share of values in extreme clusters", "1.7 % (GPT2), 1.1 % (WikiLM)", PRINTED),
             Origin("threshold of extreme scores", "10 (GPT2), 5 (WikiLM)", SUMMARY),
@@ -426,6 +489,7 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
         "are resampled together.",
         measure=inputs,
         judge=judge_inputs,
+        explain=explain_inputs,
         origins=(Origin("length of a short prefix", "three tokens", SUMMARY),),
     ),
 )
