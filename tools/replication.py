@@ -37,7 +37,7 @@ OUTCOMES = {
     "holds, control open": "the test passes here; on random weights it stays open",
     "holds, but says nothing": "the test passes here and on random weights",
     "holds, no control": "the test passes here; it was not made on random weights",
-    "does not hold": "the test fails; why, as far as something measured here tells",
+    "does not hold": "the test fails; below it, what was measured here that accounts for it",
     "open": "the sample is too small to tell",
     "cannot be tested": "the model lacks what the claim is about, or a needed package was not installed",
 }

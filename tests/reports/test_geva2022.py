@@ -304,7 +304,7 @@ def test_explanations_of_scores_state_what_a_plain_count_finds(tmp_path: Path) -
     ordered, few = sorted(held.values()), 1
     while sum(ordered[:few]) > sum(ordered) / 2:
         few += 1
-    assert f"comes from {few} of its {len(held)} dominant memories" in text["non-negative means"]
+    assert f"comes from {few} of its {len(held):,} dominant memories" in text["non-negative means"]
 
 
 def test_updates_of_fewer_than_ten_active_memories_are_counted(tmp_path: Path) -> None:

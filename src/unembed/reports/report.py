@@ -16,7 +16,7 @@ from unembed.jacobian import lens_identity, reading_by
 from unembed.lens import comparable_basis
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.fingerprint import weights_fingerprint
-from unembed.reports.stages import Work, code_digest, is_finished
+from unembed.reports.stages import Work, code_digest, is_finished, silent
 from unembed.validation import as_str, valid_seed
 
 SHIPPED = "shipped"
@@ -101,9 +101,8 @@ def report(
     }
     if resume and is_finished(folder, key):
         return reopen(folder)
-    given = {} if progress is None else {"progress": progress}
     with reading_by(lm, None) as lens:
-        work = Work(folder, key, seed, lens=lens, **given)
+        work = Work(folder, key, seed, silent if progress is None else progress, lens)
         work.begin()
         made: Report = importlib.import_module(f"unembed.reports.{name}").run(lm, corpus, work, **options)
     write(made, folder)

@@ -39,8 +39,8 @@ def code_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    pass
+def silent(what: str, done: int, total: int) -> None:
+    """Do nothing: the progress function of a study that shows none."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Work:
     out: Path
     key: Mapping[str, Any]
     seed: int = 0
-    progress: Progress = field(default=_silent)
+    progress: Progress = field(default=silent)
     lens: JacobianLens | None = None
     of_text: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -96,6 +96,9 @@ class Halves:
     every: Bigrams
     middle: Int[Tensor, " pos"]
     """The tokens of the second half's first window."""
+    fingerprint: str
+    """That of the corpus in windows."""
+    max_tokens: int
 
 
 def halves_of(lm: Decoder, corpus: CorpusSource = None, max_tokens: int = 400_000) -> Halves:
@@ -104,8 +107,8 @@ def halves_of(lm: Decoder, corpus: CorpusSource = None, max_tokens: int = 400_00
     Raises:
         InvalidInput: the corpus is too short.
     """
-    pieces, read = [], 0
-    for segment in windows_of(corpus, lm.n_ctx or 512, overlap=0).segments(lm):
+    pieces, read, text = [], 0, windows_of(corpus, lm.n_ctx or 512, overlap=0)
+    for segment in text.segments(lm):
         pieces.append(segment.tokens)
         read += len(segment)
         if read >= max_tokens:
@@ -113,10 +116,10 @@ def halves_of(lm: Decoder, corpus: CorpusSource = None, max_tokens: int = 400_00
     if len(pieces) < 2:
         raise InvalidInput("the corpus", why="it is too short to test the bigrams of one half on the other")
     half = len(pieces) // 2
-    return Halves(*(Bigrams.of(part, lm.d_vocab) for part in (pieces[:half], pieces[half:], pieces)), pieces[half])
+    first, second, every = (Bigrams.of(part, lm.d_vocab) for part in (pieces[:half], pieces[half:], pieces))
+    return Halves(first, second, every, pieces[half], text.fingerprint, max_tokens)
 
 
-@torch.no_grad()
 def direct_path(
     lm: Decoder,
     corpus: CorpusSource = None,
@@ -124,7 +127,6 @@ def direct_path(
     n_tokens: int = 200,
     max_tokens: int = 400_000,
     hide_unlearned: bool = True,
-    halves: Halves | None = None,
 ) -> DirectPath:
     """Compare the direct path, through the model's own norms, with bigrams of a corpus.
 
@@ -136,17 +138,21 @@ def direct_path(
         n_tokens: number of most frequent tokens to compare by rank correlation.
         max_tokens: largest number of tokens to read.
         hide_unlearned: leave tokens that the model never learned out of the correlations.
-        halves: the bigrams of the corpus, if they are known (see `halves_of`).
 
     Raises:
         InvalidInput: the corpus is too short.
 
     Memory: 64 rows of d_vocab.
     """
-    text = windows_of(corpus, lm.n_ctx or 512, overlap=0)
-    found = halves_of(lm, corpus, max_tokens) if halves is None else halves
-    first, second, every = found.first, found.second, found.every
-    loss, scale = 0.0, _scale_of_runs(lm, found.middle)
+    halves = halves_of(lm, corpus, max_tokens)
+    return direct_path_against(lm, halves, n_tokens=n_tokens, hide_unlearned=hide_unlearned)
+
+
+@torch.no_grad()
+def direct_path_against(lm: Decoder, halves: Halves, *, n_tokens: int = 200, hide_unlearned: bool = True) -> DirectPath:
+    """Compare the direct path with the bigrams of a text; see `direct_path`."""
+    first, second, every = halves.first, halves.second, halves.every
+    loss, scale = 0.0, _scale_of_runs(lm, halves.middle)
     for ids in second.first.unique().split(64):
         log_p = _log_probabilities(lm, ids, scale)
         chosen = torch.isin(second.first, ids)
@@ -166,11 +172,11 @@ def direct_path(
         controlled = _partial_correlation(counts, logits, frequency)
         plain = (_correlation(*pair) for pair in ((counts, logits), (counts, frequency), (early, late)))
         rows.append((controlled, *plain))
-    notes = {"max_tokens": max_tokens, "unlearned tokens left out": int((~learned).sum())}
+    notes = {"max_tokens": halves.max_tokens, "unlearned tokens left out": int((~learned).sum())}
     partial, spearman, by_frequency, ceiling = torch.tensor(rows, dtype=torch.float64).T
     own = loss / int(second.count.sum())
     losses = (own, first.cross_entropy_of(second), _unigram_loss(first, second))
-    texts, provenance = tuple(lm.token_strings(tokens)), lm.provenance(corpus=text.fingerprint, notes=notes)
+    texts, provenance = tuple(lm.token_strings(tokens)), lm.provenance(corpus=halves.fingerprint, notes=notes)
     correlations = (spearman, partial, by_frequency, ceiling)
     return DirectPath(tokens, occurrences[tokens], *correlations, *losses, scale, texts, provenance)
 

@@ -20,7 +20,7 @@ from unembed.attention.paths.erasure import MemoryManagement, memory_management
 from unembed.attention.paths.expansion import Expansion
 from unembed.attention.paths.term_importance import TermImportance
 from unembed.attention.text.bigrams import Bigrams
-from unembed.attention.text.direct_path import DirectPath, direct_path, halves_of
+from unembed.attention.text.direct_path import DirectPath, direct_path_against, halves_of
 from unembed.attention.text.skip_trigrams import (
     CorpusCounts,
     SkipTrigram,
@@ -139,7 +139,7 @@ class Measurements:
     def direct_path(self) -> DirectPath:
         """The direct path (token embedding times unembedding), compared with the bigrams of the corpus."""
         halves = self.work.once_for_text("bigrams of halves", lambda: halves_of(self.lm, self.corpus))
-        return direct_path(self.lm, self.corpus, hide_unlearned=not self.options.include_unlearned, halves=halves)
+        return direct_path_against(self.lm, halves, hide_unlearned=not self.options.include_unlearned)
 
     @cached_property
     def scores(self) -> HeadScores:

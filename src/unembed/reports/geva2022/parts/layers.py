@@ -224,7 +224,7 @@ def explain_means(m: Measurements) -> str:
     return (
         f"The lowest is in layer {layer}, whose whole FFN update lowers its own candidate in "
         f"{format_percent((change < 0).mean())} of the examples; half of what is below 0 comes from {few} of "
-        f"its {of} dominant memories."
+        f"its {of:,} dominant memories."
     )
 
 
