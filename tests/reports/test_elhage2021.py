@@ -134,7 +134,7 @@ def test_a_stopped_study_resumes_with_the_part_it_was_in(tmp_path: Path, monkeyp
             patch.setattr(module, name, stop)
             with pytest.raises(Stopped):
                 study("stopped")
-        monkeypatch.setattr(measurements, "direct_path", stop)  # what was made before is not needed again
+        monkeypatch.setattr(measurements, "direct_path_against", stop)  # what was made before is not needed again
     for module, name in (
         (paths, "importance_section"),
         (paths, "composition_section"),
