@@ -48,6 +48,37 @@ def test_each_point_equals_a_hook_on_the_real_module(name: str) -> None:
                 torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_runs_of_both_prompts_are_patched_like_the_prompts(name: str) -> None:
+    lm = unembed.load(_double(name))
+    clean, corrupted = (lm.run(one, "resid_pre") for one in (CLEAN, CORRUPTED))
+    points: tuple[PatchPoint, ...] = ("resid_pre", "resid_mid", "attn_out", "mlp_out", "z", "coefficients", "pattern")
+    for point in points:
+        if point == "resid_mid" and lm.structure.blocks[0].parallel:
+            continue
+        for layers in (None, [1]):
+            found = patch(lm, clean, corrupted, point, metric, layers=layers, direction="noising")
+            expected = patch(lm, CLEAN, CORRUPTED, point, metric, layers=layers, direction="noising")
+            torch.testing.assert_close(found.values, expected.values, rtol=1e-9, atol=1e-9)
+            if found.indices is not None and expected.indices is not None:
+                assert torch.equal(found.indices, expected.indices)
+            assert found.clean == pytest.approx(expected.clean, rel=1e-9)
+
+
+def test_runs_are_not_run_again() -> None:
+    lm = tiny("llama")
+    clean, corrupted = (lm.run(one, "resid_pre") for one in (CLEAN, CORRUPTED))
+    passes: list[int] = []
+    handle = lm.structure.blocks[0].module.get_submodule("mlp").register_forward_hook(lambda *_: passes.append(1))
+    patch(lm, clean, corrupted, "z", metric, layers=[1], positions=[3])
+    before = len(passes)
+    patch(lm, clean, corrupted, "z", metric, layers=[1], positions=[3])
+    assert before == 1 and len(passes) == 1  # the one token that shows what blocks return
+    patch(lm, CLEAN, CORRUPTED, "z", metric, layers=[1], positions=[3])
+    handle.remove()
+    assert len(passes) == 3
+
+
 def _double(name: str) -> Any:
     from tests.families import build
 

@@ -83,6 +83,7 @@ def test_heads_contributions_equal_the_attribution_and_add_up_to_the_attention(n
     for head in heads:
         assert head.score == pytest.approx(shares[head.index], rel=1e-3, abs=1e-5)
     assert sum(h.share for h in heads) == pytest.approx(1)
+    assert trace.head_updates(1, 4, 11, heads=[2]) == [h for h in heads if h.index == 2]
 
 
 def test_a_trace_and_its_readings_show_what_they_hold(tokens: torch.Tensor) -> None:
@@ -143,7 +144,9 @@ def test_a_trace_stores_what_its_shape_says_whatever_was_asked(wren_trace) -> No
     everywhere = n * (lm.d_vocab + lm.d_model + lm.n_layers * (2 * lm.d_model + lm.d_model + 3 * lm.d_model))
     # Both updates, z, the coefficients and each head's row of attention.
     at_one = lm.d_model + lm.n_layers * (3 * lm.d_model + lm.d_mlp + lm.n_heads * n)
-    assert trace.nbytes == 4 * (everywhere + 3 * at_one)
+    # Of the layer whose heads were shown last: its patterns, the values, its input, and the embeddings of positions.
+    one_layer = n * (lm.n_heads * n + 3 * lm.d_model)
+    assert trace.nbytes == 4 * (everywhere + 3 * at_one + one_layer)
 
 
 def test_a_further_run_repeats_the_first_one_bit_for_bit(wren_trace) -> None:

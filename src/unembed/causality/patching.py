@@ -25,7 +25,7 @@ from unembed.names import PATCH_POINTS, STREAM_POINTS, PatchPoint
 from unembed.results import Displayed, Provenance, Table, format_signed
 from unembed.stream.capture_points import require_point
 from unembed.stream.interventions import Edits
-from unembed.stream.run import OnePrompt, SeveralPrompts, are_several, unpadded
+from unembed.stream.run import OnePrompt, Run, SeveralPrompts, are_several, unpadded
 from unembed.validation import as_tuple, positive_int
 
 _BY_POSITION = (*STREAM_POINTS, "attn_out", "mlp_out")
@@ -153,8 +153,8 @@ class _Options(TypedDict, total=False):
 @overload
 def patch(
     lm: Decoder,
-    clean: OnePrompt,
-    corrupted: OnePrompt | GaussianNoise,
+    clean: OnePrompt | Run,
+    corrupted: OnePrompt | Run | GaussianNoise,
     points: PatchPoint = "resid_pre",
     metric: Metric | MetricFunction | None = None,
     *,
@@ -186,8 +186,8 @@ def patch(
 @torch.no_grad()
 def patch(
     lm: Decoder,
-    clean: OnePrompt | SeveralPrompts,
-    corrupted: OnePrompt | SeveralPrompts | GaussianNoise,
+    clean: OnePrompt | Run | SeveralPrompts,
+    corrupted: OnePrompt | Run | SeveralPrompts | GaussianNoise,
     points: PatchPoint | str | Sequence[str] = "resid_pre",
     metric: Metric | MetricFunction | Sequence[Metric | MetricFunction | None] | None = None,
     *,
@@ -204,9 +204,10 @@ def patch(
     """Replace one activation at a time by the other run's, and measure the prediction after the last token.
 
     Args:
-        clean: the prompt with the behaviour; for several pairs, a list of prompts of any lengths.
-        corrupted: the prompt without it, or `GaussianNoise` on the clean prompt's embeddings; for several pairs, a list
-            in the same order.
+        clean: the prompt with the behaviour, or a run of it under `edits` that captured resid_pre, which is not run
+            again; for several pairs, a list of prompts of any lengths.
+        corrupted: the prompt without it, or such a run, or `GaussianNoise` on the clean prompt's embeddings; for
+            several pairs, a list in the same order.
         points: the activations to replace: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and
             position), z or pattern (by head), or coefficients (at each layer and position, those of the `top` memories
             whose contribution differs most). With `through`, the components whose output is replaced: "L0H3" (a head),

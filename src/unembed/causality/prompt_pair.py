@@ -18,7 +18,7 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.results import format_number
 from unembed.stream.interventions import Edits
-from unembed.stream.run import Tokens
+from unembed.stream.run import Run, Tokens
 from unembed.validation import valid_seed
 
 Direction = Literal["denoising", "noising"]
@@ -123,8 +123,8 @@ class PromptPair:
 
 def prompt_pair(
     lm: Decoder,
-    clean: Tokens,
-    corrupted: Tokens | GaussianNoise,
+    clean: Tokens | Run,
+    corrupted: Tokens | Run | GaussianNoise,
     points: Sequence[str],
     metric: Metric | MetricFunction | None,
     alignment: Alignment | None,
@@ -189,7 +189,7 @@ def taken_from(
 
 
 def _corrupted(
-    lm: Decoder, clean: Rerun, corrupted: Tokens | GaussianNoise, points: Sequence[str], edits: Edits
+    lm: Decoder, clean: Rerun, corrupted: Tokens | Run | GaussianNoise, points: Sequence[str], edits: Edits
 ) -> Rerun:
     if not isinstance(corrupted, GaussianNoise):
         return Rerun(lm, corrupted, points, edits)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.causality.replaced_pass import Place, Replacement, by_head, record_outputs, replaced_pass
@@ -63,7 +63,7 @@ class Rerun:
     def __init__(
         self,
         lm: Decoder,
-        tokens: Tokens,
+        tokens: Tokens | Run,
         points: Sequence[str] = (),
         edits: Edits = (),
         stream: Float[Tensor, "pos d_model"] | None = None,
@@ -73,12 +73,13 @@ class Rerun:
         """Run the prompt once; store the input of every block, and the activations at `points`.
 
         Args:
-            tokens: one prompt.
+            tokens: one prompt; or a run of it, as in `seen`.
             points: capture points of further activations to store, in all layers that have them.
             edits: changes to make in every run.
             stream: the input of the first block, if it is not the embedding of the prompt (a corrupted embedding).
             seen: a run, under the same edits, of a text that begins with these tokens. If it captured resid_pre, and no
-                other activations are needed, the prompt is not run again.
+                patterns are needed, the prompt is not run again: other activations are computed from a block's input
+                when they are asked for.
             outputs: the list that `record_outputs` collected in a run of the model, if there is one.
 
         Raises:
@@ -87,7 +88,8 @@ class Rerun:
             Unsupported: `stream` is given, and the model has several streams.
         """
         self.lm, self.edits, self.stream = lm, as_edits(edits), stream
-        self.ids, mask = prepare(lm, tokens)
+        seen = tokens if isinstance(tokens, Run) else seen
+        self.ids, mask = prepare(lm, tokens.tokens if isinstance(tokens, Run) else tokens)
         check_positions(self.edits, mask)
         if self.ids.shape[0] != 1:
             raise InvalidInput(
@@ -108,7 +110,8 @@ class Rerun:
             require_one_stream(lm, "a replaced embedding")
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
         self._captured: dict[tuple[str, int], Tensor] = {}
-        stored = None if stream is not None or points or seen is None else self._stored(seen, outputs)
+        known = None if stream is not None or "pattern" in points else seen
+        stored = None if known is None else self._stored(known, outputs)
         self.reference = self._first_run() if stored is None else stored
         # A model's several residual streams are stored as one combined vector, from which a block's input cannot be
         # recovered; for such models every rerun starts at the first block.
@@ -126,6 +129,10 @@ class Rerun:
 
     def activation(self, point: str, layer: int) -> Float[Tensor, "pos ..."]:
         """Return an activation of the unchanged run; a pattern is (head, dst, src)."""
+        if (point, layer) not in self._captured:
+            self.try_skipping()
+            entering = [Replacement("resid_pre", layer, None, None, self._entering(layer))] if self._skips else []
+            self._captured[point, layer] = self.activations([entering], point, layer)[0]
         return self._captured[point, layer]
 
     @torch.no_grad()
@@ -157,11 +164,7 @@ class Rerun:
         if outputs is not None:
             self._outputs = outputs
             return seen.logits[0, self.n_pos - 1].to(lm.device)
-        # Whether a block returns a tensor or a tuple does not depend on the text, so one token is enough to find out.
-        with ExitStack() as stack:
-            current = stack.enter_context(replaced_pass(lm, ()))
-            self._outputs = record_outputs(stack, lm)
-            lm.hf(self.ids[:, :1], **cache_argument(lm), **last_logits(lm, 1), **current.arguments)
+        self._outputs = lm.once((__name__, "outputs"), lambda: _block_outputs(lm, self.ids[:, :1]))
         return seen.logits[0, self.n_pos - 1].to(lm.device)
 
     def _entering(self, layer: int) -> Float[Tensor, "pos d_model"]:
@@ -267,6 +270,15 @@ class Rerun:
         """
         layers = layers_with(self.lm, "pattern") if "pattern" in self._needed else ()
         return {("pattern", layer): lambda _t: None for layer in layers}
+
+
+def _block_outputs(lm: Decoder, ids: Int[Tensor, "1 1"]) -> list[Any]:
+    """Return what `record_outputs` collects. It does not depend on the text, so one token is enough to find out."""
+    with ExitStack() as stack:
+        current = stack.enter_context(replaced_pass(lm, ()))
+        found = record_outputs(stack, lm)
+        lm.hf(ids, **cache_argument(lm), **last_logits(lm, 1), **current.arguments)
+    return found
 
 
 RowOf = tuple[Rerun, Row]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate
-from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
+from unembed.attention.behaviour.value_weighted_attention import contribution_norms
 from unembed.attention.weights.by_layer import by_layer
 from unembed.attention.weights.folded_weights import require_heads
 from unembed.errors import PointMissing, Unsupported
@@ -17,8 +17,7 @@ from unembed.jacobian.basis import basis_or_default
 from unembed.models.named_tokens import Candidate, Token, most_likely
 from unembed.results import quoted
 from unembed.results.lists import lower_triangle, numbers, numbers_or_none
-from unembed.stream.capture_points import has_point
-from unembed.stream.run import position_of, run
+from unembed.stream.run import position_of
 from unembed.trace.pattern_summaries import SIDE
 from unembed.trace.prompt_heads import head_effects
 from unembed.trace.question import Question
@@ -57,8 +56,7 @@ def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
     lm = trace.lm
     layer, head = lm.layer_and_head(layer, head)
     _ = lm.structure.blocks[layer].attention  # raises in a layer with another mixer
-    points = ["pattern", *(point for point in POINTS if has_point(lm, point, layer))]
-    seen, norms = run(lm, trace.tokens[None], points, trace.edits, logits=False, layers=[layer]), None
+    seen, norms = trace.layer_heads(layer), None
     with suppress(Unsupported, PointMissing):
         norms = lower_triangle(contribution_norms(lm, seen, layer)[head])
     weights = lower_triangle(seen.at("pattern", layer)[0, head])
@@ -157,9 +155,8 @@ def head_here_view(trace: Trace, layer: int, head: int, question: Question, posi
     """
     layer, head = trace.lm.layer_and_head(layer, head)
     position = position_of(trace.run, position)
-    updates = trace.head_updates(layer, position, question.token, question.against)
+    (own,) = trace.head_updates(layer, position, question.token, question.against, heads=[head])
     target, against = question_tokens(trace.lm, question, position)
-    own = next(one for one in updates if one.index == head)
     return HeadHereView(SCHEMA_HERE, position, target, against, own, basis_or_default(trace.lm, None, "raw"))
 
 

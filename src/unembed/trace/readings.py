@@ -138,7 +138,7 @@ class PromptReadings:
         self._leaves_kernels = by_source is not None
         self._positions: dict[tuple[int, bool], Run] = {(last, False): whole.at_position(last)}
         """The run at single positions; True marks a run whose attention used other kernels, for its patterns."""
-        self._everywhere: tuple[tuple[Point, tuple[int, ...]], Run] | None = None
+        self._everywhere: tuple[tuple[str | tuple[str, ...], tuple[int, ...]], Run] | None = None
         self._events: dict[int | None, list[Event]] = {}
         """Events by position; under None, those of all positions."""
         self._read: dict[tuple[str, int, str, int | None], Reading] = {}
@@ -228,15 +228,15 @@ class PromptReadings:
             self._positions.pop(next(iter(self._positions)))  # the least recently used
         return here
 
-    def everywhere(self, point: Point, layers: Sequence[int]) -> Run:
-        """Run the prompt again up to the last of these layers, and capture a point at every position.
+    def everywhere(self, points: str | tuple[str, ...], layers: Sequence[int]) -> Run:
+        """Run the prompt again up to the last of these layers, and capture points at every position.
 
         The last run of a single layer is stored, because the explorer shows it again at each position.
         """
-        key = (point, tuple(layers))
+        key = (points, tuple(layers))
         if self._everywhere is not None and self._everywhere[0] == key:
             return self._everywhere[1]
-        found = run(self.lm, self.tokens[None], point, self.edits, logits=False, layers=layers)
+        found = run(self.lm, self.tokens[None], points, self.edits, logits=False, layers=layers)
         if len(layers) == 1:
             self._everywhere = key, found
         return found

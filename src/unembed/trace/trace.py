@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
 from unembed.attention.behaviour.head_outputs import HeadUpdate, head_updates
+from unembed.attention.behaviour.score_terms import score_points
+from unembed.attention.behaviour.value_weighted_attention import POINTS as MOVED
 from unembed.causality.effects import total_effects
 from unembed.lazy import offers
 from unembed.logit_attribution import Attribution, attribution, points_needed
 from unembed.memories.events import Event
 from unembed.names import By, StreamPoint
 from unembed.results import Displayed, Records, Table, format_percent
-from unembed.stream.run import position_of
+from unembed.stream.capture_points import has_point
+from unembed.stream.run import Run, position_of
 from unembed.trace.pattern_summaries import PatternSummary, pattern_summaries
 from unembed.trace.prompt_events import prompt_events, prompt_rank_changes
 from unembed.trace.prompt_memories import PromptMemories
@@ -101,6 +105,11 @@ class Trace(PromptMemories, Displayed):
         """A small picture and two means of every head's attention pattern, by layer that has attention."""
         return pattern_summaries(self.lm, self.tokens[None], self.edits)
 
+    def layer_heads(self, layer: int) -> Run:
+        """Return a run that captured what a layer's heads read and move at every position, and the terms of scores."""
+        moved = [point for point in MOVED if has_point(self.lm, point, layer)]
+        return self.everywhere(tuple(dict.fromkeys([*score_points(self.lm), *moved])), [layer])
+
     def head_updates(
         self,
         layer: int,
@@ -109,11 +118,13 @@ class Trace(PromptMemories, Displayed):
         against: str | int | None = None,
         *,
         top_tokens: int = 10,
+        heads: Sequence[int] | None = None,
     ) -> Records[HeadUpdate]:
         """Return what each head of a layer adds to the stream at a position, the longest vector first.
 
         Args:
             position: the position; the last by default.
+            heads: only these; all by default.
             token: if given, each head is scored by what it adds to this token's logit.
             against: score the difference between the token's logit and this token's logit.
             top_tokens: number of promoted tokens listed for each head.
@@ -125,7 +136,9 @@ class Trace(PromptMemories, Displayed):
         run, column = self.at(position, ("z",)), position_of(self.run, position)
         scale = self.scale[column]
         hidden = not self.show_unlearned
-        found = head_updates(self.lm, run, layer, 0, token, scale, against, k=top_tokens, hide_unlearned=hidden)
+        found = head_updates(
+            self.lm, run, layer, 0, token, scale, against, k=top_tokens, hide_unlearned=hidden, heads=heads
+        )
         return head_update_records(f"What the heads of layer {layer} add at position {column}", found, self.provenance)
 
     def attribution(

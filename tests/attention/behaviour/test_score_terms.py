@@ -23,6 +23,8 @@ def test_the_terms_give_the_pattern_of_every_family(name: str) -> None:
         return
     assert found.error < 1e-5
     assert torch.equal(found.pattern, lm.run(PROMPT, "pattern", layers=[1]).at("pattern", 1)[0, 3])
+    seen = lm.trace(PROMPT).layer_heads(1)
+    assert torch.equal(circuits.score_terms(PROMPT, 1, 3, seen=seen).scores, found.scores)
     positions = {"learned", "qk_learned"} & {lm.structure.positions}
     assert ("content x position" in found.terms) == bool(positions)
     assert ("alibi" in found.terms) == (lm.structure.positions == "alibi")

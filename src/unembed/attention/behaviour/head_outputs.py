@@ -5,6 +5,7 @@ Source: Elhage et al. 2021, "Attention Heads as Information Movement": heads are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,7 @@ def head_updates(
     *,
     k: int = 10,
     hide_unlearned: bool = False,
+    heads: Sequence[int] | None = None,
 ) -> list[HeadUpdate]:
     """Describe what each head of a layer adds at a position: length, top tokens, contribution; longest first.
 
@@ -60,6 +62,7 @@ def head_updates(
         against: score the difference between the token's logit and this token's logit.
         k: number of tokens listed.
         hide_unlearned: leave out tokens that the model never learned.
+        heads: only these; all heads of the layer when None.
 
     Raises:
         InvalidInput: both tokens are the same.
@@ -72,7 +75,8 @@ def head_updates(
     hidden = lm.unlisted if hide_unlearned else None
     point: StreamPoint = "resid_mid" if has_point(lm, "resid_mid", layer) else "resid_post"
     readable, _ = in_basis(lm, written, layer, basis_or_default(lm, None, "raw"), point)
-    ends = [read(lm, end, k, basis="raw", hidden=hidden).ids for end in (readable, -readable)]
+    chosen = list(range(len(z)) if heads is None else heads)
+    ends = [read(lm, end[chosen], k, basis="raw", hidden=hidden).ids for end in (readable, -readable)]
     scores = None
     if token is not None:
         u = logit_direction(lm, *pair(lm, token, against)) / scale
@@ -86,7 +90,8 @@ def head_updates(
             float(sizes[h]),
             float(shares[h]),
             None if scores is None else scores[h],
-            *(lm.token_strings(ids[h]) for ids in ends),
+            *(lm.token_strings(ids[chosen.index(h)]) for ids in ends),
         )
         for h in sizes.argsort(descending=True).tolist()
+        if h in chosen
     ]

@@ -30,7 +30,7 @@ from unembed.names import SUM_TOLERANCE, head_name
 from unembed.options import Head, Position, Prompt
 from unembed.results import Displayed, Provenance, Table, format_error, format_setting
 from unembed.stream.decomposition import tolerance
-from unembed.stream.run import Tokens, position_of, run
+from unembed.stream.run import Run, Tokens, position_of, run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,12 +75,19 @@ class ScoreTerms(Displayed):
         return float(self.scores[destination, source]), dict(sorted(terms.items(), key=lambda item: -abs(item[1])))
 
 
+def score_points(lm: Decoder) -> list[str]:
+    """Return the capture points that a run must record for `score_terms`."""
+    embedded = lm.structure.position_embedding is not None
+    return ["resid_pre", "pattern", *(("position_embedding",) if embedded else ())]
+
+
 @torch.no_grad()
-def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerms:
+def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int, *, seen: Run | None = None) -> ScoreTerms:
     """Split the scores of one head on one prompt into terms, and check their sum against the model's own pattern.
 
     Args:
         tokens: one prompt.
+        seen: a run of the prompt without edits that captured `score_points` in this layer; when None, it is run.
 
     Raises:
         Unsupported: how the model computes scores could not be determined, or it clips queries and keys.
@@ -91,8 +98,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int) -> ScoreTerm
     what = f"the scores of {head_name(layer, head)} of {lm.name}"
     if not site.scores.understood:
         raise Unsupported(what, why=site.scores.missing, instead="Capture the attention patterns of a run")
-    points = ["resid_pre", "pattern"] + (["position_embedding"] if lm.structure.position_embedding is not None else [])
-    seen = run(lm, tokens, points, logits=False, layers=[layer])
+    seen = run(lm, tokens, score_points(lm), logits=False, layers=[layer]) if seen is None else seen
     if seen.tokens.shape[0] != 1:
         raise InvalidInput(f"{seen.tokens.shape[0]} prompts", why="scores are split into terms for one prompt")
     positions = seen["position_embedding"][0][0] if "position_embedding" in seen else None

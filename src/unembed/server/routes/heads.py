@@ -144,7 +144,8 @@ async def post_examples(
 @routes.answer("POST /heads/{layer}/{head}/terms", "reading a score")
 def post_score_terms(state: r.State, layer: r.LayerNumber, head: r.Index, query: r.ScoreTermsRequest) -> dict[str, Any]:
     """The attention score of a pair of positions, as a sum of terms from content, position and biases."""
-    found = state.circuits.score_terms(query.prompt, layer, head)
+    trace = state.trace(query.prompt)
+    found = state.circuits.score_terms(trace.tokens[None], layer, head, seen=trace.layer_heads(layer))
     score, terms = found.at(query.destination, query.source)
     return {"score": score, "terms": terms, "error": found.error}
 

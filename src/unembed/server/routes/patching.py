@@ -37,8 +37,8 @@ def post_patching(state: r.State, query: r.PatchingRequest) -> dict[str, Any]:
     clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)
     target, other = compared_tokens(clean, corrupted, *query.tokens())
     found = lm.patch(
-        query.clean,
-        query.corrupted,
+        clean.run,
+        corrupted.run,
         query.point,
         unembed.logit_difference(target, other),
         layers=None if query.layer is None else [query.layer],
