@@ -45,7 +45,7 @@ def test_a_filter_counts_all_results_and_can_be_cleared(opened, served, lm):
 
 def test_the_sign_of_a_word_is_a_filter_and_the_page_states_what_is_exact(opened, served, lm):
     page = opened("#/search?query=month")
-    expect(page.get_by_text("Exact: every memory that has the token among the top tokens")).to_be_visible()
+    expect(page.get_by_text("Exact: all values are scored")).to_be_visible()
     page.get_by_role("radiogroup", name="Sign").get_by_role("radio", name="Suppresses").click()
     expect(page.get_by_role("cell", name="suppresses").first).to_be_visible()
     expect(page.get_by_role("searchbox", name="Search memories").last).to_have_value("-month")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 import unembed
+from tests.index.conftest import corpus_of, token_text
 from unembed.gallery import MemoryDescriptions
+from unembed.index import IndexSettings
 from unembed.index.memory_search import search
 from unembed.memories.token_ranking import promoting, word_forms
 from unembed.memories.values import written_values
@@ -60,6 +64,26 @@ def test_the_rank_of_a_found_token_is_its_place_in_the_values_own_list() -> None
     for hit in ranked:
         ids, _ = wren.values.top(hit.layer, hit.index, 100, bottom=hit.pole == "negative")
         assert wren.token_strings(ids)[(hit.rank or 0) - 1] == hit.found
+
+
+def test_a_memory_of_a_topic_is_found_by_each_of_its_words_at_its_sign(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """A value that lowers ten words alike, as one about cities does, is found by one that the index does not list."""
+    lm = unembed.load(folders["llama"])
+    words = [i for i, text in enumerate(token_text(lm)) if text.strip().isalpha()][:10]
+    direction = lm.weights.W_U[:, words].sum(dim=1)
+    with torch.no_grad():
+        lm.weights.W_out[1][5] = -direction
+    settings = IndexSettings(top_tokens=4)
+    index = unembed.Index.build(lm, corpus_of("windows"), tmp_path / "index", top=2, settings=settings)
+    read = lm.values.top(1, 5, 30, bottom=True)[0].tolist()
+    late = next(i for i in read[4:] if i in words)
+    text = lm.token_strings([late])[0].replace(" ", "·")
+    assert lm.single_token(lm.token_strings([late])[0]) not in index.suppressed[0][index.row(1, 5)]
+    for one in (index, None):
+        found = [hit for hit in search(lm, one, f'"{text}"', 1000).hits if (hit.layer, hit.index) == (1, 5)]
+        assert [(hit.pole, hit.rank) for hit in found] == [("negative", read.index(late) + 1)]
 
 
 def test_descriptions_that_contain_a_word_come_first_and_only_whole_words_count() -> None:

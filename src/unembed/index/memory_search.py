@@ -12,8 +12,8 @@
 
 `layer:3-5` restricts the layers. In gated layers, where coefficients have either sign, a memory is found with the sign
 at which it promotes (or suppresses) the token. Memories are sorted by the token's score divided by the standard
-deviation of all tokens' scores under the value vector; with an index, those with the token among their top tokens by
-its rank there.
+deviation of all tokens' scores under the value vector: so a memory that raises many words of one topic is found by each
+of them, although most are not among its first tokens. With an index, all others that list the token follow.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 SCHEMA = "unembed.search/2"
 MAX_HITS = 100_000
-"""Largest number of hits for one term of a query: more than any page shows, and all hits in a small model."""
+"""Largest number of hits in an index for one term of a query: more than any page shows."""
 MAX_SCORED = 1000
 """Number of value vectors listed for a token: every value vector has a score for it, so the list has no natural end."""
 _RANKED = 100
-"""Number of top tokens of a value vector among which a token's rank is searched if no index lists them."""
+"""Number of top tokens of a value vector among which a token's rank is searched."""
 MAX_MATCHED_TOKENS = 200
 """Largest number of tokens that a wildcard or a regular expression may match."""
 PATIENCE = 0.5
@@ -293,17 +293,19 @@ def _with_density(index: Index | None, hits: list[Hit]) -> list[Hit]:
 
 
 def _with_tokens(lm: Decoder, hits: list[Hit]) -> list[Hit]:
-    """Add top tokens to each hit of a memory that has none.
+    """Add top tokens to each hit of a memory.
 
     If the memory was found by a token among its 100 top tokens, the token's rank is added too.
     """
-    wanted = [hit for hit in hits if hit.of == "memory" and not hit.top_tokens]
+    wanted: dict[int, list[int]] = {}
+    for hit in hits:
+        if hit.of == "memory" and not hit.top_tokens:
+            wanted.setdefault(hit.layer, []).append(hit.index)
     read: dict[tuple[int, int, Pole], list[str]] = {}
-    places: set[tuple[int, Pole]] = {(hit.layer, hit.pole) for hit in wanted}
-    for layer, pole in places:
-        indices = [hit.index for hit in wanted if (hit.layer, hit.pole) == (layer, pole)]
-        ids, _ = Values(lm).top(layer, indices, _RANKED, bottom=pole == "negative")
-        read |= {(layer, i, pole): lm.token_strings(row) for i, row in zip(indices, ids, strict=True)}
+    both = Values(lm).top_and_bottom(list(wanted.items()), _RANKED) if wanted else []
+    for (layer, indices), (top, bottom) in zip(wanted.items(), both, strict=True):
+        for i, high, low in zip(indices, top, bottom, strict=True):
+            read[layer, i, "positive"], read[layer, i, "negative"] = lm.token_strings(high), lm.token_strings(low)
 
     def with_tokens(hit: Hit) -> Hit:
         listed = read.get((hit.layer, hit.index, hit.pole)) if hit.of == "memory" and not hit.top_tokens else None
@@ -379,15 +381,13 @@ def _matching(lm: Decoder, pattern: str) -> list[int]:
 
 
 def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator[Hit]:
-    texts = dict(zip(ids, lm.token_strings(list(ids)), strict=True))
-    if index is None:
-        yield from _scoring(lm, ids, "promotes")
-        return
-    rows = [(row, token) for token in ids for row in index.promoting(token, MAX_HITS).rows()]
-    for row, token in sorted(rows, key=lambda pair: (pair[0]["rank"], -pair[0]["score"])):
-        found = list(row["top_tokens"])[:12]
-        pole = row.get("pole", "positive")
-        yield Hit(row["layer"], row["index"], "promotes", texts[token], row["rank"], row["score"], found, pole=pole)
+    """Yield the memories in which the tokens `ids` stand out most, then all others that list one in the index."""
+    yield from _scoring(lm, ids, "promotes")
+    if index is not None:
+        for token, text in zip(ids, lm.token_strings(list(ids)), strict=True):
+            for row in index.promoting(token, MAX_HITS, by="rank").rows():
+                pole = row.get("pole", "positive")
+                yield Hit(row["layer"], row["index"], "promotes", text, row["rank"], row["score"], [], pole=pole)
 
 
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:

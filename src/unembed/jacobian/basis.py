@@ -118,8 +118,12 @@ def carried_parts(
 @torch.no_grad()
 def mean_scores(lm: Decoder, readable: Float[Tensor, "row d_model"]) -> Float[Tensor, " row"]:
     """Return the mean over the vocabulary of the scores of vectors that `carried_parts` returned."""
-    mean = lm.once((__name__, "mean unembedding"), lambda: lm.weights.W_U.mean(dim=1, dtype=torch.float32))
-    return readable.float() @ mean
+    return readable.float() @ mean_unembedding(lm)
+
+
+def mean_unembedding(lm: Decoder) -> Float[Tensor, " d_model"]:
+    """Return the mean over the vocabulary of the columns of W_U."""
+    return lm.once((__name__, "mean unembedding"), lambda: lm.weights.W_U.mean(dim=1, dtype=torch.float32))
 
 
 def in_basis(

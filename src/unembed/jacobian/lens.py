@@ -290,8 +290,20 @@ class JacobianLens(Displayed):
         The vector is multiplied by the Jacobian, and goes through the final norm with the mean scale of the fitting
         text.
         """
+        return self._after_blocks(vector.to(self.mean_final) @ self.jacobian(layer, point))
+
+    def read_as(
+        self, columns: Float[Tensor, "d_model token"], layer: int, point: StreamPoint = "resid_post"
+    ) -> Float[Tensor, "d_model token"]:
+        """Return the columns whose dot products with a vector of the stream are those of `columns` with `readable`.
+
+        For a few tokens and many vectors this is cheaper than to map each vector.
+        """
+        unit = torch.eye(len(columns), dtype=self.mean_final.dtype, device=self.mean_final.device)
+        return self.jacobian(layer, point) @ (self._after_blocks(unit) @ columns.to(unit))
+
+    def _after_blocks(self, carried: Float[Tensor, "*any d_model"]) -> Float[Tensor, "*any d_model"]:
         structure = self._model().structure
-        carried = vector.to(self.mean_final) @ self.jacobian(layer, point)
         if structure.final_norm is not None:
             scale = torch.full((1,), self._final_scale(), dtype=carried.dtype, device=carried.device)
             carried = structure.final_norm.frozen(carried, scale).to(carried.dtype)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unembed.errors import InvalidInput
-from unembed.jacobian.basis import basis_or_default, in_basis, lens_identity, mean_scores
+from unembed.jacobian.basis import basis_or_default, fitted_lens, in_basis, lens_identity, mean_unembedding
 from unembed.memories.values import Values, memories_at, written_values
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.models.vocabulary import check_unicode
@@ -170,13 +170,11 @@ def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Ten
     """
     if not lm.memory_layers:
         lm.feed_forward(0)  # raises with the reason
-    columns, basis = lm.weights.W_U[:, ids], basis_or_default(lm, None, "raw")
-    found: list[Tensor] = []
-    for n in lm.memory_layers:
-        values, _ = in_basis(lm, written_values(lm, n), n, basis)
-        scores = (values.to(columns) @ columns).float()
-        found.append(scores - mean_scores(lm, values)[:, None] if basis == "jacobian" else scores)
-    return torch.cat(found)
+    columns = lm.weights.W_U[:, ids]
+    if basis_or_default(lm, None, "raw") == "raw":
+        return torch.cat([(written_values(lm, n).to(columns) @ columns).float() for n in lm.memory_layers])
+    lens, centred = fitted_lens(lm), columns.float() - mean_unembedding(lm)[:, None]
+    return torch.cat([written_values(lm, n).float() @ lens.read_as(centred, n).float() for n in lm.memory_layers])
 
 
 @torch.no_grad()

@@ -107,12 +107,11 @@ export function drawRows(t, more) {
       ? table([t.bulk.tickAll(memories), ...head], rowsOf(t), caption)
       : empty("Nothing found", NOTHING, filtered),
     hits.some((x) => x.why === "promotes" || x.why === "suppresses") &&
-      h("p.faint", [
-        t.model.can.index && hits.some((x) => x.why === "promotes")
-          ? "Exact: every memory that has the token among the top tokens that the index lists."
-          : "Exact: all values are scored. Listed are the 1,000 in which the word stands out most, by its score over " +
-            "the standard deviation of the value's scores. Ranks are shown up to 100.",
-      ]),
+      h(
+        "p.faint",
+        "Exact: all values are scored. First are the 1,000 in which the word stands out most, by its score over " +
+          "the standard deviation of the value's scores. Ranks are shown up to 100.",
+      ),
     hits.length < total &&
       button(`Show ${Math.min(PAGE, total - hits.length)} more`, more, "btn", { "aria-describedby": "shown" }),
   ]);
