@@ -3,7 +3,7 @@
 The format, compressed by gzip: the length of the header (4 bytes, little-endian); the header as JSON; then the columns
 that the header names. A column has one unsigned 32-bit integer for each value vector, stored as four planes: first the
 lowest bytes of all integers, then the second lowest, and so on. A position is an integer number of steps from the
-middle of the vector's cluster on the map (its "island"); a step is a quarter of the distance between neighbours.
+middle of the vector's cluster on the map (its "island"); a step is a third of the distance between neighbours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 
 SHOWN_TOKENS = 2
 """Number of promoted tokens to send for each value vector; the page requests more when a vector is selected."""
-STEPS = 4
+STEPS = 3
 """Number of position steps between two neighbours on the map."""
-LEVELS_A_DECADE = 12
+LEVELS_A_DECADE = 6
 LEAST_DENSITY = 1e-5
 
 
@@ -65,9 +64,7 @@ def _hash(raw: bytes) -> str:
 def pack(view: AtlasView) -> PackedAtlas:
     """Encode an atlas. Positions and densities are rounded, and each value vector has its first two tokens only."""
     top = [row[:SHOWN_TOKENS] for row in view.top]
-    ranked = [
-        i for i, _ in Counter(i for row in top for i in row).most_common()
-    ]  # frequent tokens get small numbers, which compress well
+    ranked = sorted({i for row in top for i in row}, key=lambda i: view.tokens[i].strip().lower())  # compresses well
     rank = {token: n for n, token in enumerate(ranked)}
     step = _step(view)
     cluster = np.asarray(view.cluster)
@@ -103,7 +100,7 @@ def pack(view: AtlasView) -> PackedAtlas:
 
 
 def _step(view: AtlasView) -> float:
-    """Return the length of a position step: a quarter of the distance between neighbours, equal in all islands."""
+    """Return the length of a position step: a third of the distance between neighbours, equal in all islands."""
     largest = max(view.islands, key=lambda one: one.size)
     rings = np.ceil((np.sqrt(max(0, (largest.size - 1) / 3 * 4 + 1)) - 1) / 2)
     return float(largest.radius / (rings + 0.9) / STEPS)

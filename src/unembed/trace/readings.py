@@ -228,7 +228,7 @@ class PromptReadings:
             self._positions.pop(next(iter(self._positions)))  # the least recently used
         return here
 
-    def everywhere(self, points: str | tuple[str, ...], layers: Sequence[int]) -> Run:
+    def everywhere(self, points: Point | str | tuple[Point | str, ...], layers: Sequence[int]) -> Run:
         """Run the prompt again up to the last of these layers, and capture points at every position.
 
         The last run of a single layer is stored, because the explorer shows it again at each position.

@@ -89,7 +89,7 @@ function drawHere(t) {
   const where = ["at ", token(here.tokens[here.position]), ` (${here.position})`];
   fill(boxes.here, num(m), h("small", { title }, size, where));
   fill(boxes.effect, effectOf(here), here.here.always_on && h("span.tag", "always on"));
-  steer.draw(here, usual);
+  steer.draw(here, usual, poleOf(t));
   drawUsual(t);
 }
 

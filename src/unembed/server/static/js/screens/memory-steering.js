@@ -4,12 +4,15 @@ import { token } from "../islands/tokens.js";
 import { bareTable, failure, numberCell, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
 import * as tray from "../tray.js";
-import { inUsual } from "../usual.js";
+import { inUsual, times } from "../usual.js";
 
 /** Milliseconds without a move of the slider before a request is sent. */
 const PAUSE = 40;
 
-/** `{el, draw(found, usual)}`: `found`: the memory on the prompt; `usual`: its coefficients over a corpus, or null. */
+/**
+ * `{el, draw(found, usual, pole)}`: `found`: the memory on the prompt; `usual`: its coefficients over a corpus, or null;
+ * `pole`: the sign of the card.
+ */
 export function steering(api, memory) {
   const slider = rangeBox("Coefficient to set", { step: "any" });
   const box = numberBox("Coefficient", 0, { min: "", step: "any" });
@@ -38,17 +41,20 @@ export function steering(api, memory) {
     }
   }
 
-  function draw(found, usual) {
+  function draw(found, usual, pole) {
     const m = found.here.coefficient;
-    const most = Math.max(usual?.statistics.largest ?? 0, 3, 1.5 * Math.abs(m));
+    const { least = 0, largest = 0 } = usual?.statistics ?? {};
+    const most = Math.max(largest, -least, 3, 1.5 * Math.abs(m));
+    const extreme = pole === "negative" ? least : largest;
+    const one = { ...memory, pole };
     slider.min = String(-most);
     slider.max = String(most);
     const to = (name, value) => button(name, () => set(value), "btn small");
     fill(marks, [
       [to("off", 0), to(`here ${num(m)}`, m)],
-      button("3 × usual", () => inUsual(memory, 3).then(set, api.fail), "btn small"),
-      usual?.counts && to(`99th percentile ${num(usual.high)}`, usual.high),
-      usual && to(`largest in the corpus ${num(usual.statistics.largest)}`, usual.statistics.largest),
+      button(times(3, one), () => inUsual(one, 3).then(set, api.fail), "btn small"),
+      usual?.counts && pole === "positive" && to(`99th percentile ${num(usual.high)}`, usual.high),
+      usual && to(`largest in the corpus ${num(extreme)}`, extreme),
     ]);
     if (!drawn) set(0);
     drawn = true;

@@ -6,7 +6,7 @@ import { card, dimming, empty, loading, memoryLink, noMemories, pane, toks, trai
 import { QUESTION } from "../question.js";
 import { differ, go, idOf, memoryPath, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
-import { setUsual } from "../usual.js";
+import { setUsual, times } from "../usual.js";
 import { largestHere } from "./intervene-edits.js";
 import { drawCard, loadHere } from "./memory-card.js";
 import { topExamples } from "./memory-corpus.js";
@@ -133,7 +133,7 @@ function draw(t, other) {
         button("Previous", () => step(t, -1), "btn small", { title: "[" }),
         button("Next", () => step(t, 1), "btn small", { title: "]" }),
         button("Switch off", () => tray.off(view), "btn small", { title: "Add to the edits (i)" }),
-        button("Set to 3 × usual", () => setUsual([view], 3), "btn small", { title: "Add to the edits" }),
+        button(`Set to ${times(3, view)}`, () => setUsual([view], 3), "btn small", { title: "Add to the edits" }),
       ]),
     ]),
     other ? pair(t, other) : drawCard(t, names),
