@@ -48,3 +48,8 @@ def test_a_card_begins_with_the_texts_of_its_sign(opened, gated):
         expect(page.get_by_role("heading", level=1)).to_have_text(address)
         chosen = page.get_by_role("radiogroup", name="Coefficients").get_by_role("radio", name=pole)
         expect(chosen).to_have_attribute("aria-checked", "true", timeout=20_000)
+        negative = address[0] == "-"
+        (first,) = lm.values.top_tokens(0, int(address.split("M")[1]), 1, bottom=negative)
+        listed = page.get_by_role("heading", name="Promotes").locator("..").locator(".bar-row").first
+        expect(listed).to_contain_text(first.strip())
+        expect(page.get_by_role("button", name=f"Set to {'−' if negative else ''}3 × usual")).to_be_visible()

@@ -34,14 +34,3 @@ export function mount(el, { edges, counts, marks, label }) {
   const ends = [text(low, 92, num(low)), text(high, 92, num(high))];
   fill(el, s("svg.histogram", props, counts.map(bar), ends, zero, marks.map(mark)));
 }
-
-/** The same in the height of a line of text, without numbers. */
-export function sparkline(el, counts) {
-  const most = Math.log1p(Math.max(...counts));
-  const width = 84 / counts.length;
-  const bar = (n, i) => {
-    const height = Math.max(1, (18 * Math.log1p(n)) / most);
-    return n > 0 && s("rect", { x: i * width, y: 20 - height, width: Math.max(0.8, width - 0.3), height });
-  };
-  fill(el, s("svg.sparkline", { viewBox: "0 0 84 20", "aria-hidden": "true" }, counts.map(bar)));
-}

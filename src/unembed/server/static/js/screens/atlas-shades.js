@@ -57,5 +57,6 @@ function drawLegend(t, { groups, classes, text }) {
       "aria-pressed": String(!t.hidden.has(i)),
       title: "Show or hide",
     });
-  fill(t.legend, [classes.map((name, i) => counts[i] > 0 && sign(name, i)), h("span.faint", "ringed: best memories")]);
+  const ringed = t.atlas.best.length > 0 && h("span.faint", "ringed: best memories");
+  fill(t.legend, [classes.map((name, i) => counts[i] > 0 && sign(name, i)), ringed]);
 }

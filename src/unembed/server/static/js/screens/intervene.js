@@ -74,15 +74,16 @@ export function render(root, page) {
 function preview(api, box, all, suggest) {
   const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
   const ask = () => api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });
-  const head = ["token", "baseline", "", "edited", "", "change in points"];
+  const head = ["token", "baseline", "", ...(active.length ? ["edited", "", "change in points"] : [])];
   return answered(box, ask, ({ rows, provenance }) => {
     const most = Math.max(...rows.flatMap((r) => [r.plain, r.edited]));
     suggest(rows.reduce((best, r) => (r.plain > best.plain ? r : best)).token);
     const bar = (p) => h("span.bar-track", h("span.bar.plus", { style: { width: `${(100 * p) / most}%` } }));
+    const cells = (p) => [numberCell(percent(p)), bar(p)];
     const line = ({ token: text, plain, edited }) => [
       token(text),
-      ...[plain, edited].flatMap((p) => [numberCell(percent(p)), bar(p)]),
-      numberCell(fixed(100 * (edited - plain), 1, true)),
+      ...cells(plain),
+      ...(active.length ? [...cells(edited), numberCell(fixed(100 * (edited - plain), 1, true))] : []),
     ];
     return [
       table(head, rows.slice(0, 10).map(line)),

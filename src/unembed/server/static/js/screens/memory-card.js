@@ -1,7 +1,6 @@
 /** The card of one memory: its value and key, and what it does on the prompt and usually does on a corpus. */
 import { lengths } from "../contexts.js";
 import { afterPaint, boxes, fill, grouped, h, num } from "../dom.js";
-import * as histogram from "../islands/histogram.js";
 import { token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
 import { card, loading, pane } from "../parts.js";
@@ -116,12 +115,8 @@ function loadUsual(t, sampled) {
     if (!isShown(t, view)) return;
     t.usual = found;
     drawUsual(t);
-    const spark = h("span.spark");
-    if (found.counts) {
-      quantiles(boxes.bands, found);
-      histogram.sparkline(spark, found.counts);
-    }
-    fill(boxes.density, `${num(100 * found.statistics.active_fraction)} %`, spark);
+    if (found.counts) quantiles(boxes.bands, found);
+    fill(boxes.density, `${num(100 * found.statistics.active_fraction)} %`);
     drawHere(t);
   });
 }

@@ -9,10 +9,7 @@ import { inUsual, times } from "../usual.js";
 /** Milliseconds without a move of the slider before a request is sent. */
 const PAUSE = 40;
 
-/**
- * `{el, draw(found, usual, pole)}`: `found`: the memory on the prompt; `usual`: its coefficients over a corpus, or null;
- * `pole`: the sign of the card.
- */
+/** `{el, draw}`: `draw` is given the memory on the prompt, its coefficients over a corpus or null, the card's sign. */
 export function steering(api, memory) {
   const slider = rangeBox("Coefficient to set", { step: "any" });
   const box = numberBox("Coefficient", 0, { min: "", step: "any" });

@@ -26,6 +26,15 @@ export function figures(model, view, more = {}) {
   return h("dl.figures", [Object.entries(all).map(([name, box]) => box && h("div", h("dt", name), box))]);
 }
 
+/** What a value does at the sign of its coefficient: a negative one exchanges what is promoted and suppressed. */
+export function atSign(view) {
+  if (view.pole !== "negative") return view;
+  const negated = (list) => list.map((r) => ({ ...r, score: -r.score }));
+  const [promoted, suppressed] = [negated(view.suppressed), negated(view.promoted)];
+  const [edges, counts] = [view.edges.map((x) => -x).reverse(), view.counts.slice().reverse()];
+  return { ...view, promoted, suppressed, edges, counts };
+}
+
 /** Both ends of the value's scores; a click pins a token. */
 export function ends(view, n = 12) {
   const lists = Object.entries({ Promotes: view.promoted.slice(0, n), Suppresses: view.suppressed.slice(0, n) });
@@ -41,7 +50,7 @@ function pin(id) {
 /** How far adding the value raises what is listed, and a button that measures it. */
 function truthLine(view, api) {
   const box = h("div");
-  const read = (what) => api.get(`${memoryPath(view)}/${what}`, {}, { channel: "truth" });
+  const read = (what) => api.get(`${memoryPath(view)}/${what}`, { pole: view.pole ?? "" }, { channel: "truth" });
   const measure = () => {
     fill(box, loading("Adding the value to 24 passages", 1));
     answered(box, () => read("truth/measured"), draw);
@@ -80,7 +89,8 @@ export function vocabularyCard(view, api) {
       return [visible(p.token), p.score, visible(token), score];
     });
   const way = { jacobian: "by the lens fitted on text" }[view.provenance.basis] ?? "by the logit lens (W_U alone)";
-  const note = `projected ${way}; click a token to pin it in Trace`;
+  const sign = view.pole === "negative" ? ", at a coefficient of −1" : "";
+  const note = `projected ${way}${sign}; click a token to pin it in Trace`;
   return card("Effect of the value on the vocabulary", h("span.faint", note), [
     lists,
     truthLine(view, api),

@@ -10,7 +10,7 @@ import { setUsual, times } from "../usual.js";
 import { largestHere } from "./intervene-edits.js";
 import { drawCard, loadHere } from "./memory-card.js";
 import { topExamples } from "./memory-corpus.js";
-import { ends, figures, TOP } from "./memory-value.js";
+import { atSign, ends, figures, TOP } from "./memory-value.js";
 
 const PROMPT_CHANGES = ["prompt", "position", "edits", "disabled", ...QUESTION];
 
@@ -34,7 +34,7 @@ export function render(root, page) {
       else return false;
       return true;
     },
-    exported: () => t.view && exported(t.view),
+    exported: () => t.view && exported(atSign(t.view)), // as the server answers
   };
 }
 
@@ -54,7 +54,7 @@ async function load(t) {
     const { memory, compared } = state();
     const found = await Promise.all([read(memory, 0), read(compared, 1)?.catch((error) => missed(api, error))]);
     // Both signs of a memory have one address; a card is that of a sign.
-    const [view, other] = found.map((one, i) => one && { ...one, pole: parseId([memory, compared][i])?.pole });
+    const [view, other] = found.map((one, i) => one && atSign({ ...one, pole: parseId([memory, compared][i])?.pole }));
     Object.assign(t, { view, here: null, usual: null, tried: null });
     draw(t, other);
   });

@@ -209,12 +209,13 @@ function legendOf(t) {
       : metric === "rank"
         ? [`rank ${grouped(t.model.d_vocab)}`, ramp, "rank 1 (logarithmic)"]
         : ["0 %", ramp, "100 % (square root)", of];
+  const [quiet] = runsOf(t);
   /** @type {[string, string, boolean][]} */
   const signs = [
     [
-      "Layers 0–9",
+      `Layers ${quiet?.join("–")}`,
       "quiet layers: the rank of the prompt's prediction moves least (Enter unfolds them)",
-      runsOf(t).length,
+      Boolean(quiet),
     ],
     ["▢", "top-1 is the final prediction", true],
     ["│", "the same token as in the row before", true],
