@@ -85,7 +85,7 @@ def rising(lm: Decoder, source: AtlasSource, describer: LayerDescriber, line: Li
     """Return the whole words that rise most at the passages that chose nothing."""
     vector = written_values(lm, line.layer, torch.tensor([line.index]))
     rises = describer.measured.of(line.layer, -vector if line.pole == "negative" else vector, "test").rises[0]
-    words = describer.shared.words
+    words = describer.words.tokens
     return [source.text.strings[int(words[i])].strip() for i in rises[words].topk(WORDS).indices]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unembed.atlas.coherence import NamedTokens
+from unembed.atlas.named_words import NamedTokens
 from unembed.atlas.output_score import OutputTest, TokenShares, frequency_groups
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -23,16 +23,16 @@ from unembed.atlas.card import Card
 from unembed.atlas.controls import CONTROLS, FALSE, QUANTILE
 from unembed.atlas.heads import head_columns
 from unembed.atlas.layer import (
+    DESCRIBED_HITS,
+    DESCRIBED_RATIO,
     LEAST,
     LEAST_HITS,
     LEAST_RATIO,
-    LEAST_RISE,
-    PRINTED_HITS,
-    PRINTED_RATIO,
     AtlasSource,
     LayerDescriber,
 )
 from unembed.atlas.lines import Line, read_lines, write_lines, write_table
+from unembed.atlas.named_words import LEAST_NAMED, RISE_MOST
 from unembed.atlas.page import markdown, page_of
 from unembed.document.intervals import Measured
 from unembed.errors import InvalidInput, reading_fault
@@ -54,7 +54,6 @@ def build_atlas(
     *,
     layers: Sequence[int] | None = None,
     per_layer: int | None = None,
-    stored: Path | None = None,
     seed: int = 0,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> Card:
@@ -67,14 +66,11 @@ def build_atlas(
         provenance: the provenance of the index.
         layers: the layers to describe; by default all layers that have memories.
         per_layer: number of memories to draw at random from each layer; by default all are described.
-        stored: the folder of an atlas of the same text and seed. Its rules and words are taken, and only which lines
-            are printed is chosen again.
         seed: the seed of all random choices.
         progress: called with the name of a step, the amount done, and the total.
 
     Raises:
-        InvalidInput: the folder contains another atlas or other files, the text has too few documents, or the stored
-            atlas is of another model, text or seed.
+        InvalidInput: the folder contains another atlas or other files, or the text has too few documents.
     """
     sizes = source.starts[1:] - source.starts[:-1]
     chosen = [n for n in (range(len(sizes)) if layers is None else sorted({lm.layer(n) for n in layers})) if sizes[n]]
@@ -87,18 +83,17 @@ def build_atlas(
         "least_accuracy": LEAST,
         "least_hits": LEAST_HITS,
         "least_ratio": LEAST_RATIO,
-        "printed_hits": PRINTED_HITS,
-        "printed_ratio": PRINTED_RATIO,
-        "least_rise": LEAST_RISE,
+        "described_hits": DESCRIBED_HITS,
+        "described_ratio": DESCRIBED_RATIO,
+        "rise_most": RISE_MOST,
+        "least_named": LEAST_NAMED,
         "controls": CONTROLS,
         "false_share": FALSE,
         "control_quantile": QUANTILE,
     }
     about = lm.provenance(corpus=provenance.corpus, seed=seed, notes={**provenance.notes, **notes})
     parts = folder / _PARTS
-    before = {} if stored is None else _stored_lines(stored, about, chosen)
-    again = {} if stored is None else {"stored": str(stored)}
-    _continue(folder, {"model": about.model, "corpus": about.corpus, "seed": seed, **notes, **again})
+    _continue(folder, {"model": about.model, "corpus": about.corpus, "seed": seed, **notes})
     describer = None
     lines: list[Line] = []
     for done, layer in enumerate(chosen):
@@ -109,8 +104,7 @@ def build_atlas(
             def report(part: int, of: int, done: int = done) -> None:
                 progress("describing memories", 100 * done + 100 * part // max(1, of), 100 * len(chosen))
 
-            found = describer.lines(layer, report) if stored is None else describer.chosen_again(layer, before[layer])
-            write_lines(path, found)
+            write_lines(path, describer.lines(layer, report))
         lines += read_lines(path)
     progress("describing memories", 100 * len(chosen), 100 * len(chosen))
     heads = parts / HEADS
@@ -126,28 +120,6 @@ def build_atlas(
     write_whole(folder / CARD, json.dumps(card.to_dict(), ensure_ascii=False, indent=1) + "\n")
     shutil.rmtree(parts, ignore_errors=True)
     return card
-
-
-def _stored_lines(folder: Path, about: Provenance, layers: Sequence[int]) -> dict[int, list[Line]]:
-    """Read the lines of an atlas by layer.
-
-    Raises:
-        InvalidInput: the atlas is of another model, text or seed than `about`, or lacks one of the layers.
-    """
-    made = open_card(folder).provenance
-    for what in ("model", "corpus", "seed"):
-        if getattr(made, what) != getattr(about, what):
-            raise InvalidInput(
-                f"the lines of {folder} cannot be chosen again",
-                why=f"its {what} is {getattr(made, what)}, not {getattr(about, what)}",
-                instead="Build a new atlas",
-            )
-    found: dict[int, list[Line]] = {}
-    for line in read_lines(folder / MEMORIES):
-        found.setdefault(line.layer, []).append(line)
-    if missing := [n for n in layers if n not in found]:
-        raise InvalidInput(f"the lines of layer {missing[0]} cannot be chosen again", why=f"{folder} has none")
-    return found
 
 
 def _continue(folder: Path, plan: dict[str, Any]) -> None:
@@ -186,7 +158,8 @@ def open_card(folder: Path) -> Card:
         stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         examples = tuple(Line.from_dict(row) for row in stored["examples"])
         rest: dict[str, Any] = {
-            name: stored[name] for name in ("memories", "described", "of_verdict", "drawn", "by_layer", "notes")
+            name: stored[name]
+            for name in ("memories", "described", "of_verdict", "of_one_class", "drawn", "by_layer", "notes")
         }
         for name in ("passes", "random", "scores"):
             rest[name] = {test: Measured(**one) for test, one in stored[name].items()}

@@ -25,12 +25,8 @@ DRAWN = 1000
 """Number of described lines, drawn at random, on which the card's scores are measured."""
 EXAMPLES = 30
 """Number of described lines, drawn at random, that the card lists as examples."""
-_RULE_ALONE = (
-    "tokens share nothing",
-    "tokens below their control",
-    "rule misses too many firings",
-    "other words rise more",
-)
+_OTHERS = ("described", "fires too rarely", "no rule found", "rule below its control")
+"""The verdicts of lines that have a description, or no tested rule."""
 _EARLY = (
     "rule share: memories with a tested rule. In the first layers memories have rules and few or no descriptions: what "
     "a value vector does there differs from passage to passage, so that the words that it raises at some passages "
@@ -46,6 +42,7 @@ class Card:
         memories: number of memories that were examined, each at every sign of the coefficient that the index stores.
         described: number of memories that have a description at one sign or both.
         of_verdict: number of lines with each verdict (`lines.Verdict`).
+        of_one_class: number of described lines whose words are all of one class.
         drawn: number of described lines on which the scores were measured.
         passes: by test ("input", "output", "both"), the share of the drawn lines that pass.
         random: by test, the share of the drawn lines that pass with the description of another memory of the layer.
@@ -57,6 +54,7 @@ class Card:
     memories: int
     described: int
     of_verdict: dict[str, int]
+    of_one_class: int
     drawn: int
     passes: dict[str, Measured]
     random: dict[str, Measured]
@@ -94,6 +92,7 @@ class Card:
             len({(line.layer, line.index) for line in lines}),
             len({(line.layer, line.index) for line in found}),
             dict(Counter(line.verdict for line in lines)),
+            sum(line.concept is not None for line in found),
             len(drawn),
             passes,
             random,
@@ -117,8 +116,9 @@ class Card:
             f"{self.described:,} of {self.memories:,} memories (FFN neurons) have a description "
             f"({format_percent(share.value)}) at one sign of the coefficient or both. A description says where the "
             "memory fires and which whole words rise when its value vector is added, more than when other value "
-            "vectors of the layer are added. These words are similar, of one class, or begin alike. Each side "
-            "exceeded its control on text that had not suggested it; what did not is not printed.",
+            "vectors of the layer are added. Named words are among those that rise most in each of three groups of "
+            f"passages. In {self.of_one_class:,} lines they are all of one class; in others they need have nothing in "
+            "common. Each side exceeded its control on text that had not suggested it.",
             f"Of the described lines {self.drawn:,} were drawn at random and tested once more, on documents and "
             f"passages that had chosen nothing: {_percent(self.passes['input'])} pass the input test, "
             f"{_percent(self.passes['output'])} the output test, {_percent(self.passes['both'])} both. With the "
@@ -154,7 +154,7 @@ class Card:
 
     def _rules_alone(self) -> int:
         """Return the number of lines that have a tested rule but no description."""
-        return sum(n for verdict, n in self.of_verdict.items() if verdict in _RULE_ALONE)
+        return sum(n for verdict, n in self.of_verdict.items() if verdict not in _OTHERS)
 
     def _table(self, title: str, columns: dict[str, list[Any]]) -> Table:
         return Table(title, columns, self.provenance)

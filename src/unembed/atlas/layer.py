@@ -2,28 +2,29 @@
 
 The documents of the index's text are divided at random. Rules are found on half of them, selected on a quarter (the
 rules that exceed their control), and tested on the last quarter. Value vectors are added at the ends of passages, which
-are divided too: a quarter is used to find the tokens to name, half to select descriptions, and a quarter to test them.
+are divided too: a word is named if it is among those that rise most in each of three quarters, the third of which also
+selects descriptions, and the last quarter tests them.
 """
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.atlas.coherence import NamedTokens, SharedTokens
 from unembed.atlas.controls import CONTROLS, FEWEST, chosen
 from unembed.atlas.effects import Effects, ValueEffects
 from unembed.atlas.input_score import Firings, InputScore, InputTest
 from unembed.atlas.lines import Line, Verdict, rule_json
+from unembed.atlas.named_words import LEAST_NAMED, NameableWords, NamedTokens
 from unembed.atlas.output_score import OutputScore, OutputTest, TokenShares
-from unembed.atlas.rules import Rule, examples, quoted_tokens, read_rule, to_dict
+from unembed.atlas.rules import Rule, examples, quoted_tokens, to_dict
 from unembed.atlas.search import RuleSearch
 from unembed.atlas.text import RuleText
 from unembed.errors import InvalidInput
@@ -35,23 +36,19 @@ LEAST = 0.75
 """Smallest balanced accuracy of a rule, on the text on which it is found and on the text on which it is selected."""
 LEAST_HITS, LEAST_RATIO = 0.55, 5.0
 """To be selected, a rule must be true at this share of firings, and this many times as often as at other positions."""
-PRINTED_HITS, PRINTED_RATIO = 0.85, 8.0
-"""Stricter limits for a line that is printed, because people reject rules that miss more firings. A rule below these
-limits still serves as a control, as does a line
-whose words are not among those that rise most (`coherence.RISE_MOST`)."""
-LEAST_RISE = 0.99
-"""Smallest output score of a selected line: named tokens rise more than 99 % of equally frequent tokens."""
+DESCRIBED_HITS, DESCRIBED_RATIO = 0.75, 8.0
+"""The same for the rule of a description: people reject rules that miss more firings. A rule between these limits is
+tested, and stored without words."""
 PARTS = 4
 """Number of parts into which documents are divided: two to find rules, one to select and one to test them."""
 PASSAGE_PARTS = 4
-"""Number of parts into which passages are divided: one to find tokens, two to select and one to test them."""
+"""Number of parts into which passages are divided: three to choose words, the last of them to select descriptions too,
+and one to test them."""
 FEWEST_TESTED = 5
 """Smallest number of firings on which a rule is tested."""
+_NAMING = ("first", "second")
+"""The parts of the passages that find words; the third, "choose", also selects descriptions."""
 _AT_ONCE = 192
-_NO_OUTPUT: dict[str, Any] = {
-    field.name: field.default for field in fields(Line) if "output" in field.name or "token" in field.name
-} | {"concept": None}
-"""The fields of a line's output side, without one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,17 +97,19 @@ class _Candidate:
     firings: Firings
     verdict: Verdict
     rule: Rule | None = None
+    ranks: dict[int, int] | None = None
+    """For each word that is among those that rise most in every part so far, the sum of its ranks."""
     named: NamedTokens | None = None
     test: InputScore | None = None
     output: OutputScore | None = None
-    hits: float = 0.0
-    base: float = 0.0
-    """`hits` and `base` are the shares of firings and of other positions at which the rule is true, on the text that is
-    used to select rules."""
     change: float = 0.0
     """Mean change of the named tokens' logits at the test passages, in standard deviations over the vocabulary."""
-    unprinted: Verdict | None = None
-    """Why a line that was selected is not printed; None if it is."""
+
+    def still_rising(self, words: list[int]) -> bool:
+        """Keep the words that are among those that rise most in one more part; tell whether enough are left."""
+        before = dict.fromkeys(words, 0) if self.ranks is None else self.ranks
+        self.ranks = {word: before[word] + rank for rank, word in enumerate(words) if word in before}
+        return len(self.ranks) >= LEAST_NAMED
 
 
 class LayerDescriber:
@@ -123,6 +122,7 @@ class LayerDescriber:
         passages: Sequence[Int[Tensor, " pos"]],
         *,
         per_layer: int | None = None,
+        values: Callable[[int, Int[Tensor, " memory"]], Float[Tensor, "memory d_model"]] | None = None,
         seed: int = 0,
     ) -> None:
         """Divide documents and passages into parts, and count the tokens from which rules are found.
@@ -130,11 +130,14 @@ class LayerDescriber:
         Args:
             passages: token sequences; value vectors are added to the residual stream at the last token of each.
             per_layer: number of memories to draw at random from each layer; by default all are described.
+            values: returns vectors of a layer by their number, if `source` is not about the memories but, for instance,
+                about groups of them.
 
         Raises:
             InvalidInput: the text has fewer than four documents, or there are fewer than four passages.
         """
         self._lm, self._source, self._seed, self._per_layer = lm, source, seed, per_layer
+        self._values = values or (lambda layer, rows: written_values(lm, layer, rows))
         n = int(source.document.max(initial=-1)) + 1
         if n < PARTS or len(passages) < PASSAGE_PARTS:
             raise InvalidInput(
@@ -147,10 +150,9 @@ class LayerDescriber:
         self._search = RuleSearch(source.text, self._finding)
         counts = np.bincount(source.text.token, minlength=lm.d_vocab)
         self._shares = TokenShares(counts[: lm.d_vocab], seed)
-        name, first, second, test = (passages[i::PASSAGE_PARTS] for i in range(PASSAGE_PARTS))
-        parts = {"name": name, "choose": [*first, *second], "test": test}
+        parts = {part: passages[i::PASSAGE_PARTS] for i, part in enumerate((*_NAMING, "choose", "test"))}
         self.measured = ValueEffects(lm, parts, seed)
-        self.shared = SharedTokens(source.text.classes, counts[: lm.d_vocab], lm.weights.W_U.T, seed)
+        self.words = NameableWords(source.text.classes, counts[: lm.d_vocab])
 
     def lines(self, layer: int, progress: Callable[[int, int], None] = lambda _done, _total: None) -> list[Line]:
         """Describe and test the memories of a layer; return a line for each memory and sign of its coefficient.
@@ -169,42 +171,28 @@ class LayerDescriber:
             found.append(self._with_rule(layer, index, pole))
             steps.several(1)
         ruled = self._choose_rules([one for one in found if one.rule is not None], rng)
-        named = self._name_tokens(layer, ruled, steps)
+        named = self._name_tokens(layer, [one for one in ruled if one.verdict == "words differ by passage"], steps)
         self._choose_tokens(layer, named, rng, steps)
         self._test_rules(ruled, rng)
-        _mark(selected := [one for one in named if one.verdict == "described"])
-        self._test_tokens(selected, layer, rng, steps)
+        self._test_tokens([one for one in named if one.verdict == "described"], layer, rng, steps)
         return [self._line(layer, one) for one in sorted(found, key=lambda one: (one.index, one.pole != "positive"))]
 
-    def chosen_again(self, layer: int, lines: Sequence[Line]) -> list[Line]:
-        """Choose again which described lines of a stored layer are printed; test their words again.
+    def words_alone(self, layer: int) -> dict[tuple[int, Pole], bool]:
+        """Name and test words whether or not a rule is found.
 
-        Args:
-            lines: the lines of the layer, of an atlas of the same text and the same seed.
+        Returns:
+            For each memory and sign that has words, whether they pass the output test.
         """
-        rng = np.random.default_rng([self._seed, layer])
-        found: dict[int, _Candidate] = {}
-        for number, line in enumerate(lines):
-            if line.verdict == "described" and line.rule is not None:
-                firings = self._firings(layer, line.index, line.pole)
-                rule, named = read_rule(json.loads(line.rule)), NamedTokens(line.token_ids, line.concept)
-                found[number] = one = _Candidate(line.index, line.pole, firings, "described", rule, named)
-                if score := InputTest(self._choosing, ()).score(rule.holds(self._source.text), firings):
-                    one.hits, one.base = score.hits, score.base
-        _mark(selected := list(found.values()))
-        printed = [one for one in selected if one.unprinted is None]
-        for start, effects in self._effects(layer, printed, "choose"):
-            self._narrow(printed[start : start + len(effects.rises)], effects)
-        self._test_tokens(selected, layer, rng, _Steps(lambda _done, _total: None, 0))
-        return [self._with_output(line, found[i]) if i in found else line for i, line in enumerate(lines)]
-
-    def _narrow(self, some: Sequence[_Candidate], effects: Effects) -> None:
-        """Leave out the named words that are not among those that rise most; mark lines with too few words left."""
-        for one, rises in zip(some, effects.rises, strict=True):
-            if (left := self.shared.that_still_rise(_named(one), rises)) is None:
-                one.unprinted = "other words rise more"
-            else:
-                one.named = left
+        rng, steps = np.random.default_rng([self._seed, layer]), _Steps(lambda _done, _total: None, 0)
+        n = int(self._source.starts[layer + 1] - self._source.starts[layer])
+        every = [
+            _Candidate(i, pole, self._firings(layer, i, pole), "words differ by passage")
+            for pole in self._source.positions for i in range(n)
+        ]  # fmt: skip
+        named = self._name_tokens(layer, every, steps)
+        self._choose_tokens(layer, named, rng, steps)
+        self._test_tokens([one for one in named if one.verdict == "described"], layer, rng, steps)
+        return {(one.index, one.pole): one.output.passes and one.change > 0 for one in every if one.output is not None}
 
     def _firings(self, layer: int, index: int, pole: Pole) -> Firings:
         row = int(self._source.starts[layer]) + index
@@ -234,37 +222,56 @@ class LayerDescriber:
             score = scores[i]
             if score is None or score.accuracy < LEAST or score.hits < max(LEAST_HITS, LEAST_RATIO * score.base):
                 continue
-            ruled[i].verdict, ruled[i].hits, ruled[i].base = "tokens share nothing", score.hits, score.base
+            enough = score.hits >= max(DESCRIBED_HITS, DESCRIBED_RATIO * score.base)
+            ruled[i].verdict = "words differ by passage" if enough else "rule misses too many firings"
             found.append(ruled[i])
         return found
 
     def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> list[_Candidate]:
-        """Find the whole words to name for each memory; return the memories whose words have something in common."""
-        found = []
-        for start, effects in self._effects(layer, ruled, "name"):
-            some = ruled[start : start + len(effects.rises)]
-            for one, tokens in zip(some, self.shared.named(effects.rises), strict=True):
-                if tokens is not None:
-                    one.named, one.verdict = tokens, "tokens below their control"
-                    found.append(one)
-            steps.several(len(some))
-        return found
+        """Find the words that rise most in all parts that find words; return the memories that have enough of them.
+
+        If none of the first `_AT_ONCE` memories has enough, as in early layers, the others are not measured: so few
+        could have words that they would not control one another.
+        """
+        found: list[_Candidate] = []
+        for start in range(0, len(ruled), _AT_ONCE):
+            left = ruled[start : start + _AT_ONCE]
+            for part in _NAMING:
+                for _, effects in self._effects(layer, left, part):
+                    words = self.words.rising(effects.rises)
+                    left = [one for one, rising in zip(left, words, strict=True) if one.still_rising(rising)]
+            found += left
+            steps.several(_AT_ONCE)
+            if not found:
+                break
+        return self._named(found)
+
+    def _named(self, found: Sequence[_Candidate]) -> list[_Candidate]:
+        """Name each memory's words, the highest ranks first; return the memories with enough controls."""
+        for one in found:
+            one.verdict = "words below their control"
+            ranks = one.ranks or {}
+            one.named = self.words.named(sorted(ranks, key=ranks.__getitem__))
+        indices = Counter(one.index for one in found)
+        return [one for one in found if len(found) - indices[one.index] >= FEWEST]
 
     def _choose_tokens(self, layer: int, ruled: Sequence[_Candidate], rng: np.random.Generator, steps: _Steps) -> None:
-        """Set the verdict "described" for the memories whose tokens rise more than their controls."""
+        """Set the verdict "described" for the memories whose words rise more than their controls in one more part."""
         test = self._output_test(ruled, rng)
-        chance, rise = np.ones(len(ruled)), np.zeros(len(ruled))
+        chance = np.ones(len(ruled))
         for start, effects in self._effects(layer, ruled, "choose"):
             some = range(start, start + len(effects.rises))
             scores = test.scores(effects.rises, [(i, ruled[i].index) for i in some])
-            for i, score, changes in zip(some, scores, effects.changes, strict=True):
-                if _mean_change(changes, ruled[i]) > 0:
-                    chance[i], rise[i] = score.chance, score.score
-            self._narrow(ruled[start : some.stop], effects)
+            words = self.words.rising(effects.rises)
+            for i, score, changes, rising in zip(some, scores, effects.changes, words, strict=True):
+                if not ruled[i].still_rising(rising):
+                    ruled[i].verdict = "words differ by passage"
+                elif _mean_change(changes, ruled[i]) > 0:
+                    chance[i] = score.chance
             steps.several(len(some))
-        for i in chosen(chance):
-            if rise[i] >= LEAST_RISE:
-                ruled[i].verdict = "described"
+        left = [ruled[i] for i in chosen(chance) if ruled[i].verdict == "words below their control"]
+        for one in self._named(left):
+            one.verdict = "described"
 
     def _test_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> None:
         """Test the selected rules on the test documents, and as a control on the firings of another, random memory."""
@@ -275,22 +282,19 @@ class LayerDescriber:
             one.test = test.score(_rule(one).holds(self._source.text), one.firings, random)
 
     def _test_tokens(self, selected: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps) -> None:
-        """Test the named tokens of the printed lines at the test passages, and give the others their reason as verdict.
+        """Test the named words of the described lines at the test passages.
 
         As a control, the tokens that another selected line names are tested too.
         """
         others = _another(selected, rng)
         test = self._output_test(selected, rng)
-        printed = [i for i, one in enumerate(selected) if one.unprinted is None]
-        for start, effects in self._effects(layer, [selected[i] for i in printed], "test"):
-            some = printed[start : start + len(effects.rises)]
+        for start, effects in self._effects(layer, selected, "test"):
+            some = range(start, start + len(effects.rises))
             random = [None if (j := others.get(i)) is None else (j, selected[j].index) for i in some]
             scores = test.scores(effects.rises, [(i, selected[i].index) for i in some], random)
             for i, score, changes in zip(some, scores, effects.changes, strict=True):
                 selected[i].output, selected[i].change = score, _mean_change(changes, selected[i])
             steps.several(len(some))
-        for one in selected:
-            one.verdict = one.unprinted or one.verdict
 
     def _output_test(self, memories: Sequence[_Candidate], rng: np.random.Generator) -> OutputTest:
         controls = [(one.index, _named(one)) for one in _some(memories, rng)]
@@ -302,7 +306,7 @@ class LayerDescriber:
             some = memories[start : start + _AT_ONCE]
             rows = torch.tensor([one.index for one in some], device=self._lm.device)
             signs = torch.tensor([-1.0 if one.pole == "negative" else 1.0 for one in some], device=self._lm.device)
-            vectors = written_values(self._lm, layer, rows)
+            vectors = self._values(layer, rows)
             yield start, self.measured.of(layer, vectors * signs[:, None].to(vectors), part)
 
     def _input_words(self, one: _Candidate) -> str:
@@ -334,12 +338,8 @@ class LayerDescriber:
             input_passes=test.passes,
             random_input_passes=test.random_passes,
         )
-        return self._with_output(line, one)
-
-    def _with_output(self, line: Line, one: _Candidate) -> Line:
-        """Return a line with the verdict and the output side of a candidate."""
         if (output := one.output) is None:
-            return replace(line, verdict=one.verdict, **_NO_OUTPUT)
+            return line
         named, strings = _named(one), self._source.text.strings
         return replace(
             line,
@@ -386,15 +386,6 @@ def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[i
         if j is not None:
             found[i] = j
     return found
-
-
-def _mark(selected: Sequence[_Candidate]) -> None:
-    """Mark the lines that are not printed because their rule misses too much, or because they have too few controls."""
-    for one in selected:
-        if sum(other.index != one.index for other in selected) < FEWEST:
-            one.unprinted = "tokens below their control"
-        elif one.hits < max(PRINTED_HITS, PRINTED_RATIO * one.base):
-            one.unprinted = "rule misses too many firings"
 
 
 def _mean_change(changes: Float[Tensor, " vocab"], one: _Candidate) -> float:

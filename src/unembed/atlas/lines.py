@@ -23,10 +23,9 @@ Verdict = Literal[
     "fires too rarely",
     "no rule found",
     "rule below its control",
-    "tokens share nothing",
-    "tokens below their control",
     "rule misses too many firings",
-    "other words rise more",
+    "words differ by passage",
+    "words below their control",
 ]
 """The verdict "described", or the first reason why a memory has no description."""
 

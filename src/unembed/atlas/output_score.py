@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.atlas.coherence import NamedTokens
 from unembed.atlas.controls import bounds, chances
+from unembed.atlas.named_words import NamedTokens
 
 COMPARED = 512
 """Largest number of about equally frequent tokens with which a token is compared."""

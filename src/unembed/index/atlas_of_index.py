@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from unembed.index.index import Index
     from unembed.models.model_source import UnopenedModel
 
-PASSAGES = 16
+PASSAGES = 48
 
 
 def atlas_source(index: Index, lm: Decoder) -> AtlasSource:
@@ -52,19 +51,11 @@ def atlas_build(
     passages: Annotated[
         int,
         Option(
-            "Number of text passages at whose last token each value vector is added. A quarter of them propose "
-            "tokens, two quarters select descriptions, a quarter test them.",
+            "Number of text passages at whose last token each value vector is added. Three quarters of them choose "
+            "words, a quarter tests them.",
             low=4,
         ),
     ] = PASSAGES,
-    stored: Annotated[
-        Path | None,
-        Option(
-            "Folder of an atlas of the same index and seed. Its rules and words are taken; only which lines are "
-            "printed is chosen again.",
-            metavar="DIR",
-        ),
-    ] = None,
     index: GivenIndex,
     seed: Seed = 0,
     progress: Progress = None,
@@ -97,7 +88,6 @@ def atlas_build(
         known.provenance,
         layers=layers,
         per_layer=drawn,
-        stored=stored,
         seed=seed,
         progress=report,
     )
