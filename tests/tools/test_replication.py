@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_the_overview_counts_the_findings_on_the_page(study: str) -> None:
         counts = Counter(outcome(found.get(row["claim"])) for row in rows)
         assert sum(counts.values()) == len(rows)
         assert f"| {study} | {model} | {' | '.join(str(counts[kind]) for kind in OUTCOMES)} |" in text
+
+
+def test_every_finding_that_does_not_hold_is_explained_by_a_number() -> None:
+    for study in STORED["studies"].values():
+        for model in study["models"]:
+            for claim, found in findings_of(study, model).items():
+                assert bool(found.explanation) == (found.verdict == "differs"), claim
+                assert not found.explanation or (re.search(r"\d", found.explanation) and found.explanation[-1] == ".")
+                assert not re.search("[Uu]nexplained|was not measured", found.explanation)
 
 
 def test_an_outcome_follows_from_the_verdict_and_the_control() -> None:

@@ -91,11 +91,16 @@ def explain_by_weights(m: Measurements) -> str:
     found = [e for e in m.evidence if e.by_weights is not None and e.induction >= ROLE]
     negative = [e for e in found if not e.by_weights]
     partner = [e for e in found if e.by_weights and (e.partner_previous_token or 0.0) < ROLE]
-    most = max((e.partner_previous_token or 0.0 for e in partner), default=0.0)
+    apart = ""
+    if partner:
+        most = max(e.partner_previous_token or 0.0 for e in partner)
+        apart = (
+            f"; {len(partner)} read most an earlier head that attends to the previous token with at most "
+            f"{format_percent(most, 0)}"
+        )
     return (
-        f"Of the {len(found)} heads {len(negative)} have a score of 0 or less for copying, composition or matching; "
-        f"{len(partner)} read most an earlier head that attends to the previous token with at most "
-        f"{format_percent(most, 0)}."
+        f"Of the {len(found)} heads {len(negative)} have a score of 0 or less for copying, composition or "
+        f"matching{apart}."
     )
 
 
