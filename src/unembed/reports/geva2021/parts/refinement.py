@@ -197,9 +197,14 @@ def explain_decided(m: Measurements) -> str:
     """
     found = match(m)
     half = next((n for n, x in enumerate(found.matches) if x.value >= 0.5), None)
-    if half is None or half > found.bottom:
-        settled = "in no layer's residual" if half is None else f"in the residual only from layer {half} on"
-        return f"Half of the predictions are first {settled}; the model has {m.n_layers} layers."
+    if half is None:
+        most = int(np.argmax([x.value for x in found.matches]))
+        return (
+            f"In no layer does the residual have half of the predictions first; the most is "
+            f"{format_percent(found.matches[most].value)}, in layer {most} of {m.n_layers}."
+        )
+    if half > found.bottom:
+        return f"The residual has half of the predictions first only from layer {half} of {m.n_layers} on."
     counts = np.bincount(m.examples["output"][-1].astype(np.int64))
     alike = float(np.sort(counts)[-FEW_TOKENS:].sum() / counts.sum())
     return (
