@@ -23,7 +23,7 @@ RISE_MOST, LEAST_NAMED = 12, 4
 OFTEN = 4
 """A description names only tokens that occur at least this often in the index's text."""
 _UNUSUAL = -4.0
-"""Largest log10 of the probability that so many random words are of one class, for the class to be named."""
+"""A class is named if log10 of the probability that as many random words are of one class is at most this."""
 
 
 @dataclass(frozen=True)

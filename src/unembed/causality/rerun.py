@@ -79,7 +79,7 @@ class Rerun:
             stream: the input of the first block, if it is not the embedding of the prompt (a corrupted embedding).
             seen: a run, under the same edits, of a text that begins with these tokens. If it captured resid_pre, and no
                 patterns are needed, the prompt is not run again: other activations are computed from a block's input
-                when they are asked for.
+                at their first use.
             outputs: the list that `record_outputs` collected in a run of the model, if there is one.
 
         Raises:
