@@ -77,7 +77,16 @@ def test_an_atlas_of_another_model_is_refused_and_its_lines_are_best_first(wren,
     ]
     write_lines(tmp_path / MEMORIES, lines)
     own = json.loads(json.dumps(wren.provenance().to_dict()))
-    card = {"memories": 2, "described": 2, "of_verdict": {}, "drawn": 0, "by_layer": {}, "notes": {}, "examples": []}
+    card = {
+        "memories": 2,
+        "described": 2,
+        "of_verdict": {},
+        "of_one_class": 1,
+        "drawn": 0,
+        "by_layer": {},
+        "notes": {},
+        "examples": [],
+    }
     card |= {"passes": {}, "random": {}, "scores": {}, "provenance": own, "schema": "unembed.atlas.card/1"}
     (tmp_path / "card.json").write_text(json.dumps(card))
     found = memory_descriptions(wren, None, tmp_path)
@@ -153,7 +162,7 @@ def test_described_lines_of_an_atlas_in_the_indexs_folder_come_before_the_galler
     lines = [
         Line("L6M718", 6, 718, "positive", **given),
         Line("L2M3", 2, 3, "negative", **given),
-        Line("L2M4", 2, 4, "positive", "tokens below their control", "after 'to'"),
+        Line("L2M4", 2, 4, "positive", "words below their control", "after 'to'"),
     ]
     write_lines(tmp_path / ATLAS / MEMORIES, lines)
     found = memory_descriptions(wren, tmp_path)

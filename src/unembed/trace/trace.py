@@ -106,7 +106,12 @@ class Trace(PromptMemories, Displayed):
         return pattern_summaries(self.lm, self.tokens[None], self.edits)
 
     def layer_heads(self, layer: int) -> Run:
-        """Return a run that captured what a layer's heads read and move at every position, and the terms of scores."""
+        """Return a run that captured what a layer's heads read and move at every position, and the terms of scores.
+
+        Raises:
+            OutOfRange: no such layer.
+        """
+        layer = self.lm.layer(layer)
         moved = [point for point in MOVED if has_point(self.lm, point, layer)]
         return self.everywhere(tuple(dict.fromkeys([*score_points(self.lm), *moved])), [layer])
 
