@@ -139,8 +139,8 @@ def test_search_label_and_export(opened, labelled, lm):
     someone.click(page.get_by_role("checkbox", name="Choose all"))
     someone.type(page.get_by_role("combobox", name="Concept"), "months of the year")
     someone.type(page.get_by_role("textbox", name="Annotator name"), "ann")
-    hits = search(lm, labelled.session.index, "month", top=60).hits
-    # The page also lists memories found by words near in meaning, in the places of some of these.
+    # The page also lists memories found by words near in meaning, in the places of the last of these.
+    hits = search(lm, labelled.session.index, "month", top=10).hits
     boxes = page.get_by_role("checkbox", name=re.compile(r"^Choose L\d+M\d+"))
     listed = [re.search(r"L(\d+)M(\d+)", box.get_attribute("aria-label") or "").groups() for box in boxes.all()]
     chosen = {(int(layer), int(index)) for layer, index in listed}
@@ -149,7 +149,7 @@ def test_search_label_and_export(opened, labelled, lm):
         someone.click(page.get_by_role("button", name="Export all labels"))
     rows = [json.loads(line) for line in download.value.path().read_text().splitlines()]
     assert {(row["layer"], row["index"]) for row in rows} == chosen
-    assert chosen & {(hit.layer, hit.index) for hit in hits}
+    assert chosen > {(hit.layer, hit.index) for hit in hits}
     assert {(row["label"], row["author"]) for row in rows} == {("months of the year", "ann")}
 
 

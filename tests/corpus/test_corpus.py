@@ -57,19 +57,19 @@ class Counting:
 
 
 @pytest.mark.parametrize("segmentation", ["sentences", "windows"])
-def test_a_corpus_that_keeps_tokens_reads_a_text_once(segmentation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_that_stores_tokens_tokenises_a_text_once(segmentation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["A first sentence. A second one, longer than a window of this encoder.", "Another text."]
     plain = open_corpus(texts, segmentation=segmentation)
-    keeping, encoder = replace(plain, tokenized={}), Counting()
-    first = list(keeping.segments(encoder))
+    storing, encoder = replace(plain, tokenized={}), Counting()
+    first = list(storing.segments(encoder))
     read = encoder.texts
-    again = list(replace(keeping, name="renamed").segments(encoder))  # a copy shares what was kept
+    again = list(replace(storing, name="renamed").segments(encoder))  # a copy shares what was stored
     assert encoder.texts - read <= 2  # what finds the special tokens in front of every text
     for other in (again, list(plain.segments(Counting()))):
         for a, b in zip(first, other, strict=True):
             assert torch.equal(a.tokens, b.tokens) and replace(a, tokens=b.tokens, share=b.share) == b
-    assert len(list(keeping.segments(Counting(5)))) > len(first)  # another context is cut anew
-    assert len(keeping.tokenized or {}) == 2
-    next(iter(keeping.segments(Counting(6))))  # read in part, so that nothing is kept
-    monkeypatch.setattr("unembed.corpus.corpus.MOST_KEPT", 20)
-    assert len(list(keeping.segments(Counting(7)))) and len(keeping.tokenized or {}) == 2
+    assert len(list(storing.segments(Counting(5)))) > len(first)  # another context is cut anew
+    assert len(storing.tokenized or {}) == 2
+    next(iter(storing.segments(Counting(6))))  # read in part, so that nothing is stored
+    monkeypatch.setattr("unembed.corpus.corpus.MOST_TOKENIZED", 20)
+    assert len(list(storing.segments(Counting(7)))) and len(storing.tokenized or {}) == 2

@@ -46,9 +46,9 @@ from unembed.reports.geva2022.measurements import (
     token_counts,
 )
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.parts import layers
+from unembed.reports.geva2022.parts import extremes
 from unembed.reports.geva2022.parts.applications import small_sample
-from unembed.reports.geva2022.parts.layers import (
+from unembed.reports.geva2022.parts.extremes import (
     cases_of,
     frequently_active,
     groups,
@@ -403,7 +403,7 @@ def test_easy_inputs_are_counted_example_by_example(made, tmp_path: Path, monkey
     m = measure(lm, open_corpus(TEXTS), Work(tmp_path, {}, 3), Options(**OPTIONS))
     size = np.abs(candidate_scores(m.sample))  # (layer, example, dominant)
     limit, easy = float(np.quantile(size, 0.8)), float(np.median(m.sample.final_probability))
-    monkeypatch.setattr(layers, "EASY", easy)
+    monkeypatch.setattr(extremes, "EASY", easy)
     found = inputs(replace(m, extreme=extreme_sub_updates(m.sample, limit)))
     assert found is not None
     short, likely = list[bool](), list[bool]()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # a corpus is opened without torch
     from unembed.corpus.token_stream import TokenStream
 
 
-MOST_KEPT = 1 << 22
-"""Largest number of tokens that `Corpus.tokenized` keeps of a text (16 MB)."""
+MOST_TOKENIZED = 1 << 22
+"""Largest number of tokens of a text that `Corpus.tokenized` stores (16 MB)."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Corpus:
     hub: HubData | None = None
     moses: bool = False
     tokenized: dict[tuple[object, ...], TokenStream] | None = field(default=None, compare=False, repr=False)
-    """The tokens that `segments` kept, by tokenizer and segmentation, so that it need not tokenise the text again; None
-    to keep nothing. Copies that `dataclasses.replace` makes share it."""
+    """The text as tokens, by tokenizer and segmentation. `segments` fills and reads it, so that a text is tokenised
+    once; None: at every call. Copies that `dataclasses.replace` makes share it."""
 
     def documents(self) -> Iterator[Document]:
         """Yield every document in order; documents without text are left out.
@@ -95,13 +95,15 @@ class Corpus:
 
         cut = sentence_segments if self.segmentation == "sentences" else window_segments
         if documents is None and self.tokenized is not None:
-            return self._kept(self.tokenized, encoder, cut(self.documents(), encoder, self.window, self.overlap))
+            return self._tokenised_once(
+                self.tokenized, encoder, cut(self.documents(), encoder, self.window, self.overlap)
+            )
         return cut(self.documents() if documents is None else documents, encoder, self.window, self.overlap)
 
-    def _kept(
+    def _tokenised_once(
         self, tokenized: dict[tuple[object, ...], TokenStream], encoder: Encoder, made: Iterator[Segment]
     ) -> Iterator[Segment]:
-        """Yield the kept segments; if there are none, those of `made`, and keep them unless the text is too long."""
+        """Yield the stored segments; if there are none, those of `made`, which are stored if they are not too long."""
         from unembed.corpus.segmentation import leading
         from unembed.corpus.token_stream import TokenStream
 
@@ -110,17 +112,17 @@ class Corpus:
         if key in tokenized:
             yield from tokenized[key].segments()
             return
-        kept: list[Segment] = []
+        read: list[Segment] = []
         tokens = 0
         for segment in made:
             yield segment
             tokens += len(segment)
-            if tokens <= MOST_KEPT:
-                kept.append(segment)
+            if tokens <= MOST_TOKENIZED:
+                read.append(segment)
             else:
-                kept.clear()
-        if kept:
-            tokenized[key] = TokenStream.of(kept)
+                read.clear()
+        if read:
+            tokenized[key] = TokenStream.of(read)
 
     def batches(self, encoder: Encoder, tokens: int = 2048, ahead: int = 256) -> Iterator[Batch]:
         """Yield batches of segments with similar lengths; the batches are the same in every run.

@@ -42,6 +42,8 @@ HEAD = 10
 """Number of top tokens of the residual among which the new top token is sought."""
 FEWEST_PAIRS = 20
 """Smallest number of cases that is judged."""
+A_THIRD = 1 / 3
+"""The paper's share of predictions that the bottom layers determine."""
 FEW_TOKENS = 3
 """Number of predicted tokens, the most frequent ones, whose share of all predictions is stated."""
 
@@ -191,20 +193,17 @@ def explain_alone(m: Measurements) -> str:
 
 
 def explain_decided(m: Measurements) -> str:
-    """State from which layer on half of the predictions are first, or how alike the predictions are, if this is early.
-
-    Early is the layer in which a third of the predictions should be decided, or a lower one.
-    """
+    """State from which layer on half of the predictions are first or, if too many are early, how alike they are."""
     found = match(m)
-    half = next((n for n, x in enumerate(found.matches) if x.value >= 0.5), None)
-    if half is None:
+    if found.decided.value < A_THIRD:
+        half = next((n for n, x in enumerate(found.matches) if x.value >= 0.5), None)
+        if half is not None:
+            return f"The residual has half of the predictions first only from layer {half} of {m.n_layers} on."
         most = int(np.argmax([x.value for x in found.matches]))
         return (
             f"In no layer does the residual have half of the predictions first; the most is "
             f"{format_percent(found.matches[most].value)}, in layer {most} of {m.n_layers}."
         )
-    if half > found.bottom:
-        return f"The residual has half of the predictions first only from layer {half} of {m.n_layers} on."
     counts = np.bincount(m.examples["output"][-1].astype(np.int64))
     alike = float(np.sort(counts)[-FEW_TOKENS:].sum() / counts.sum())
     return (

@@ -172,16 +172,16 @@ def explain_concepts(m: Measurements) -> str:
 
 def explain_stop_words(m: Measurements) -> str:
     """State which share of the updates' top tokens is in a concept at all, and how much stop words add by the lens."""
-    here = shares(m)[UPDATES]["with_stopwords"]
-    by_lens = m.concepts_by_lens
-    added = "" if by_lens is None else (
-        f" Read by the fitted lens, stop words and punctuation add "
-        f"{format_percent(_added(by_lens[UPDATES]))} of the top tokens of updates and "
-        f"{format_percent(_added(by_lens[VALUES]))} of those of values."
-    )  # fmt: skip
+    here = (
+        f"With stop words, {format_percent(shares(m)[UPDATES]['with_stopwords'].value)} of the top tokens of updates "
+        f"are in a concept, in the paper {format_percent(COVERAGE_WITH_STOP_WORDS['updates']['gpt2'])} (GPT2)."
+    )
+    if m.concepts_by_lens is None:
+        return here
+    updates, values = (format_percent(_added(m.concepts_by_lens[name])) for name in (UPDATES, VALUES))
     return (
-        f"With stop words, {format_percent(here.value)} of the top tokens of updates are in a concept, in the paper "
-        f"{format_percent(COVERAGE_WITH_STOP_WORDS['updates']['gpt2'])} (GPT2).{added}"
+        f"{here} Read by the fitted lens, stop words and punctuation add {updates} of the top tokens of updates and "
+        f"{values} of those of values."
     )
 
 
