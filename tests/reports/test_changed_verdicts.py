@@ -25,7 +25,7 @@ from unembed.reports.geva2022 import QUANTITIES
 from unembed.reports.geva2022.applications import QUICK, by_top_tokens, measure_applications
 from unembed.reports.geva2022.measurements import VALUES, Measurements, by_lens, measure
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.parts import concepts, layers
+from unembed.reports.geva2022.parts import concepts, extremes, layers
 from unembed.reports.geva2022.parts.applications import toxicity_section
 from unembed.reports.quantities import Judgement
 from unembed.reports.stages import Work
@@ -162,11 +162,11 @@ def test_extreme_sub_updates_and_their_tokens_are_read_by_the_lens(
     work = Work(tmp_path, {}, 3, lens=lens)
     m = measure(lm, TEXTS, work, options)
     memories = np.array([[0, 5, 1], [1, 7, -1], [0, 9, 1]])
-    plain = layers.top_ids(m, memories)
+    plain = extremes.top_ids(m, memories)
     with reading_by(lm, lens):
         other = by_lens(m, work)
         assert other is not None
-        found = layers.top_ids(other, memories)
+        found = extremes.top_ids(other, memories)
         scores = [lens.direction(lm.weights.W_out[n][i] * way * m.signs[n][i], n) for n, i, way in memories.tolist()]
     for row, of_row in zip(found, scores, strict=True):
         of_row[lm.unlisted] = -torch.inf

@@ -28,7 +28,7 @@ from unembed.reports.geva2021.options import Options
 from unembed.reports.geva2021.parts import aggregation, refinement, values
 from unembed.reports.geva2021.parts.refinement import judge_compositions
 from unembed.reports.geva2022.measurements import RANDOM, UPDATES, VALUES
-from unembed.reports.geva2022.parts import concepts, layers
+from unembed.reports.geva2022.parts import concepts, extremes, layers
 from unembed.reports.quantities import (
     UNEXPLAINED,
     Numbers,
@@ -158,7 +158,7 @@ def test_layers_of_an_example_are_no_draws_of_their_own() -> None:
         )
         for times in (1, 8)
     ]  # fmt: skip
-    one, many = (layers.inputs(m) for m in studies)
+    one, many = (extremes.inputs(m) for m in studies)
     assert one is not None and many is not None and ends(many.extreme) == pytest.approx(ends(one.extreme))
 
 
