@@ -25,7 +25,7 @@ from unembed.reports.geva2022 import QUANTITIES
 from unembed.reports.geva2022.applications import QUICK, by_top_tokens, measure_applications
 from unembed.reports.geva2022.measurements import VALUES, Measurements, by_lens, measure
 from unembed.reports.geva2022.options import Options
-from unembed.reports.geva2022.parts import concepts, extremes, layers
+from unembed.reports.geva2022.parts import concepts, extremes
 from unembed.reports.geva2022.parts.applications import toxicity_section
 from unembed.reports.quantities import Judgement
 from unembed.reports.stages import Work
