@@ -110,7 +110,7 @@ def test_what_the_model_predicts_or_has_as_runner_up_is_listed_whatever_it_is() 
     lm = package.load()
     trace = lm.trace("法国的首都是")
     assert trace.hidden is not None
-    best = trace.run.logits[0].topk(2).indices
+    best = run(lm, trace.tokens[None]).logits[0].topk(2).indices
     assert bool(lm.unlisted[best].any()) and not bool(trace.hidden[best].any())
     for position in range(len(trace)):
         question = trace.question(position=position)
@@ -130,7 +130,7 @@ def test_showing_unlearned_tokens_runs_the_model_no_second_time(tokens: torch.Te
 
 
 def test_a_trace_stores_what_its_shape_says_whatever_was_asked(wren_trace) -> None:
-    """The stream, keys, values and logits at every position; updates, coefficients and patterns at three positions."""
+    """The stream, keys and values at every position; logits, updates, coefficients and patterns at three positions."""
     trace, lm = wren_trace, wren_trace.lm
     n = len(trace)
     question = trace.question()
@@ -140,10 +140,10 @@ def test_a_trace_stores_what_its_shape_says_whatever_was_asked(wren_trace) -> No
         head_sources_view(trace, 3, 1, trace.question(position=position), position)
         pattern_view(trace, position % lm.n_layers, 1)
     # The stream before and after attention, and after the last layer; values; queries, keys and values, which gpt2
-    # computes together.
-    everywhere = n * (lm.d_vocab + lm.d_model + lm.n_layers * (2 * lm.d_model + lm.d_model + 3 * lm.d_model))
-    # Both updates, z, the coefficients and each head's row of attention.
-    at_one = lm.d_model + lm.n_layers * (3 * lm.d_model + lm.d_mlp + lm.n_heads * n)
+    # computes together; the logits after the last token.
+    everywhere = lm.d_vocab + n * (lm.d_model + lm.n_layers * (2 * lm.d_model + lm.d_model + 3 * lm.d_model))
+    # The logits, both updates, z, the coefficients and each head's row of attention.
+    at_one = lm.d_vocab + lm.d_model + lm.n_layers * (3 * lm.d_model + lm.d_mlp + lm.n_heads * n)
     # Of the layer whose heads were shown last: its patterns, the values, its input, and the embeddings of positions.
     one_layer = n * (lm.n_heads * n + 3 * lm.d_model)
     assert trace.nbytes == 4 * (everywhere + 3 * at_one + one_layer)

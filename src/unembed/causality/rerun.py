@@ -69,6 +69,7 @@ class Rerun:
         stream: Float[Tensor, "pos d_model"] | None = None,
         seen: Run | None = None,
         outputs: list[Any] | None = None,
+        reference: Float[Tensor, " d_vocab"] | None = None,
     ) -> None:
         """Run the prompt once; store the input of every block, and the activations at `points`.
 
@@ -81,6 +82,7 @@ class Rerun:
                 patterns are needed, the prompt is not run again: other activations are computed from a block's input
                 at their first use.
             outputs: the list that `record_outputs` collected in a run of the model, if there is one.
+            reference: the logits after the last token, if `seen` does not have them.
 
         Raises:
             InvalidInput: there is more than one prompt, or an activation that cannot be replaced.
@@ -111,7 +113,7 @@ class Rerun:
         self._needed = {"resid_pre", *points, *(("values", "z") if "pattern" in points else ())}
         self._captured: dict[tuple[str, int], Tensor] = {}
         known = None if stream is not None or "pattern" in points else seen
-        stored = None if known is None else self._stored(known, outputs)
+        stored = None if known is None else self._stored(known, outputs, reference)
         self.reference = self._first_run() if stored is None else stored
         # A model's several residual streams are stored as one combined vector, from which a block's input cannot be
         # recovered; for such models every rerun starts at the first block.
@@ -154,18 +156,19 @@ class Rerun:
         return logits
 
     @torch.no_grad()
-    def _stored(self, seen: Run, outputs: list[Any] | None) -> Float[Tensor, " d_vocab"] | None:
+    def _stored(
+        self, seen: Run, outputs: list[Any] | None, reference: Float[Tensor, " d_vocab"] | None
+    ) -> Float[Tensor, " d_vocab"] | None:
         """Return logits and stream of an earlier run; None if it did not capture the stream in every layer."""
         lm = self.lm
         if not all(seen.has("resid_pre", layer) for layer in range(lm.n_layers)):
             return None
         for layer in range(lm.n_layers):
             self._captured["resid_pre", layer] = seen.at("resid_pre", layer)[0, : self.n_pos].to(lm.device)
-        if outputs is not None:
-            self._outputs = outputs
-            return seen.logits[0, self.n_pos - 1].to(lm.device)
-        self._outputs = lm.once((__name__, "outputs"), lambda: _block_outputs(lm, self.ids[:, :1]))
-        return seen.logits[0, self.n_pos - 1].to(lm.device)
+        if outputs is None:
+            outputs = lm.once((__name__, "outputs"), lambda: _block_outputs(lm, self.ids[:, :1]))
+        self._outputs = outputs
+        return (seen.logits_after(self.n_pos - 1)[0] if reference is None else reference).to(lm.device)
 
     def _entering(self, layer: int) -> Float[Tensor, "pos d_model"]:
         """Return the input of a block in the unchanged run."""

@@ -42,7 +42,7 @@ MAX_PROMPT = 20_000
 """Maximum number of characters of a prompt; the model's context length limits its tokens."""
 MAX_EDITS = 64
 MAX_TRACES = 24
-MAX_TRACE_BYTES = 256 * 1024 * 1024
+MAX_TRACE_BYTES = 128 * 1024 * 1024
 """Maximum number of bytes of all cached traces together, unless the newest one alone is larger."""
 MAX_RUNS = 64
 MAX_ADDRESS_BYTES = 8 * 1024 * 1024

@@ -91,6 +91,8 @@ class Run(Displayed):
     _captured: dict[str, _Layers] = field(default_factory=dict[str, _Layers])
     _graph: Graph | None = field(default=None, metadata={"saved": False})
     """The tensors that the graph of the pass runs through; None where the run has no graph. Not saved or pickled."""
+    _last: Float[Tensor, "batch d_vocab"] | None = None
+    """The logits after the last token, if those of the other tokens are not stored."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle: everything except the graph."""
@@ -120,10 +122,14 @@ class Run(Displayed):
         """The model's logits at every position.
 
         Raises:
-            PointMissing: the run was made with logits=False.
+            PointMissing: the run was made with logits=False, or is a trace's.
         """
         if self._logits is None:
-            raise PointMissing("this run has no logits", why="it was made with logits=False")
+            raise PointMissing(
+                "this run has no logits",
+                why="it was made with logits=False, or belongs to a trace",
+                instead="Use trace.logits(position), or unembed.run(lm, prompt).logits",
+            )
         return self._logits
 
     def __getitem__(self, point: str) -> Float[Tensor, "layer batch ..."]:
@@ -142,7 +148,7 @@ class Run(Displayed):
     def tensors(self) -> list[Tensor]:
         """Return all tensors of the run: the logits, and the captured ones, stacked by layer where possible."""
         captured = [t for of in self._captured.values() for t in (of.stack, *of.odd.values()) if t is not None]
-        return captured if self._logits is None else [self._logits, *captured]
+        return [t for t in (self._logits, self._last) if t is not None] + captured
 
     def joined(self, other: Run) -> Run:
         """Return a copy of the run with the further tensors that another run of the same tokens captured."""
@@ -151,6 +157,19 @@ class Run(Displayed):
     def without(self, points: Collection[str]) -> Run:
         """Return a copy of the run without the tensors of some capture points."""
         return replace(self, _captured={name: of for name, of in self._captured.items() if name not in points})
+
+    def with_last_logits(self) -> Run:
+        """Return a copy of the run that stores logits after the last token only, for `logits_after`."""
+        return replace(self, _logits=None, _last=self.logits[:, -1].clone())
+
+    def logits_after(self, column: int) -> Float[Tensor, "batch d_vocab"]:
+        """Return the logits after the token of one column.
+
+        Raises:
+            PointMissing: the run was made with logits=False, or stores those of the last column only.
+        """
+        last = column == self.tokens.shape[1] - 1
+        return self._last if last and self._last is not None else self.logits[:, column]
 
     def with_one_stream(self) -> Run:
         """Return the run with resid_pre and resid_post as views of one tensor, if each input is the output below it.
@@ -178,6 +197,7 @@ class Run(Displayed):
             tokens=self.tokens[:, part],
             attention_mask=self.attention_mask[:, part],
             _logits=logits,
+            _last=None,
             _captured=captured,
         )
 

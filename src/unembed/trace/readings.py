@@ -133,10 +133,13 @@ class PromptReadings:
             row_of = self._of_one_position
             whole = run(lm, ids, sorted(points), self.edits, attention_mask=mask, row=last, row_of=row_of)
         whole = whole.with_one_stream()
-        self.run: Run = whole.without(row_of)
+        self.prediction: Int[Tensor, " pos"] = whole.logits[0].argmax(dim=-1)
+        """The model's most likely next token after every position."""
+        self._two_best: Int[Tensor, "pos 2"] = top_k(whole.logits[0], 2)[1]
+        self.run: Run = whole.without(row_of).with_last_logits()
         """The run that captured the stream, and the values of heads, at every position."""
         self._leaves_kernels = by_source is not None
-        self._positions: dict[tuple[int, bool], Run] = {(last, False): whole.at_position(last)}
+        self._positions: dict[tuple[int, bool], Run] = {(last, False): _alone(whole, last)}
         """The run at single positions; True marks a run whose attention used other kernels, for its patterns."""
         self._everywhere: tuple[tuple[str | tuple[str, ...], tuple[int, ...]], Run] | None = None
         self._events: dict[int | None, list[Event]] = {}
@@ -161,8 +164,7 @@ class PromptReadings:
     @cached_property
     def _hidden(self) -> Bool[Tensor, " d_vocab"]:
         hidden = self.lm.unlisted.clone()
-        logits = self.run.logits[0]
-        hidden[top_k(logits, 2)[1].flatten().to(hidden.device)] = False
+        hidden[self._two_best.flatten().to(hidden.device)] = False
         return hidden
 
     def __len__(self) -> int:
@@ -219,10 +221,10 @@ class PromptReadings:
         here = self.run.at_position(column) if known is None else known
         anew = again and known is None
         row_of = sorted({point for point in (*self._of_one_position, *points) if anew or point not in here})
-        if row_of:
-            more = run(self.lm, self.tokens[None], row_of, self.edits, logits=False, row=column, row_of=row_of)
-            more = more.at_position(column)
-            here = replace(more, _logits=here.logits) if anew else here.joined(more)
+        if row_of or known is None:
+            more = run(self.lm, self.tokens[None], row_of, self.edits, logits=not again, row=column, row_of=row_of)
+            more = _alone(more, column)
+            here = replace(more, _logits=self.at(position).logits) if anew else more.joined(here)
         self._positions[column, again] = here
         while len({place for place, _ in self._positions}) > _POSITIONS:
             self._positions.pop(next(iter(self._positions)))  # the least recently used
@@ -253,13 +255,14 @@ class PromptReadings:
         return self.run[point][:, 0]
 
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
-        """Return the model's logits after a position."""
-        return self.run.logits[0, position_of(self.run, position)]
+        """Return the model's logits after a position.
 
-    @cached_property
-    def prediction(self) -> Int[Tensor, " pos"]:
-        """The model's most likely next token after every position."""
-        return self.run.logits[0].argmax(dim=-1)
+        A trace stores the last position's; see `at`. `unembed.run(lm, prompt).logits` has those of all positions.
+
+        Raises:
+            OutOfRange: no such position.
+        """
+        return self.at(position).logits[0, 0]
 
     @cached_property
     def scale(self) -> Float[Tensor, "pos 1"]:
@@ -491,21 +494,23 @@ class PromptReadings:
         Raises:
             PointMissing: the model has no such capture point.
 
-        Memory: 3 * 32 * d_vocab numbers.
+        Memory: the logits of all positions, and 3 * 32 * d_vocab numbers.
         """
         x = self.stream(point)
         if self.basis == "jacobian":
             x = carried_streams(self.lm, x, point)
-        found = [self._entropy_and_kl(x[:, at : at + 32], at) for at in range(0, len(self), 32)]
+        logits = run(self.lm, self.tokens[None], (), self.edits).logits[0]
+        parts = (slice(at, at + 32) for at in range(0, len(self), 32))
+        found = [self._entropy_and_kl(x[:, part], logits[part]) for part in parts]
         entropy, divergence = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
         provenance = self.lm.provenance(basis=self.basis, notes={**self.provenance.notes, "point": point})
         return EntropyAndKL(point, entropy, divergence, tuple(self.token_strings), provenance)
 
     def _entropy_and_kl(
-        self, x: Float[Tensor, "layer pos d_model"], start: int
+        self, x: Float[Tensor, "layer pos d_model"], logits: Float[Tensor, "pos d_vocab"]
     ) -> tuple[Float[Tensor, "layer pos"], Float[Tensor, "layer pos"]]:
-        """Return entropy and divergence of the readings of some positions from `start` on."""
-        final = self.run.logits[0, start : start + x.shape[1]].float().log_softmax(dim=-1)
+        """Return entropy and divergence of the readings of some positions, given the model's logits there."""
+        final = logits.float().log_softmax(dim=-1)
         entropy, divergence = [], []
         for layer in x:
             log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
@@ -514,6 +519,12 @@ class PromptReadings:
             # Rounding can make the difference of two equal sums slightly negative.
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
         return torch.stack(entropy), torch.stack(divergence)
+
+
+def _alone(whole: Run, column: int) -> Run:
+    """Return the part of a run at one position, which does not hold the memory of the other positions' logits."""
+    here = whole.at_position(column)
+    return here if here._logits is None else replace(here, _logits=here._logits.clone())
 
 
 def _require_stream(point: StreamPoint) -> None:

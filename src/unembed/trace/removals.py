@@ -145,7 +145,12 @@ class Removals:
         self._where = torch.tensor([position])
         edits = _up_to(trace.edits, position, len(trace))
         self._rerun = Rerun(
-            trace.lm, trace.tokens[None, : position + 1], (), edits, None, trace.run, trace.block_outputs
+            trace.lm,
+            trace.tokens[None, : position + 1],
+            edits=edits,
+            seen=trace.run,
+            outputs=trace.block_outputs,
+            reference=trace.logits(position),
         )
         self._last = None if trace.keys is None else LastPosition(self._rerun, trace.keys)
 
