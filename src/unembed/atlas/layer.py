@@ -36,9 +36,10 @@ LEAST = 0.75
 """Smallest balanced accuracy of a rule, on the text on which it is found and on the text on which it is selected."""
 LEAST_HITS, LEAST_RATIO = 0.55, 5.0
 """To be selected, a rule must be true at this share of firings, and this many times as often as at other positions."""
-DESCRIBED_HITS, DESCRIBED_RATIO = 0.75, 8.0
-"""The same for the rule of a description: people reject rules that miss more firings. A rule between these limits is
-tested, and stored without words."""
+DESCRIBED_HITS, DESCRIBED_RATIO = 0.76, 12.0
+"""The same for the rule of a description: people reject rules that miss more firings. The share must be reached on both
+texts, over all firings and as a mean over documents, because one document that repeats itself has many firings. A rule
+between these limits is tested, and stored without words."""
 PARTS = 4
 """Number of parts into which documents are divided: two to find rules, one to select and one to test them."""
 PASSAGE_PARTS = 4
@@ -216,16 +217,31 @@ class LayerDescriber:
     def _choose_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> list[_Candidate]:
         """Return the memories whose rule exceeds its controls on the text on which rules are selected."""
         test = InputTest(self._choosing, [one.firings for one in _some(ruled, rng)])
-        scores = [test.score(_rule(one).holds(self._source.text), one.firings) for one in ruled]
+        holds = (_rule(one).holds(self._source.text) for one in ruled)
+        scores = [(test.score(at, one.firings), self._hits(at, one)) for one, at in zip(ruled, holds, strict=True)]
         found = []
-        for i in chosen(np.array([1.0 if score is None else score.chance for score in scores])):
-            score = scores[i]
+        for i in chosen(np.array([1.0 if score is None else score.chance for score, _ in scores])):
+            score, hits = scores[i]
             if score is None or score.accuracy < LEAST or score.hits < max(LEAST_HITS, LEAST_RATIO * score.base):
                 continue
-            enough = score.hits >= max(DESCRIBED_HITS, DESCRIBED_RATIO * score.base)
+            enough = hits >= DESCRIBED_HITS and score.hits >= DESCRIBED_RATIO * score.base
             ruled[i].verdict = "words differ by passage" if enough else "rule misses too many firings"
             found.append(ruled[i])
         return found
+
+    def _hits(self, holds: Bool[np.ndarray, " pos"], one: _Candidate) -> float:
+        """Return the smallest share of firings at which a rule is true.
+
+        Of the text on which rules are found and of that on which they are selected: over all firings, and as a mean
+        over documents.
+        """
+        shares = list[float]()
+        for part in (self._finding, self._choosing):
+            at = one.firings.inside(part).at
+            _, document, count = np.unique(self._source.document[at], return_inverse=True, return_counts=True)
+            true = np.bincount(document, weights=holds[at])
+            shares += [float(true.sum() / len(at)), float((true / count).mean())]
+        return min(shares)
 
     def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> list[_Candidate]:
         """Find the words that rise most in all parts that find words; return the memories that have enough of them.
