@@ -98,6 +98,7 @@ MODULES = (
     "unembed.index.best_memories",
     "unembed.index.annotators",
     "unembed.index.atlas_of_index",
+    "unembed.atlas.groups",
     "unembed.index.judged_atlas",
 )
 """The modules of this package that declare analyses: each has an `ANALYSIS`, or several in `ANALYSES`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unembed.atlas.input_score import Firings, InputTest, area_under
+from unembed.atlas.input_score import Firings, InputTest, area_under, least_hits
 
 RNG = np.random.default_rng(5)
 
@@ -77,3 +77,22 @@ def test_without_controls_nothing_passes() -> None:
     assert score is not None
     assert score.accuracy == 1
     assert not score.passes
+
+
+def test_the_least_share_of_firings_counts_both_parts_and_every_document_alike() -> None:
+    n = 600
+    holds, document, part = RNG.random(n) < 0.7, np.arange(n) // 40, np.arange(n) // 40 % 3
+    firings = _firings(0, RNG.permutation(n)[:200])
+    expected = []
+    for one in (0, 1):
+        at = [p for p in firings.at if part[p] == one]
+        expected.append(np.mean([holds[p] for p in at]))
+        own = [[holds[p] for p in at if document[p] == d] for d in {document[p] for p in at}]
+        expected.append(np.mean([np.mean(true) for true in own]))
+    parts = [part == 0, part == 1]
+    assert least_hits(holds, firings, document, parts) == pytest.approx(min(expected), abs=1e-12)
+    repeated = _firings(
+        0,
+        np.r_[np.repeat(np.flatnonzero(holds & (document == 0))[:1], 90), np.flatnonzero(~holds & (document == 3))[:9]],
+    )
+    assert least_hits(holds, repeated, document, [part == 0]) == 0.5

@@ -1,4 +1,4 @@
-"""Groups of memories (FFN neurons), tested as an atlas tests single ones.
+"""`unembed atlas groups`: groups of memories (FFN neurons), tested as an atlas tests single ones.
 
 A group has a weight for each memory of its layer. Its value is the sum of their value vectors by these weights, and its
 activation at a position tells how far the group explains the coefficients there. Groups are made in four ways:
@@ -15,27 +15,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unembed.analyses import Analysis, Cost, Needs
 from unembed.atlas.layer import AtlasSource, LayerDescriber, split_documents
+from unembed.atlas.lines import Line
 from unembed.atlas.text import RuleText
 from unembed.concepts.value_concepts import model_classes
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
+from unembed.document.model import Answer
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.semi_nmf import group_activations, semi_nmf
 from unembed.memories.truth_of_values import unread_windows
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
-from unembed.results import Table
+from unembed.options import Corpus, Layers, MaxTokens, Option, Out, Progress, Seed
+from unembed.results import Table, check_writable
 from unembed.stream.run import run
 
 WINDOW, FIRINGS = 256, 100
 """Length of a window of text; number of positions, those with a group's largest activations, at which it fires."""
+MEMBERS = 8
+"""Number of a group's memories that are listed: those of the largest weights."""
 WAYS = ("factors", "clusters", "shuffled factors", "random clusters")
 _Weights = Float[Tensor, "group memory"]
 _Coefficients = Float[Tensor, "pos memory"]
@@ -93,6 +100,16 @@ def _read(lm: Decoder, corpus: CorpusSource, layers: Sequence[int], tokens: int)
     return _Read(text, documents, {layer: torch.cat(rows) for layer, rows in found.items()})
 
 
+@dataclass(frozen=True, eq=False)
+class GroupScores:
+    """Groups of memories made in four ways, and how many of them pass the two tests of an atlas."""
+
+    shares: Table
+    """A row for each layer and way."""
+    groups: Table
+    """A row for each group: its memories of the largest weights, its description, and whether it passes the tests."""
+
+
 def group_scores(
     lm: Decoder,
     layers: Sequence[int],
@@ -102,15 +119,15 @@ def group_scores(
     tokens: int = 50_000,
     passages: int = 48,
     seed: int = 0,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Table:
-    """Test groups of memories that are made in four ways; return a table with a row for each layer and way.
+    progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
+) -> GroupScores:
+    """Test groups of memories that are made in four ways.
 
     Args:
         n_groups: number of groups of a layer in each way; by default a tenth of its memories.
         tokens: number of tokens of the corpus to run the model on.
         passages: number of passages at which values are added, as in `build_atlas`.
-        progress: called with the number of layers done, and of all.
+        progress: called with the name of a step, the number of layers done, and of all.
 
     Raises:
         InvalidInput: the text has too few documents, or fewer positions than groups.
@@ -121,9 +138,10 @@ def group_scores(
     chosen = [lm.layer(n) for n in layers]
     read = _read(lm, corpus, chosen, tokens)
     fitted = torch.from_numpy(split_documents(read.document, seed).finding)
-    rows: list[tuple[int | str | float | None, ...]] = []
+    added_at = unread_windows(lm, None, passages)
+    shares, listed = list[tuple[int | str | float | None, ...]](), list[tuple[object, ...]]()
     for done, layer in enumerate(chosen):
-        progress(done, len(chosen))
+        progress("layers", done, len(chosen))
         k = n_groups or max(1, lm.n_memories_of(layer) // 10)
         weights, at, size = list[Tensor](), list[np.ndarray](), list[np.ndarray]()
         for own, activations in grouped(lm, layer, read.coefficients.pop(layer), fitted, k, seed):
@@ -137,23 +155,89 @@ def group_scores(
             read.text, read.document, {"positive": np.vstack(at)}, {"positive": np.vstack(size)}, starts
         )
         values = torch.cat(weights).to(lm.device) @ written_values(lm, layer).float()
-        describer = LayerDescriber(
-            lm,
-            source,
-            unread_windows(lm, None, passages),
-            values=lambda _, rows, values=values: values[rows],
-            seed=seed,
-        )
+        describer = LayerDescriber(lm, source, added_at, values=lambda _, rows, values=values: values[rows], seed=seed)
         lines, words = describer.lines(layer), describer.words_alone(layer)
         for i, way in enumerate(WAYS):
-            own_lines = lines[i * k : (i + 1) * k]
-            accuracies = [one for line in own_lines if (one := line.test_accuracy) is not None]
-            by_rule = np.array([bool(line.input_passes) for line in own_lines])
-            by_words = np.array([words.get((line.index, line.pole), False) for line in own_lines])
+            rows = [
+                _row(lm, layer, way, n, weights[i][n], lines[i * k + n], words.get((i * k + n, "positive"), False))
+                for n in range(k)
+            ]
+            by_rule, by_words = (np.array([row[at] for row in rows]) for at in (-2, -1))
+            accuracies = [one for line in lines[i * k : (i + 1) * k] if (one := line.test_accuracy) is not None]
             accuracy = float(np.mean(accuracies)) if accuracies else None
-            shares = (float(by_rule.mean()), accuracy, float(by_words.mean()), float((by_rule & by_words).mean()))
-            rows.append((layer, way, k, *shares))
-    names = ("layer", "way", "groups", "input_passes", "rule_accuracy", "output_passes", "both_pass")
+            means = (float(by_rule.mean()), accuracy, float(by_words.mean()), float((by_rule & by_words).mean()))
+            shares.append((layer, way, k, *means))
+            listed += rows
+    progress("layers", len(chosen), len(chosen))
     notes = {"tokens": len(read.text), "firings": FIRINGS, "passages": passages}
     provenance = lm.provenance(seed=seed, notes=notes)
-    return Table.of_rows("Groups of memories (FFN neurons), by the two tests of an atlas", names, rows, provenance)
+    names = ("layer", "way", "groups", "input_passes", "rule_accuracy", "output_passes", "both_pass")
+    return GroupScores(
+        Table.of_rows("Groups of memories (FFN neurons), by the two tests of an atlas", names, shares, provenance),
+        Table.of_rows("Groups of memories (FFN neurons), and their descriptions", _COLUMNS, listed, provenance),
+    )
+
+
+_COLUMNS = ("layer", "way", "group", "memories", "weights", "fires", "raises", "input_passes", "output_passes")
+
+
+def _row(
+    lm: Decoder, layer: int, way: str, number: int, weights: Float[Tensor, " memory"], line: Line, words_pass: bool
+) -> tuple[object, ...]:
+    order = [n for n in weights.abs().argsort(descending=True)[:MEMBERS].tolist() if weights[n]]
+    memories, own = [lm.memory_name(layer, n) for n in order], [float(weights[n]) for n in order]
+    return (layer, way, number, memories, own, line.input, line.output, bool(line.input_passes), words_pass)
+
+
+def atlas_groups(
+    lm: Decoder,
+    *,
+    layers: Layers = None,
+    groups: Annotated[
+        int | None,
+        Option("Number of groups of each layer, in each way; default: a tenth of the layer's memories.", low=1),
+    ] = None,
+    corpus: Corpus = None,
+    max_tokens: MaxTokens = 50_000,
+    out: Out = None,
+    seed: Seed = 0,
+    progress: Progress = None,
+) -> Answer:
+    """Compare two kinds of groups of memories (FFN neurons): factors of their coefficients and clusters of their values.
+
+    Factors are semi-non-negative: memories that are active together have a weight of either sign in a factor. A group's
+    value is the sum of its memories' value vectors by their weights. A group is tested like a memory of an atlas: by a
+    rule for where it is active, and by the words that its value raises. The table gives the share of groups that pass.
+    --out writes every group, with its memories and description, to a Parquet file. By default the last layer is read.
+
+    Caution: Compare each way with its control: factors of shuffled coefficients, clusters with random members. Where
+    nearly every vector raises the same words at all passages, as in last layers, the output test alone tells little.
+
+    Source: Ding, Li and Jordan 2010, section 3; Shafran et al. 2025.
+    """
+    if out is not None:
+        check_writable(out)
+    if not lm.memory_layers:
+        lm.feed_forward(0)  # raises with the reason
+    found = group_scores(
+        lm,
+        layers or lm.memory_layers[-1:],
+        corpus,
+        n_groups=groups,
+        tokens=max_tokens,
+        seed=seed,
+        progress=progress or (lambda _what, _done, _total: None),
+    )
+    if out is not None:
+        found.groups.to_parquet(out)
+    return Answer.of_table(found.shares, percent=("input_passes", "output_passes", "both_pass"))
+
+
+ANALYSIS = Analysis(
+    "atlas groups",
+    atlas_groups,
+    Needs.MODEL,
+    Cost.MINUTES,
+    "unembed atlas groups --layer 7",
+    source="Shafran et al. 2025",
+)

@@ -61,6 +61,29 @@ class InputScore:
         return self.accuracy > self.control
 
 
+def least_hits(
+    holds: Bool[np.ndarray, " pos"],
+    firings: Firings,
+    document: Int[np.ndarray, " pos"],
+    parts: Sequence[Bool[np.ndarray, " pos"]],
+) -> float:
+    """Return the smallest share of firings at which a rule is true, over the parts of a text.
+
+    Each part gives two shares: of all its firings, and the mean over its documents of the share of a document.
+
+    Args:
+        document: the number of the document of each position.
+        parts: each has at least one firing.
+    """
+    shares = list[float]()
+    for part in parts:
+        at = firings.inside(part).at
+        _, own, count = np.unique(document[at], return_inverse=True, return_counts=True)
+        true = np.bincount(own, weights=holds[at])
+        shares += [float(true.sum() / len(at)), float((true / count).mean())]
+    return min(shares)
+
+
 class InputTest:
     """Tests rules on a part of a text."""
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unembed.atlas.controls import CONTROLS, FEWEST, chosen
 from unembed.atlas.effects import Effects, ValueEffects
-from unembed.atlas.input_score import Firings, InputScore, InputTest
+from unembed.atlas.input_score import Firings, InputScore, InputTest, least_hits
 from unembed.atlas.lines import Line, Verdict, rule_json
 from unembed.atlas.named_words import LEAST_NAMED, NameableWords, NamedTokens
 from unembed.atlas.output_score import OutputScore, OutputTest, TokenShares
@@ -218,7 +218,11 @@ class LayerDescriber:
         """Return the memories whose rule exceeds its controls on the text on which rules are selected."""
         test = InputTest(self._choosing, [one.firings for one in _some(ruled, rng)])
         holds = (_rule(one).holds(self._source.text) for one in ruled)
-        scores = [(test.score(at, one.firings), self._hits(at, one)) for one, at in zip(ruled, holds, strict=True)]
+        parts, document = (self._finding, self._choosing), self._source.document
+        scores = [
+            (test.score(at, one.firings), least_hits(at, one.firings, document, parts))
+            for one, at in zip(ruled, holds, strict=True)
+        ]
         found = []
         for i in chosen(np.array([1.0 if score is None else score.chance for score, _ in scores])):
             score, hits = scores[i]
@@ -228,20 +232,6 @@ class LayerDescriber:
             ruled[i].verdict = "words differ by passage" if enough else "rule misses too many firings"
             found.append(ruled[i])
         return found
-
-    def _hits(self, holds: Bool[np.ndarray, " pos"], one: _Candidate) -> float:
-        """Return the smallest share of firings at which a rule is true.
-
-        Of the text on which rules are found and of that on which they are selected: over all firings, and as a mean
-        over documents.
-        """
-        shares = list[float]()
-        for part in (self._finding, self._choosing):
-            at = one.firings.inside(part).at
-            _, document, count = np.unique(self._source.document[at], return_inverse=True, return_counts=True)
-            true = np.bincount(document, weights=holds[at])
-            shares += [float(true.sum() / len(at)), float((true / count).mean())]
-        return min(shares)
 
     def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> list[_Candidate]:
         """Find the words that rise most in all parts that find words; return the memories that have enough of them.

@@ -39,9 +39,18 @@ def test_groups_are_factors_clusters_and_their_controls(wren: LanguageModel) -> 
 
 
 def test_a_row_for_each_layer_and_way(wren: LanguageModel) -> None:
-    table = group_scores(wren, [LAYER], n_groups=(k := 24), tokens=8_000, passages=4)
-    rows = list(table.rows())
+    found = group_scores(wren, [LAYER], n_groups=(k := 24), tokens=8_000, passages=4)
+    rows = list(found.shares.rows())
     assert [(row["layer"], row["way"], row["groups"]) for row in rows] == [(LAYER, way, k) for way in WAYS]
     shares = np.array([[row["input_passes"], row["output_passes"], row["both_pass"]] for row in rows])
     assert ((shares >= 0) & (shares <= 1)).all() and (shares[:, 2] <= shares[:, :2].min(axis=1)).all()
     assert shares[:, 1].max() > 0.5  # at the end of the model nearly every vector raises the same words everywhere
+    listed = list(found.groups.rows())
+    assert [(row["way"], row["group"]) for row in listed] == [(way, n) for way in WAYS for n in range(k)]
+    for row in rows:
+        own = [one for one in listed if one["way"] == row["way"]]
+        both = [one["input_passes"] and one["output_passes"] for one in own]
+        assert row["both_pass"] == pytest.approx(np.mean(both))
+        assert all(one["fires"] for one in own if one["input_passes"])
+        sizes = [np.abs(one["weights"]) for one in own]
+        assert all((np.diff(size) <= 0).all() and (size > 0).all() for size in sizes)
