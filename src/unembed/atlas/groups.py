@@ -203,7 +203,7 @@ def atlas_groups(
     seed: Seed = 0,
     progress: Progress = None,
 ) -> Answer:
-    """Compare two kinds of groups of memories (FFN neurons): factors of their coefficients and clusters of their values.
+    """Compare two kinds of groups of memories (FFN neurons): factors of coefficients and clusters of values.
 
     Factors are semi-non-negative: memories that are active together have a weight of either sign in a factor. A group's
     value is the sum of its memories' value vectors by their weights. A group is tested like a memory of an atlas: by a
