@@ -36,7 +36,7 @@ def test_lines_exceed_their_controls_where_they_were_drawn() -> None:
     assert card.drawn == min(1000, card.of_verdict["described"])
     for test in ("input", "output"):
         assert card.passes[test].low > 0.6 and card.random[test].value < 0.08
-    assert card.described > 1000 and card.drawn == 1000
+    assert card.described > 900 and card.drawn == 1000
 
 
 def test_every_described_line_has_a_rule_that_can_be_read(lines) -> None:
