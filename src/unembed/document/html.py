@@ -70,7 +70,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th { color: var(--soft); font-weight: 520; text-align: left; padding: .5rem .8rem; white-space: nowrap;
   font-size: .82rem; background: var(--wash); }
 td { padding: .38rem .8rem; border-top: 1px solid var(--line); vertical-align: top; }
-th.n, td.n { text-align: right; } td.n, td.name { white-space: nowrap; } td .range { color: var(--soft); font-size: .85em; }
+th.n, td.n { text-align: right; } td.n, td.name { white-space: nowrap; }
+td .range { color: var(--soft); font-size: .85em; }
 .wide th, .wide td { padding-inline: .5rem; } .wide th { white-space: normal; vertical-align: bottom; }
 .wide td .range { display: block; font-size: .76em; } .wide td.prose { min-width: 11rem; }
 td.published, th.published { color: var(--soft); } td.prose { min-width: 17rem; overflow-wrap: anywhere; }
