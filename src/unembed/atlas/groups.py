@@ -238,6 +238,6 @@ ANALYSIS = Analysis(
     atlas_groups,
     Needs.MODEL,
     Cost.MINUTES,
-    "unembed atlas groups --layer 7",
+    "unembed atlas groups --layers 7",
     source="Shafran et al. 2025",
 )

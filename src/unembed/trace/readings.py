@@ -133,8 +133,7 @@ class PromptReadings:
             row_of = self._of_one_position
             whole = run(lm, ids, sorted(points), self.edits, attention_mask=mask, row=last, row_of=row_of)
         whole = whole.with_one_stream()
-        self.prediction: Int[Tensor, " pos"] = whole.logits[0].argmax(dim=-1)
-        """The model's most likely next token after every position."""
+        self._prediction: Int[Tensor, " pos"] = whole.logits[0].argmax(dim=-1)
         self._two_best: Int[Tensor, "pos 2"] = top_k(whole.logits[0], 2)[1]
         self.run: Run = whole.without(row_of).with_last_logits()
         """The run that captured the stream, and the values of heads, at every position."""
@@ -263,6 +262,11 @@ class PromptReadings:
             OutOfRange: no such position.
         """
         return self.at(position).logits[0, 0]
+
+    @property
+    def prediction(self) -> Int[Tensor, " pos"]:
+        """The model's most likely next token after every position."""
+        return self._prediction
 
     @cached_property
     def scale(self) -> Float[Tensor, "pos 1"]:
