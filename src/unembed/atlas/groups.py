@@ -30,6 +30,7 @@ from unembed.concepts.value_concepts import model_classes
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
 from unembed.document.model import Answer
+from unembed.errors import InvalidInput
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.semi_nmf import group_activations, semi_nmf
 from unembed.memories.truth_of_values import unread_windows
@@ -93,7 +94,11 @@ def _read(lm: Decoder, corpus: CorpusSource, layers: Sequence[int], tokens: int)
             for layer in layers:
                 found[layer].append(seen.at("coefficients", layer)[0].float().cpu())
                 found[layer][-1][0] = 0  # the first position of a window does not depend on the text
-    token = torch.cat([*parts, torch.zeros(0, dtype=torch.long)]).numpy()
+    if not parts:
+        raise InvalidInput(
+            "groups of memories on this text", why=f"no document has {WINDOW} tokens", instead="Give longer documents"
+        )
+    token = torch.cat(parts).numpy()
     strings = tuple(lm.token_strings(list(range(lm.d_vocab))))
     text = RuleText.of(token, np.arange(0, len(token), WINDOW), strings, model_classes(lm, embedding=False))
     documents = np.repeat(np.array(document, dtype=np.int64), WINDOW)
@@ -130,7 +135,7 @@ def group_scores(
         progress: called with the name of a step, the number of layers done, and of all.
 
     Raises:
-        InvalidInput: the text has too few documents, or fewer positions than groups.
+        InvalidInput: the text has too few documents, none that is long enough, or fewer positions than groups.
 
     Memory: the coefficients of all chosen layers, and twice those of one.
     """

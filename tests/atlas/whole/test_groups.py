@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from unembed.atlas.groups import WAYS, group_scores, grouped
+from unembed.errors import InvalidInput
 from unembed.language_model import LanguageModel, load
 from unembed.memories.clustering.value_clusters import cluster
 from unembed.memories.values import written_values
@@ -54,3 +57,13 @@ def test_a_row_for_each_layer_and_way(wren: LanguageModel) -> None:
         assert all(one["fires"] for one in own if one["input_passes"])
         sizes = [np.abs(one["weights"]) for one in own]
         assert all((np.diff(size) <= 0).all() and (size > 0).all() for size in sizes)
+
+
+def test_texts_that_are_too_short_or_too_few_are_refused(wren: LanguageModel, tmp_path: Path) -> None:
+    for name, text, why in (
+        ("short", "A few words.", "no document has 256 tokens"),
+        ("one", "A few words. " * 400, "1 documents"),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        with pytest.raises(InvalidInput, match=why):
+            group_scores(wren, [LAYER], tmp_path / name, n_groups=4)
