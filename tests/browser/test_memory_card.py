@@ -48,7 +48,7 @@ def test_the_header_shows_the_name_and_the_effect_here(opened, lm, index, months
     assert number(effect.inner_text().split()[0]) == pytest.approx(here.score, rel=0.01)
     assert number(figure(page, "value norm").inner_text()) == pytest.approx(lm.values.norm(layer, i), rel=0.01)
     active = view.statistics["active_fraction"]
-    assert number(figure(page, "activation density").inner_text().split()[0]) == pytest.approx(100 * active, rel=0.01)
+    assert number(figure(page, "active on").inner_text().split()[0]) == pytest.approx(100 * active, rel=0.01)
 
 
 def test_another_question_is_another_effect(opened, lm, index, months):
@@ -151,7 +151,7 @@ def test_the_corpus_is_sampled_on_a_click_if_that_takes_seconds(opened, lm, inde
     page.goto(page.url.split("#")[0] + f"#/memory?memory=L{layer}M{i}")
     page.reload()
     view = coefficients_view(lm, index, layer, i)
-    density = page.locator("dl.figures").get_by_text(re.compile("%$"))
+    density = page.locator("dl.figures").get_by_text(re.compile("% of tokens"))
     assert number(density.inner_text().split()[0]) == pytest.approx(100 * view.statistics["active_fraction"], rel=0.01)
     region = page.get_by_role("region", name="Activation distribution")
     chart = region.get_by_role("img", name=re.compile(f"^Coefficients of {view.sampled} sampled tokens"))

@@ -81,7 +81,7 @@ def test_the_coefficient_here_has_a_percentile_among_the_sampled_ones(opened, lm
     region = page.get_by_role("region", name="Activation distribution")
     expect(region.get_by_text(re.compile(f"^Largest on the tested text .*, above {below:,} of them"))).to_be_visible()
     expect(region.get_by_text(re.compile(r"^At \S+ \(\d+\) .*, above [\d,]+ of them"))).to_be_visible()
-    density = page.locator("dl.figures").get_by_text(re.compile("%$")).inner_text()
+    density = page.locator("dl.figures").get_by_text(re.compile("% of tokens")).inner_text()
     assert number(density.split()[0]) == pytest.approx(100 * view.statistics["active_fraction"], rel=0.01)
 
 

@@ -44,7 +44,10 @@ class StatisticsView:
     layer: int
     index: int
     statistics: dict[str, float]
-    """The statistics mean, variance, least, largest and active_fraction, over the whole corpus."""
+    """The statistics mean, variance, least, largest and active_fraction, over the whole corpus.
+
+    In gated layers also positive_share and negative_share.
+    """
     layer_largest: float
     """The largest coefficient that any memory of the layer has on the corpus."""
     tokens: int
@@ -76,6 +79,8 @@ def statistics_view(lm: Decoder, files: IndexFiles, layer: int, index: int) -> S
     layer, index = lm.memory(layer, index)
     columns, row = files.statistics, files.row(layer, index)
     statistics = {name: float(columns[name][row]) for name in _STATISTICS}
+    if files.has_signs and files.firing_shares is not None:
+        statistics |= {f"{pole}_share": float(share[row]) for pole, share in files.firing_shares.items()}
     of_layer = columns["largest"][files.bounds[layer] : files.bounds[layer + 1]]
     tokens = len(files.passages.token)
     return StatisticsView(STATISTICS_SCHEMA, layer, index, statistics, float(np.max(of_layer)), tokens)

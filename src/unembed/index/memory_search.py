@@ -38,6 +38,8 @@ from unembed.names import Pole
 from unembed.results import format_setting
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from unembed.gallery import MemoryDescriptions
     from unembed.index.index import Index
     from unembed.models.decoder import Decoder
@@ -95,7 +97,10 @@ class Hit:
     also: list[str] = field(default_factory=list)
     """The other tokens, contexts or labels by which it was found."""
     density: float | None = None
-    """The activation density of a memory; None without an index."""
+    """The share of the index's tokens on which the memory fires, in gated layers with the coefficient's sign `pole`.
+
+    None without an index.
+    """
     labelled: bool = False
     """Whether the memory or head has a label."""
     pole: Pole = "positive"
@@ -273,18 +278,25 @@ def _merged(found: Iterable[Hit]) -> list[Hit]:
     return list(merged.values())
 
 
+def _firing_shares(index: Index) -> dict[Pole, np.ndarray]:
+    """Return, by sign, the share of tokens on which each memory fires; an older index has one share for both."""
+    both = index.statistics["active_fraction"]
+    signed = index.firing_shares if index.has_signs else None
+    return signed or {"positive": both, "negative": both}
+
+
 def _with_density(index: Index | None, hits: list[Hit]) -> list[Hit]:
-    """Add to each hit the activation density of its memory, and whether it has a label."""
+    """Add to each hit the share of tokens on which its memory fires at its sign, and whether it has a label."""
     if index is None or not hits:
         return hits
     rows = index.labels(of="all").rows()
     labelled = {(row["kind"] == "head", row["layer"], row["index"]) for row in rows if row["kind"] != "random value"}
-    density = index.statistics["active_fraction"] if index.manifest.has("triggers") else None
+    density = _firing_shares(index) if index.manifest.has("triggers") else None
 
     def density_of(hit: Hit) -> float | None:
         if density is None or hit.of == "head" or not index.manifest.layers[hit.layer]:
             return None
-        return float(density[index.row(hit.layer, hit.index)])
+        return float(density[hit.pole][index.row(hit.layer, hit.index)])
 
     return [
         dataclasses.replace(hit, density=density_of(hit), labelled=(hit.of == "head", hit.layer, hit.index) in labelled)

@@ -1,7 +1,7 @@
 /** The card beside a picture of a circuit: what is known of the chosen box, drawn and measured. */
 import { ANSWER, OTHERS } from "./flow-fold.js";
 import { aboutGroup, isPart } from "./flow-groups.js";
-import { at, boxLines, logits, minus, moves, short } from "./flow-words.js";
+import { at, boxLines, logits, moves, short } from "./flow-words.js";
 import { h } from "./nodes.js";
 import { percent } from "./numbers.js";
 import { visible } from "./tokens.js";
@@ -47,13 +47,13 @@ const nodeTitle = (data, node) =>
       ? `${short(node)} at ${at(data, node.position)}`
       : boxLines(node, data)[0] || at(data, node.position);
 
-function aboutAnswer({ metric, other_metric: other, explained, counterfactual, test }) {
+function aboutAnswer({ metric, other_metric: other, explained, counterfactual }) {
   const than = counterfactual === null ? "the counterfactuals" : `“${counterfactual}”`;
   const first =
     other === null
       ? `${logits(metric)} logits.`
       : `${logits(metric)} logits, and ${logits(other)} after ${than}: the picture adds up to the difference, ${logits(explained)}.`;
-  return [h("p", first), test.map((text) => h("p.flow-test", minus(text)))];
+  return h("p", first);
 }
 
 function aboutNode(data, node, named) {

@@ -75,7 +75,7 @@ function drawSeveral(t, list) {
       ? h("div", [button("Switch all off", () => tray.addAll(list.map(points.one), "scale", 0), "btn small")])
       : h("p.faint", `Up to ${SWITCHED} can be switched off at once.`),
     table(
-      ["memory", "density", "top tokens"],
+      ["memory", "active on", "top tokens"],
       list.slice(0, LISTED).map(row),
       list.length > LISTED ? `the first ${LISTED}` : "",
     ),

@@ -1,6 +1,6 @@
 /** The card of one memory: its value and key, and what it does on the prompt and usually does on a corpus. */
 import { lengths } from "../contexts.js";
-import { afterPaint, boxes, fill, grouped, h, num } from "../dom.js";
+import { afterPaint, boxes, fill, grouped, h, num, percent } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
 import { card, loading, pane } from "../parts.js";
@@ -104,6 +104,12 @@ function drawUsual(t) {
   distribution(boxes.usual, usual, marks.filter(Boolean), () => loadUsual(t, true));
 }
 
+/** The share of tokens on which it fires; in gated layers also by the sign of its coefficient. */
+function activeOn({ active_fraction: all, positive_share: positive, negative_share: negative }) {
+  const signs = positive === undefined ? "" : `, ${percent(positive)} positive, ${percent(negative)} negative`;
+  return [`${num(100 * all)} %`, h("small", ` of tokens${signs}`)];
+}
+
 /** `sampled`: with a sample of the corpus; by default only if that is quick. */
 function loadUsual(t, sampled) {
   const { view, boxes, page, model } = t;
@@ -116,7 +122,7 @@ function loadUsual(t, sampled) {
     t.usual = found;
     drawUsual(t);
     if (found.counts) quantiles(boxes.bands, found);
-    fill(boxes.density, `${num(100 * found.statistics.active_fraction)} %`);
+    fill(boxes.density, activeOn(found.statistics));
     drawHere(t);
   });
 }

@@ -18,7 +18,7 @@ export function figures(model, view, more = {}) {
   const all = {
     "coefficient on the prompt": more.here,
     "effect (logits)": more.effect,
-    "activation density": model.can.index && more.density,
+    "active on": model.can.index && more.density,
     "value norm": h("dd", num(view.norm)),
     cluster: model.can.index && more.cluster,
     layer: h("dd", view.layer, h("small", ` (0 to ${model.n_layers - 1})`), place),

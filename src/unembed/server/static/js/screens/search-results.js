@@ -10,11 +10,12 @@ const WHY = { trigger: "example", name: "label", memory: "id" };
 const why = (name) => WHY[name] ?? name;
 /** What a hit was found by is a text, not a token. */
 const isText = (x) => ["description", "trigger", "name"].includes(x.why);
-/** Activation densities to choose from, and their bounds. */
+/** Shares of tokens to choose from, and their bounds. */
 const DENSITIES = {
-  rare: ["Rare: below 1 %", { density_below: 0.01 }],
-  common: ["1 % to 50 %", { density_above: 0.01, density_below: 0.5 }],
-  always: ["Nearly always on: above 50 %", { density_above: 0.5 }],
+  rare: ["Active on fewer than 1 % of tokens", { density_below: 0.01 }],
+  some: ["Active on 1 % to 10 %", { density_above: 0.01, density_below: 0.1 }],
+  common: ["Active on 10 % to 50 %", { density_above: 0.1, density_below: 0.5 }],
+  always: ["Active on more than 50 %", { density_above: 0.5 }],
 };
 const NOTHING =
   "Try another form of the word, *part* for all tokens that contain it, /expression/ for a regular expression, " +
@@ -77,13 +78,20 @@ export function drawFacets(t) {
       choice("Layer", "layer", [["", "All layers"], ...layers]),
       reasons.length > 1 && choice("Found by", "why", [["", "Found by any part"], ...reasons]),
       model.can.index && [
-        choice("Activation density", "density", [["", "Any activation density"], ...densities]),
+        choice("Share of tokens", "density", [["", "Active on any share of tokens"], ...densities]),
         choice("Labels", "labelled", labelled),
       ],
       isFiltered(t) && button("Clear filters", () => (clearFilters(t), t.show()), "quiet"),
     ],
   ]);
 }
+
+/** What the column of shares counts. */
+const activeOn = ({ can, index }) =>
+  `Active on: the share of index ${index}'s tokens on which ` +
+  (can.gated
+    ? "the coefficient has the sign that is listed (− negative) and at least half of its layer's usual size."
+    : "the coefficient is above 0.");
 
 export const NO_FILTERS = { layer: "", why: "", density: "", labelled: "" };
 export const clearFilters = ({ filters }) => Object.assign(filters, NO_FILTERS);
@@ -96,7 +104,7 @@ export function drawRows(t, more) {
   trail.splice(0, Infinity, ...memories.map((x) => idOf(x)));
   const what = memories.length < hits.length ? "memories and heads" : total === 1 ? "memory" : "memories";
   const caption = `${grouped(total)} ${what}${hits.length < total ? `, ${grouped(hits.length)} of them shown` : ""}`;
-  const head = ["memory", "found by", "match", "rank", "score", t.model.can.index && "density", "top tokens"].filter(
+  const head = ["memory", "found by", "match", "rank", "score", t.model.can.index && "active on", "top tokens"].filter(
     Boolean,
   );
   const filtered = isFiltered(t) && h("p", "The filters may hide results.");
@@ -112,6 +120,7 @@ export function drawRows(t, more) {
         "Exact: all values are scored. First are the 1,000 in which the word stands out most, by its score over " +
           "the standard deviation of the value's scores. Ranks are shown up to 100.",
       ),
+    hits.some((x) => x.density !== null) && h("p.faint", activeOn(t.model)),
     hits.length < total &&
       button(`Show ${Math.min(PAGE, total - hits.length)} more`, more, "btn", { "aria-describedby": "shown" }),
   ]);
