@@ -39,10 +39,23 @@ export function append(el, children) {
   return el;
 }
 
-/** Replace the children of an element. */
+/** Replace the children of an element; the focus, if one of them has it, moves to what takes its place. */
 export function fill(el, ...children) {
+  const focused = document.activeElement;
+  const had = focused !== el && el.contains(focused);
   el.replaceChildren();
-  return append(el, children);
+  append(el, children);
+  if (had && document.activeElement === document.body) refocus(el, focused);
+  return el;
+}
+
+/** Focus the control that has the name of the old one, else the card around it: the page's body has no place. */
+function refocus(el, old) {
+  const name = (x) => x.getAttribute("aria-label") ?? x.textContent;
+  const alike = [...el.querySelectorAll(old.tagName)].find((x) => name(x) === name(old) && !x.disabled);
+  const place = el.contains(old) ? old : (alike ?? el.closest(".card, main"));
+  if (place && !place.matches("a, button, input, select, textarea, summary, [tabindex]")) place.tabIndex = -1;
+  place?.focus({ preventScroll: true });
 }
 
 /** Stop an event here: the browser does nothing, and no other element hears it. */

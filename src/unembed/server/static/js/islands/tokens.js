@@ -2,6 +2,8 @@
  * Token text made visible, by the same rules as `unembed.results.token_text`: spaces and everything invisible are
  * marked, and different texts never look the same.
  */
+import { fill } from "./nodes.js";
+
 const NAMED = { " ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡" };
 const MARKS = new Set([
   "·",
@@ -111,7 +113,7 @@ export function mount(el, /** @type {any} */ { tokens, selected, classes, titles
     el.onpointerleave = () => options.onhover();
   }
   shade(classes);
-  el.replaceChildren(...chips.flatMap((chip, i) => (tokens[i].includes("\n") ? [chip, br()] : [chip])));
+  fill(el, chips.map((chip, i) => (tokens[i].includes("\n") ? [chip, br()] : chip)));
   return { shade };
 }
 const br = () => document.createElement("br");

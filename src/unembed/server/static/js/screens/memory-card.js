@@ -1,6 +1,6 @@
 /** The card of one memory: its value and key, and what it does on the prompt and usually does on a corpus. */
 import { lengths } from "../contexts.js";
-import { afterPaint, boxes, fill, grouped, h, num, percent } from "../dom.js";
+import { afterPaint, boxes, fill, grouped, h, num } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
 import { card, loading, pane } from "../parts.js";
@@ -96,6 +96,7 @@ function drawHere(t) {
 function drawUsual(t) {
   const { usual, here, tried, boxes } = t;
   if (!usual) return;
+  fill(boxes.density, activeOn(usual.statistics, poleOf(t)));
   const where = here && `${visible(here.tokens[here.position])} (${here.position})`;
   const marks = [
     here && { value: here.here.coefficient, name: `at ${where}`, what: `At ${where}` },
@@ -104,10 +105,11 @@ function drawUsual(t) {
   distribution(boxes.usual, usual, marks.filter(Boolean), () => loadUsual(t, true));
 }
 
-/** The share of tokens on which it fires; in gated layers also by the sign of its coefficient. */
-function activeOn({ active_fraction: all, positive_share: positive, negative_share: negative }) {
-  const signs = positive === undefined ? "" : `, ${percent(positive)} positive, ${percent(negative)} negative`;
-  return [`${num(100 * all)} %`, h("small", ` of tokens${signs}`)];
+/** The share of tokens on which it fires; in gated layers also the share with the card's sign. */
+function activeOn(statistics, pole) {
+  const signed = statistics[`${pole}_share`];
+  const some = signed === undefined ? "" : ` (${num(100 * signed)} % ${pole})`;
+  return [`${num(100 * statistics.active_fraction)} %`, h("small", ` of tokens${some}`)];
 }
 
 /** `sampled`: with a sample of the corpus; by default only if that is quick. */
@@ -122,7 +124,6 @@ function loadUsual(t, sampled) {
     t.usual = found;
     drawUsual(t);
     if (found.counts) quantiles(boxes.bands, found);
-    fill(boxes.density, activeOn(found.statistics));
     drawHere(t);
   });
 }

@@ -12,7 +12,7 @@ export function flowCard(page, { position, live }) {
     if (live()) return;
     const { flowPane } = await import("./flow-pane.js");
     drawn = flowPane(page, position);
-    start.hidden = true;
+    fill(start);
     fill(box, drawn.el);
     await drawn.load();
   }
@@ -22,14 +22,15 @@ export function flowCard(page, { position, live }) {
     drawn?.destroy();
     drawn = null;
     fill(box);
-    start.hidden = false;
+    fill(start, offer);
   }
 
   const title = "Find which heads and memories (FFN neurons) produce the prediction, at which tokens, and test them";
-  fill(start, [
+  const offer = [
     h("span.faint", "which parts produce the prediction, at which tokens"),
     button("Draw the flow", draw, "btn small", { title }),
-  ]);
+  ];
+  fill(start, offer);
   return {
     el: card("Flow", [start, button("Open", () => go({ screen: "flow" }), "quiet")], box),
     reset,
