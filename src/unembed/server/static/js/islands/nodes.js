@@ -49,11 +49,11 @@ export function fill(el, ...children) {
   return el;
 }
 
-/** Focus the control that has the name of the old one, else the card around it: the page's body has no place. */
+/** Focus the control that has the name of the old one, else the card or section around it: the page's body has no place. */
 function refocus(el, old) {
   const name = (x) => x.getAttribute("aria-label") ?? x.textContent;
   const alike = [...el.querySelectorAll(old.tagName)].find((x) => name(x) === name(old) && !x.disabled);
-  const place = el.contains(old) ? old : (alike ?? el.closest(".card, main"));
+  const place = el.contains(old) ? old : (alike ?? el.closest(".card, section, main"));
   if (place && !place.matches("a, button, input, select, textarea, summary, [tabindex]")) place.tabIndex = -1;
   place?.focus({ preventScroll: true });
 }

@@ -113,7 +113,10 @@ export function mount(el, /** @type {any} */ { tokens, selected, classes, titles
     el.onpointerleave = () => options.onhover();
   }
   shade(classes);
-  fill(el, chips.map((chip, i) => (tokens[i].includes("\n") ? [chip, br()] : chip)));
+  fill(
+    el,
+    chips.map((chip, i) => (tokens[i].includes("\n") ? [chip, br()] : chip)),
+  );
   return { shade };
 }
 const br = () => document.createElement("br");

@@ -26,10 +26,9 @@ export function topExamples(box, { api, model }, memory, slot = 0) {
         contexts(list, found.contexts, 10);
       };
       const quick = isQuick(model, runOn(model, READ));
-      const all = () => (more.remove(), pane(list, every));
-      const more = button("Shade every token", all, "quiet", {
-        title: "The model reads the texts again: this takes a while",
-      });
+      const all = () => (fill(more), pane(list, every));
+      const title = "The model reads the texts again: this takes a while";
+      const more = h("div", button("Shade every token", all, "quiet", { title }));
       contexts(
         list,
         rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] })),
