@@ -66,7 +66,7 @@ def test_a_part_shows_what_was_measured_beside_what_is_drawn(opened, view):
 
 def test_a_group_is_one_box_and_is_changed_in_the_model(opened, view):
     page = drawn(opened)
-    expect(page.get_by_role("textbox", name="Prompt")).to_be_visible()
+    expect(page.get_by_role("textbox", name="Prompt", exact=True)).to_be_visible()
     group = next(group for group in view.groups if group.name == "writes the answer")
     toggle = page.get_by_role("group", name="Groups of parts").get_by_role("button", name="writes the answer")
     toggle.click()

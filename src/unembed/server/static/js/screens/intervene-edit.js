@@ -132,6 +132,8 @@ async function landmarks(page, e, { change, value, spots, far }) {
   if (usual.counts)
     know("99th percentile", usual.high, `what 99 % of ${grouped(usual.sampled)} sampled tokens stay below`);
   know("Largest in the corpus", usual.statistics.largest, "its largest coefficient on the index's corpus");
+  if (model.can.gated)
+    know("Most negative in the corpus", usual.statistics.least, "its most negative coefficient on the index's corpus");
   know("Largest of the layer", usual.layer_largest, "the largest that any memory of the layer had");
   draw();
   const beyond = Math.abs(e.value) / usual.layer_largest;

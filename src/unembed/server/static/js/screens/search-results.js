@@ -90,7 +90,7 @@ export function drawFacets(t) {
 const activeOn = ({ can, index }) =>
   `Active on: the share of index ${index}'s tokens on which ` +
   (can.gated
-    ? "the coefficient has the sign that is listed (− negative) and at least half of its layer's usual size."
+    ? "the coefficient has the sign that is listed (− negative) and at least half of its usual size."
     : "the coefficient is above 0.");
 
 export const NO_FILTERS = { layer: "", why: "", density: "", labelled: "" };
