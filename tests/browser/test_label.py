@@ -84,6 +84,8 @@ def test_undo_returns_to_the_item_that_was_left_with_its_work(annotated, opened)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Item 2", exact=True)).to_be_visible()
     page.get_by_role("button", name="Skip (s)").click()
+    expect(page.get_by_role("heading", name="Item 2")).to_be_visible()
+    expect(page.get_by_role("button", name="Skip (s)")).to_be_focused()  # drawn again, it keeps the focus
     expect(page.get_by_role("heading", name="Item 3", exact=True)).to_be_visible()
     page.keyboard.press("u")
     expect(page.get_by_role("heading", name="Item 2", exact=True)).to_be_visible()

@@ -84,6 +84,12 @@ def test_a_memory_of_a_topic_is_found_by_each_of_its_words_at_its_sign(
     for one in (index, None):
         found = [hit for hit in search(lm, one, f'"{text}"', 1000).hits if (hit.layer, hit.index) == (1, 5)]
         assert [(hit.pole, hit.rank) for hit in found] == [("negative", read.index(late) + 1)]
+    shares = index.firing_shares
+    assert shares is not None
+    densities = {(hit.layer, hit.index, hit.pole): hit.density for hit in search(lm, index, f'"{text}"', 1000).hits}
+    assert {pole for _, _, pole in densities} == {"positive", "negative"}
+    for (layer, i, pole), density in densities.items():
+        assert density == shares[pole][index.row(layer, i)], "the share of tokens with the sign of the hit"
 
 
 def test_descriptions_that_contain_a_word_come_first_and_only_whole_words_count() -> None:
