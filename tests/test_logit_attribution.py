@@ -178,6 +178,18 @@ def test_sources_whose_pattern_is_wrong_are_refused(tokens: torch.Tensor) -> Non
         attribution(lm, seen, 11, by="source")
 
 
+@pytest.mark.parametrize("factor", [0.0, -0.5, 3.0])
+def test_sources_of_a_head_that_an_edit_scales_add_up_to_it(tokens: torch.Tensor, factor: float) -> None:
+    lm = tiny("llama")
+    traced = lm.trace(tokens[:1], edits=[scale_head(1, 2, factor)])
+    found, by_head = traced.attribution(11, by="source"), traced.attribution(11, by="head")
+    for head in range(lm.n_heads):
+        parts = sum(row.contribution for row in found.rows if (row.layer, row.index) == (1, head))
+        whole = next(row.contribution for row in by_head.rows if (row.layer, row.index) == (1, head))
+        assert parts == pytest.approx(whole, rel=1e-4, abs=1e-5)
+        assert head != 2 or factor or whole == 0
+
+
 @pytest.mark.parametrize("name", [n for n, by in POSSIBLE if by == "source"])
 def test_sources_from_one_row_are_those_from_whole_patterns(name: str, tokens: torch.Tensor) -> None:
     lm, position = tiny(name), 4

@@ -240,9 +240,23 @@ def _by_source(
         mixed = mixed * gate
         contribution = (pattern * torch.einsum("hsd,hd->hs", values.double(), gate * read.double())).to(read.dtype)
     else:
-        contribution = pattern * torch.einsum("hsd,hd->hs", values, read)
+        factors = _edited_factors(seen, layer, z.double(), mixed)
+        mixed = mixed * factors
+        contribution = pattern * torch.einsum("hsd,hd->hs", values, read) * factors.to(read.dtype)
     prove(f"the sources of layer {layer} of {lm.name}", mixed, z.double(), tolerance(lm), instead="Use by='head'")
     return contribution
+
+
+def _edited_factors(
+    seen: Run, layer: int, z: Float[Tensor, "head d_head"], mixed: Float[Tensor, "head d_head"]
+) -> Float[Tensor, "head 1"]:
+    """Return the factor by which the run's edits scale each head: they change z after pattern and values are mixed."""
+    factors = torch.ones_like(z[:, :1])
+    for edit in (seen.provenance.notes or {}).get("edits", ()):
+        if edit["target"] == "head" and edit["action"] == "scale" and edit["layer"] == layer:
+            n = edit["index"]
+            factors[n] = (z[n] @ mixed[n]) / (mixed[n] @ mixed[n]).clamp_min(torch.finfo(z.dtype).tiny)
+    return factors
 
 
 def _of_memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tuple[Float[Tensor, " d_mlp"], Branch]:

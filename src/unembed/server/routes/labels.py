@@ -131,7 +131,7 @@ def get_order(
     per_layer: PerLayer = 10,
     random_per_layer: RandomPerLayer = 5,
 ) -> dict[str, Any]:
-    """The numbers of the items to annotate, those first whose tokens are most alike and likely to have a pattern."""
+    """The numbers of the items to annotate, likely patterns first: items whose tokens are words most alike."""
     corpus, items = state.require_index(), _items(state, what, seed, per_layer, random_per_layer)
     if what == "value":
         shown = list(annotation.tokens_of_items(state.lm, items, seed))

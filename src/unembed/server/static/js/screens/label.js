@@ -74,7 +74,7 @@ const load = (t, number = null) =>
     t.queue = queue;
     t.progress.textContent =
       `${queue.done.length} of ${queue.items} ${t.what}s done${author ? ` by ${author}` : ""}. Items whose tokens are ` +
-      `most alike come first.${t.what === "value" ? " The queue is blind: some items are random controls." : ""}`;
+      `words most alike come first.${t.what === "value" ? " The queue is blind: some items are random controls." : ""}`;
     const done = new Set(queue.done);
     const left = numbers.filter((i) => !done.has(i));
     const next = number ?? left.find((i) => numbers.indexOf(i) > numbers.indexOf(last)) ?? left[0];
