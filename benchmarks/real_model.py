@@ -1,17 +1,22 @@
-"""A real model of 135 million parameters: short and long prompts, a head's card, a cell of Compare, ranking memories, the index.
+"""A real model of 135 million parameters: short and long prompts, the explorer's cards and memory, ranking memories, the index.
 
     python benchmarks/real_model.py                          # all parts, on smollm2 (`unembed models get smollm2`)
-    python benchmarks/real_model.py trace card               # some parts
+    python benchmarks/real_model.py trace card panes         # some parts
     python benchmarks/real_model.py --model DIR --index DIR  # a folder, and a finished index of the model
 
 CPU time on one thread; a plain forward pass of the same tokens is measured in the same run. Without `--index`, the part
-`ranking` builds an index over the shipped text first, which takes about a quarter of an hour.
+`ranking` builds an index over the shipped text first, which takes about a quarter of an hour. The part `panes` takes ten
+minutes, most of them for the Flow of a long prompt.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
 from fastapi.testclient import TestClient
 from measure import Claim, interleaved, ratio, record
@@ -116,24 +122,103 @@ def card(lm: unembed.LanguageModel) -> None:
         def opened() -> None:
             page.post("/api/v1/heads/23/4/attention", json={"prompt": PROMPTS[0]}).raise_for_status()
             page.get("/api/v1/heads/23/4").raise_for_status()
+            for part in ("here", "sources"):
+                page.post(f"/api/v1/heads/23/4/{part}", json={"prompt": PROMPTS[0]}).raise_for_status()
+
+        def memory() -> None:
+            for part in ("", "/connections", "/truth"):
+                page.get(f"/api/v1/memories/24/1005{part}").raise_for_status()
+            page.post("/api/v1/memories/24/1005/activations", json={"prompt": PROMPTS[0]}).raise_for_status()
 
         def patched() -> None:
             for point in ("z", "coefficients"):
                 page.post("/api/v1/patching", json={**body, "point": point}).raise_for_status()
+
+        def searched() -> None:
+            page.get("/api/v1/memories/search", params={"q": "/(.*)*x/"}).raise_for_status()
 
         def first_rows() -> None:
             with page.stream("POST", "/api/v1/traces/stream", json={"prompt": text}) as answer:
                 first = json.loads(next(answer.iter_lines()))
             assert first["prediction"] and first["layers"][-1] == lm.n_layers - 1
 
-        opening, cell = spent(opened), spent(patched)
+        page.post("/api/v1/traces/stream", json={"prompt": PROMPTS[0]}).raise_for_status()  # the screen before a card
+        opening, known, cell, pattern = spent(opened), spent(memory), spent(patched), spent(searched)
+        kilobytes = map_bytes(page) / 1000
         rows = spent(first_rows) - plain  # last: the rest of the grid would go on being read
         claims = [
             Claim("a head's card, opened first, to 1 s", opening, 1, f"{opening:.2f} s"),
+            Claim("a memory's card, opened first, without an index, to 1 s", known, 1, f"{known:.2f} s"),
             Claim("one cell of Compare, heads and memories, to 1 s", cell, 1, f"{cell:.2f} s"),
+            Claim("a search for /(.*)*x/, to 1 s", pattern, 1, f"{pattern:.2f} s"),
+            Claim("the map of all values, compressed, to 400 kB", kilobytes / 400, 1, f"{kilobytes:.0f} kB"),
             Claim("500 tokens: prediction and top layers after the forward pass, to 2 s", rows / 2, 1, f"{rows:.2f} s"),
         ]
         record("The explorer on a real model", claims, how=HOW)
+
+
+def map_bytes(page: TestClient) -> int:
+    """The bytes of the atlas's map as a browser receives them."""
+    with page.stream("POST", "/api/v1/atlas", json={}) as lines:
+        version = [found for line in lines.iter_lines() if (found := json.loads(line).get("version"))][-1]
+    with page.stream("GET", f"/api/v1/atlas/maps/{version}", headers={"accept-encoding": "gzip"}) as answer:
+        return sum(len(part) for part in answer.iter_raw())
+
+
+def panes(lm: unembed.LanguageModel) -> None:
+    """The memory of a server after everything that the explorer shows of a prompt of 465 tokens."""
+    text, _ = prompt(lm, 465)
+    clean, corrupted = (text.rsplit(" ", 1)[0] + end for end in (" France", " Italy"))
+    command = [sys.executable, "-m", "unembed", "serve", "--model", lm.name, "--no-browser", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert process.stdout is not None
+    while (link := re.search(r"(http://\S+/)\?token=(\S+)", process.stdout.readline())) is None:
+        pass
+
+    def megabytes(name: str) -> float:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        found = re.search(rf"{name}:\s+(\d+)", status)
+        assert found is not None
+        return int(found[1]) / 1000
+
+    headers = {"authorization": f"Bearer {link[2]}", "x-client": "bench"}
+    with httpx.Client(base_url=f"{link[1]}api/v1", headers=headers, timeout=3600) as page:
+        while not page.get("/models").raise_for_status().json()["models"]:
+            time.sleep(0.5)
+        time.sleep(2)
+        start = megabytes("VmRSS")
+        traced = page.post("/traces/stream", json={"prompt": text}).raise_for_status().text
+        trace = json.loads(traced.splitlines()[0])["id"]
+        for path in ("", "/layers/20", "/attribution?by=source", "/effects", "/trajectories?token= the", "/spread"):
+            page.get(f"/traces/{trace}{path}").raise_for_status()
+        for path in ("prompt", "patterns", "23/4/attention", "23/4/here", "23/4/sources"):
+            page.post(f"/heads/{path}", json={"prompt": text}).raise_for_status()
+        for path in (
+            "/heads",
+            "/heads/23/4",
+            "/heads/23/4/partners",
+            "/memories/24/1005",
+            "/memories/search?q=capital",
+        ):
+            page.get(path).raise_for_status()
+        page.post("/memories/24/1005/activations", json={"prompt": text}).raise_for_status()
+        page.post("/comparison", json={"clean": clean, "corrupted": corrupted}).raise_for_status()
+        for point in ("z", "coefficients"):
+            cell = {"position": 3, "layer": 20, "top": 12, "point": point}
+            page.post("/patching", json={"clean": clean, "corrupted": corrupted, **cell}).raise_for_status()
+        page.post("/atlas", json={}).raise_for_status()
+        page.post("/flow", json={"prompt": text}).raise_for_status()
+        time.sleep(3)
+    end, peak = megabytes("VmRSS"), megabytes("VmHWM")
+    process.terminate()
+    shown = (
+        f"{start:,.0f} MB with the model open, {end:,.0f} MB after, at most {peak:,.0f} MB, while the Flow was found"
+    )
+    record(
+        "The explorer's memory on a real model",
+        [Claim("resident memory after all panes of 465 tokens, to that with the model open", end / start, 1.3, shown)],
+        how="SmolLM2-135M-Instruct in float32; resident memory of `unembed serve` when it is idle.",
+    )
 
 
 def index(lm: unembed.LanguageModel) -> None:
@@ -177,7 +262,13 @@ def ranking(lm: unembed.LanguageModel, folder: Path | None) -> None:
     record("Ranking of memories", [Claim(f"{keys} memories, to 300 s", seconds / 300, 1, f"{seconds:.0f} s")], how=HOW)
 
 
-PARTS: dict[str, Callable[[unembed.LanguageModel], None]] = {"trace": trace, "long": long, "card": card, "index": index}
+PARTS: dict[str, Callable[[unembed.LanguageModel], None]] = {
+    "trace": trace,
+    "long": long,
+    "card": card,
+    "panes": panes,
+    "index": index,
+}
 
 
 def main() -> None:
