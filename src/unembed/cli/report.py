@@ -82,9 +82,9 @@ def report(
     revisions: Annotated[
         str | None,
         Option(
-            "Repeat the report on the checkpoints of a training whose names match this pattern, such as 'step*'. They "
-            "are folders within the folder --model, or branches and tags of --model on the Hugging Face hub, and their "
-            "names end with a number of steps or tokens.",
+            "Repeat the report on the checkpoints of a training run whose names match this pattern, such as 'step*'. "
+            "They are folders within the folder --model, or branches and tags of --model on the Hugging Face hub, and "
+            "their names end with a number of steps or tokens.",
             metavar="PATTERN",
         ),
     ] = None,

@@ -39,8 +39,9 @@ def train(
     if name != "dictionary":
         raise InvalidInput(
             f"training {name!r}",
-            why="this command trains dictionaries only; language models are trained by the scripts of the repository",
-            instead="Run `make models` in it, or `python -m tools.train_wikilm` for a small WikiLM (docs/models.md)",
+            why="this command trains dictionaries only; language models are trained by scripts in the repository",
+            instead="Run `make models` in the repository, or `python -m tools.train_wikilm` for a small WikiLM "
+            "(docs/models.md)",
         )
     import unembed
     from unembed.cli.model_loading import opened

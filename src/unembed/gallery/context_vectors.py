@@ -103,8 +103,8 @@ class Coherence:
     expected: Float[np.ndarray, " list"]
     """The mean similarity of the random lists."""
     p: Float[np.ndarray, " list"]
-    """The share of random lists that are at least as similar, where the list itself counts too; 1 if it was not
-    judged."""
+    """The p-value of a list: the share of random lists whose tokens are at least as similar to each other. The list
+    itself counts as one of them. 1 for a list that was not tested."""
 
     @property
     def size(self) -> Float[np.ndarray, " list"]:

@@ -99,7 +99,7 @@ class IndexFiles:
         def text(i: int) -> str:
             return passages.text(np.asarray(passages.token[passages.start[i] : passages.start[i + 1]]))
 
-        # Windows follow each other without a gap. Between sentences a space was cut off, so one is put back.
+        # Windows of a text follow one another without a gap. Sentences lost the space between them: it is put back.
         return TextPieces("the index's corpus", passages.document, text, " " if cut == "sentences" else "")
 
     @cached_property

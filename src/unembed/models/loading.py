@@ -237,9 +237,9 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
 
 
 def _path(name: str) -> Path:
-    """Return the name as a path, which need not exist.
+    """Return the name as a path; a path to nothing is accepted.
 
-    Refuses a path that is too long, contains the home folder of an unknown user, or cannot be read.
+    Raises an error if the path is too long, names the home folder of an unknown user (`~user`), or may not be accessed.
     """
     try:
         path = Path(name).expanduser()

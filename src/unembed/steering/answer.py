@@ -36,8 +36,8 @@ def steer_answer(
     in_usual: Annotated[
         bool,
         Option(
-            "For the memories that --promote finds, multiply --coefficient by each memory's typical coefficient on "
-            "text.",
+            "Give --coefficient in units of each memory's typical coefficient on text, for the memories that --promote "
+            "finds.",
             name="times-usual",
         ),
     ] = False,

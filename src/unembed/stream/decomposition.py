@@ -123,8 +123,8 @@ def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> 
     if site.values.gated and not gated:
         raise Unsupported(
             f"the values of layer {layer} of {lm.name}",
-            why="a gate or norm that differs at each position comes between mixed values and out-projection",
-            instead="Use an attribution by source, which includes it",
+            why="a gate or norm that differs at each position acts on them after attention weights have mixed them",
+            instead="Use an attribution by source, which includes that gate or norm",
         )
     values = run.at("values", layer)[0]
     return values.repeat_interleave(site.values.n_heads // site.values.n_kv_heads, dim=0)

@@ -62,7 +62,7 @@ class EventView:
 
 @dataclass(frozen=True)
 class TriggerView:
-    """A corpus position where a memory's coefficient is largest: the end of the text before it, and its tokens."""
+    """A corpus position where a memory's coefficient is among its largest, with the text before it."""
 
     coefficient: float
     document: int

@@ -1,4 +1,4 @@
-"""Induction on natural text: what the strongest induction head attends to and raises where a named token recurs."""
+"""Induction on natural text: what the strongest induction head attends to, and which logits it raises, at repeats."""
 
 from __future__ import annotations
 
