@@ -128,9 +128,14 @@ export function drawRows(t, more) {
 
 function rowsOf({ bulk, model, found: { hits } }) {
   const digits = places(hits.map((x) => x.score));
+  const isPassage = (text) => /\S\s+\S/.test(text);
+  const one = (x) => (text, i) => {
+    const plain = isPassage(text) || (isText(x) && !i);
+    return [i > 0 && (isPassage(text) ? h("br") : " "), plain ? text : token(text)];
+  };
   const match = (x) =>
     h("span.context", { dir: "auto" }, [
-      [x.found, ...x.also.slice(0, 3)].map((text, i) => [i > 0 && " ", isText(x) && !i ? text : token(text)]),
+      [x.found, ...x.also.slice(0, 3)].map(one(x)),
       x.also.length > 3 && h("span.faint", ` and ${x.also.length - 3} more`),
     ]);
   return hits.map((x) => [
