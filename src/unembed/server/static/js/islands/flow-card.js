@@ -59,7 +59,8 @@ function aboutAnswer({ metric, other_metric: other, explained, counterfactual })
 function aboutNode(data, node, named) {
   if (node.kind === "group") return aboutGroup(data, node);
   const parts = [];
-  if (node.kind === "head") parts.push(`head ${node.index} of layer ${node.layer}, reads ${at(data, node.reads)}`);
+  if (node.kind === "head")
+    parts.push(`head ${node.index} of layer ${node.layer}; most of what it adds comes from ${at(data, node.reads)}`);
   else if (node.kind === "memory") parts.push(`memory (FFN neuron) ${node.index} of layer ${node.layer}`);
   else if (node.kind === "feature") parts.push(`feature ${node.index} of the dictionary at layer ${node.layer}`);
   else parts.push(node.label);

@@ -23,7 +23,8 @@ export function boxLines(node, data, /** @type {(node: any) => string} */ named 
   return [short(node), logits(relevance), named(node) || does(node, data)];
 }
 
-const does = (node, data) => (node.kind === "head" ? `reads ${at(data, node.reads)}` : moved(node));
+/** Not what a head attends to: that may be equal after both prompts, and add nothing to the difference. */
+const does = (node, data) => (node.kind === "head" ? `from ${at(data, node.reads)}` : moved(node));
 
 /** What a node does to the next token: measured where it was, else by reading. */
 export const moves = ({ removed, promotes }) => {

@@ -336,7 +336,7 @@ const numberOf = ({ number, weight }) =>
   ];
 
 const does = (node, data) =>
-  [node.kind === "head" && `reads ${at(data, node.reads)}`, moves(node)].filter(Boolean).join("; ");
+  [node.kind === "head" && `from ${at(data, node.reads)}`, moves(node)].filter(Boolean).join("; ");
 
 /** All nodes in a table, for those who do not see the picture. */
 function fillTable(f) {
