@@ -11,7 +11,7 @@ import torch
 
 from tests.models.decoder_classes import tiny_model
 from tests.sweeps.recorder import lettered
-from unembed.attention import Circuits, head_view, heads_view, partners_view
+from unembed.attention import Circuits, head_view, heads_view, partners_view, raised_view
 from unembed.errors import Unsupported
 from unembed.language_model import load
 from unembed.notebook import heads_card
@@ -84,6 +84,7 @@ def test_a_head_without_a_fixed_circuit_has_notes_in_place_of_lists() -> None:
     view = head_view(circuits, 3, 1, 5, 6, 4)
     assert view.raises == view.lowers == view.looks_for == []
     assert partners_view(circuits, 3, 1).partners == []
+    assert raised_view(circuits, 3, 1, 4).sources == [] and "no tokenizer" in raised_view(circuits, 3, 1, 4).text
     assert any("uses the keys and values of another layer" in note for note in view.notes)
 
 

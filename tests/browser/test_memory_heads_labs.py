@@ -13,6 +13,7 @@ import unembed
 from tests.browser.axe_rules import assert_no_violation
 from tests.browser.conftest import address
 from tests.browser.test_journeys import PROMPT
+from unembed.attention import raised_view
 from unembed.attention.text.head_examples import HeadExamples, examples_of_heads
 from unembed.index.coefficients import coefficients_view
 
@@ -319,6 +320,15 @@ def test_arcs_are_what_comes_from_each_source_token(opened, lm):
     shown = page.get_by_text(re.compile("^Adds .* to the logit of "))
     expect(shown).to_be_visible()
     assert number(shown.inner_text().split()[1]) == pytest.approx(whole, rel=0.01, abs=6e-4)
+
+
+def test_a_heads_card_lists_the_other_words_that_it_raises_when_asked(opened, lm):
+    page = opened(f"#/heads?head=L5H2&{HERE}")
+    page.get_by_role("button", name="Other words that it raises").click()
+    expected = raised_view(unembed.circuits(lm), 5, 2, 20)
+    rows = page.get_by_role("row").filter(has=page.get_by_role("cell", name=expected.raises[0], exact=True))
+    expect(rows.first).to_be_visible()
+    expect(page.get_by_text(expected.text)).to_be_visible()
 
 
 def test_a_heads_examples_are_marked_and_lead_to_a_trace(opened, lm, index):

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from unembed.attention.views import HeadsView as HeadsView
     from unembed.attention.views import HeadView as HeadView
     from unembed.attention.views import PartnersView as PartnersView
+    from unembed.attention.views import RaisedView as RaisedView
     from unembed.attention.views import head_view as head_view
     from unembed.attention.views import heads_view as heads_view
     from unembed.attention.views import partners_view as partners_view
+    from unembed.attention.views import raised_view as raised_view
     from unembed.attention.weights.low_rank import LowRank as LowRank
     from unembed.attention.weights.rotation import rotated as rotated
 else:
@@ -42,7 +44,8 @@ else:
             "paths.geometry": "virtual_weights",
             "paths.memory_connections": "MemoryConnections memory_connections",
             "text.head_examples": "HeadExamples Progress examples_of_heads",
-            "views": "HEAD_SCORES HeadsView HeadView PartnersView head_view heads_view partners_view",
+            "views": "HEAD_SCORES HeadsView HeadView PartnersView RaisedView "
+            "head_view heads_view partners_view raised_view",
             "weights.low_rank": "LowRank",
             "weights.rotation": "rotated",
         },

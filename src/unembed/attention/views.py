@@ -8,15 +8,20 @@ import torch
 
 from unembed.attention.behaviour.head_scores import HeadScores
 from unembed.attention.circuits import Circuits
+from unembed.attention.text.output_words import raised_tokens
 from unembed.attention.text.relations import head_role
 from unembed.errors import Unsupported
 from unembed.models.named_tokens import Scored, scored
+from unembed.names import HeadAddress
 from unembed.results.lists import numbers, numbers_or_none
 
 SCHEMA_HEADS = "unembed.heads/2"
 SCHEMA_HEAD = "unembed.head/2"
 SCHEMA_PARTNERS = "unembed.partners/1"
+SCHEMA_RAISED = "unembed.raised/1"
 """Names and versions of the JSON formats; the version rises when a field changes its meaning or is removed."""
+
+_NO_WORDS = "The model has no tokenizer, or fewer than two of its tokens are common in the shipped text."
 
 HEAD_SCORES = {
     "previous_token": "mean attention to the position before, on random tokens repeated twice",
@@ -99,6 +104,23 @@ class PartnersView:
     head: int
     partners: list[Partner]
     """The strongest earlier heads by Q-, K- and V-composition."""
+
+
+@dataclass(frozen=True)
+class RaisedView:
+    """The other words that one head raises for common source tokens: what it does beyond copying the word it reads."""
+
+    schema: str
+    model: str
+    layer: int
+    head: int
+    text: str
+    """How the entries are computed; or the reason why there are none."""
+    sources: list[str]
+    raises: list[str]
+    """For each source token, the words that the head raises most, apart from the source's own."""
+    entries: list[float]
+    """What the head adds to the logit of the first of these words, above the mean over the sources."""
 
 
 def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:
@@ -185,6 +207,27 @@ def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> P
     """
     layer, head = circuits.lm.layer_and_head(layer, head)
     return PartnersView(SCHEMA_PARTNERS, circuits.lm.name, layer, head, _partners(circuits, layer, head, each))
+
+
+def raised_view(circuits: Circuits, layer: int, head: int, top: int) -> RaisedView:
+    """Return the source tokens for which a head raises another word most, with the words that it raises.
+
+    Raises:
+        OutOfRange: there is no such head.
+    """
+    lm = circuits.lm
+    layer, head = lm.layer_and_head(layer, head)
+    basis = circuits.known_basis(None)
+    try:
+        found = raised_tokens(circuits, HeadAddress(layer, head), basis, top, lm.provenance(basis=basis))
+    except Unsupported as error:
+        return RaisedView(SCHEMA_RAISED, lm.name, layer, head, str(error), [], [], [])
+    if found is None:
+        return RaisedView(SCHEMA_RAISED, lm.name, layer, head, _NO_WORDS, [], [], [])
+    rows = list(found.exhibits[0].table.rows())
+    sources, raises = ([str(row[name]) for row in rows] for name in ("source_token", "raises"))
+    entries = [float(row["entry"]) for row in rows]
+    return RaisedView(SCHEMA_RAISED, lm.name, layer, head, found.text[0], sources, raises, entries)
 
 
 def _partners(circuits: Circuits, layer: int, head: int, each: int) -> list[Partner]:

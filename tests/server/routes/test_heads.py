@@ -17,6 +17,8 @@ import unembed
 from unembed.attention import heads_view
 from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
 from unembed.attention.text.head_examples import HeadExamples, Progress, examples_of_heads
+from unembed.attention.text.output_words import raised_tokens
+from unembed.names import HeadAddress
 
 PROMPT = "The first month of the year is"
 LINES = [
@@ -49,6 +51,16 @@ def test_a_head_is_its_circuit(client, wren):
     assert [s["score"] for s in found["looks_for"]] == pytest.approx(qk.topk(5).values.tolist(), rel=1e-4)
     read = client.get("/api/v1/heads/3/2/partners").json()["partners"]
     assert read and all(p["layer"] < 3 for p in read)
+
+
+def test_other_words_that_a_head_raises_are_those_of_the_command(client, wren):
+    found = client.get("/api/v1/heads/5/2/raised", params={"top": 6}).json()
+    circuits = unembed.circuits(wren)
+    section = raised_tokens(circuits, HeadAddress(5, 2), circuits.known_basis(None), 6, wren.provenance())
+    rows = list(section.exhibits[0].table.rows())
+    assert found["sources"] == [row["source_token"] for row in rows]
+    assert found["raises"] == [row["raises"] for row in rows] and found["text"] == section.text[0]
+    assert found["entries"] == pytest.approx([row["entry"] for row in rows], rel=1e-4)
 
 
 def test_a_pattern_is_the_models_and_its_rows_add_up_to_one(client, wren):

@@ -15,11 +15,13 @@ from unembed.attention import (
     InductionView,
     PartnersView,
     Progress,
+    RaisedView,
     examples_of_heads,
     head_view,
     heads_view,
     induction_view,
     partners_view,
+    raised_view,
 )
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
@@ -68,6 +70,12 @@ def get_head(
 def get_partners(state: r.State, layer: r.LayerNumber, head: r.Index) -> PartnersView:
     """The earlier heads whose output a head reads most. The first request computes all composition scores."""
     return partners_view(state.circuits, layer, head)
+
+
+@routes.answer("GET /heads/{layer}/{head}/raised", "running common tokens", on="long")
+def get_raised(state: r.State, layer: r.LayerNumber, head: r.Index, top: r.Top = 20) -> RaisedView:
+    """The other words that a head raises for common source tokens, each run alone through the layers below."""
+    return raised_view(state.circuits, layer, head, top)
 
 
 @routes.answer("GET /heads/{layer}/{head}/induction", "repeating tokens")

@@ -2,7 +2,7 @@
 import { isQuick } from "../contexts.js";
 import { button, fill, fixed, h } from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { link, tokenLists } from "../parts.js";
+import { link, table, tokenLists } from "../parts.js";
 
 /** What an earlier head's output can be read as. */
 const MODES = { q: "query", k: "key", v: "value" };
@@ -16,6 +16,11 @@ export function circuits(t, circuit) {
   const { raises, lowers, looks_for: sought, ignores, notes, maps } = circuit;
   const others = h("div");
   drawPartners(t, others);
+  const raised = h("div");
+  fill(
+    raised,
+    button("Other words that it raises", () => drawRaised(t, raised), "btn small"),
+  );
   return [
     maps && part("Words that it maps to words", h("p", `${maps}: by its weights, for the words' embeddings.`)),
     part(["OV: output when attending to ", token(circuit.source)], lists({ Promotes: raises, Suppresses: lowers })),
@@ -23,9 +28,24 @@ export function circuits(t, circuit) {
       ["QK: tokens that ", token(circuit.destination), " attends to"],
       [sought.length ? lists({ "Attended to": sought, Avoided: ignores }) : h("p.note", notes.join(" "))],
     ),
+    raised,
     others,
     notes.length > 0 && sought.length > 0 && h("p.faint", `OV and QK from the weights alone: ${notes.join("; ")}.`),
   ];
+}
+
+/** For which common words the head raises another word: each is run alone through the layers below. */
+async function drawRaised(t, box) {
+  fill(box, h("p.faint", "Running common tokens through the layers below…"));
+  const found = await t.api.get(`${t.path()}/raised`, {}, { channel: "raised" });
+  const rows = found.sources.map((source, k) => [token(source), found.raises[k], found.entries[k]]);
+  fill(
+    box,
+    part("Other words that it raises", [
+      rows.length > 0 && table(["reads", "raises", "entry"], rows),
+      h("p.faint", found.text),
+    ]),
+  );
 }
 
 /** The earlier heads that this one reads: the first time, the composition of all heads is computed. */
