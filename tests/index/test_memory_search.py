@@ -100,6 +100,16 @@ def test_descriptions_that_contain_a_word_come_first_and_only_whole_words_count(
     assert all(hit.why == "promotes" for hit in hits[1:])
 
 
+def test_heads_whose_role_or_relation_has_the_word_come_before_memories() -> None:
+    heads = {(3, 5): "country to capital: 40 % of the pairs, by its weights", (2, 1): "induction"}
+    described = MemoryDescriptions(of_atlas={(3, 5, "positive"): "after 'capital'"}, heads=heads)
+    hits = search(unembed.load(), None, "capital", 3, described=described).hits
+    assert [(hit.of, hit.layer, hit.index, hit.why) for hit in hits[:2]] == [
+        *(("head", 3, 5, "description"), ("memory", 3, 5, "description"))
+    ]
+    assert hits[0].found == heads[3, 5] and hits[2].of == "memory"
+
+
 def test_words_near_in_meaning_have_the_nearest_embeddings() -> None:
     wren = unembed.load()
     near = search(wren, None, "january", 1).near

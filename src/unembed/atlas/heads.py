@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from unembed.attention.behaviour.head_scores import KINDS, head_scores, role_of
 from unembed.attention.circuits import Circuits
 from unembed.attention.text.relations import known_relations, relations_of_heads
-from unembed.errors import Unsupported
+from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
+from unembed.results import format_percent
 
 SIGNIFICANT = 0.05
 """Largest p-value, corrected for all heads and relations, at which a head's relation is named."""
@@ -54,3 +59,25 @@ def head_columns(lm: Decoder, seed: int = 0) -> dict[str, list[Any]]:
         for name, value in row.items():
             found[name].append(value)
     return found
+
+
+def head_sentences(path: Path) -> dict[tuple[int, int], str]:
+    """Read what an atlas says of heads, by layer and head: "role; relation: share", or one of the two.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    try:
+        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+            rows = file.read(columns=["layer", "index", "role", "relation", "relation_share"]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
+    rows.sort(key=lambda row: -(row["relation_share"] or 0.0))
+    found = {(row["layer"], row["index"]): _sentence(row) for row in rows}
+    return {place: text for place, text in found.items() if text}
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    share = format_percent(row["relation_share"] or 0.0, 0)
+    relation = row["relation"] and f"{row['relation']}: {share} of the pairs, by its weights"
+    return "; ".join(part for part in (row["role"], relation) if part)

@@ -22,8 +22,8 @@ from unembed.results import Provenance
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
 
-ATLAS, MEMORIES = "atlas", "memories.parquet"
-"""The atlas in the folder of an index, and its table of memories."""
+ATLAS, MEMORIES, HEADS = "atlas", "memories.parquet", "heads.parquet"
+"""The atlas in the folder of an index, and its tables of memories and of heads."""
 
 
 class MemoryDescriptions:
@@ -37,15 +37,17 @@ class MemoryDescriptions:
         gallery: Gallery | None = None,
         of_atlas: Mapping[tuple[int, int, str], str] = MappingProxyType({}),
         lens: str | None = None,
+        heads: Mapping[tuple[int, int], str] = MappingProxyType({}),
     ) -> None:
         """Use the descriptions of an atlas and, for other memories whose tokens have a theme, those of the gallery.
 
         Args:
             lens: the identity of the lens that reads the model's tokens now.
+            heads: what the atlas says of heads, by layer and head.
         """
         rows = () if gallery is None else gallery.rows
         own = {(row.layer, row.index, row.pole): row.description for row in rows if has_theme(row)}
-        self._of = {**own, **of_atlas}
+        self._of, self.heads = {**own, **of_atlas}, heads
         self.other_lens = None if gallery is None or own.keys() <= of_atlas.keys() else gallery.other_lens(lens)
 
     def __len__(self) -> int:
@@ -61,12 +63,20 @@ class MemoryDescriptions:
 
         Case is ignored; the best memory is first.
         """
-        found = re.compile(rf"(?<!\w){re.escape(word.strip())}(?!\w)", re.IGNORECASE)
-        return [row for row in self if found.search(row[3])] if word.strip() else []
+        return [row for row in self if _contains(row[3], word)]
+
+    def heads_containing(self, word: str) -> list[tuple[int, int, str]]:
+        """Return layer, number and description of the heads whose role or relation contains a word; case is ignored."""
+        return [(*place, text) for place, text in self.heads.items() if _contains(text.partition(":")[0], word)]
 
     def of(self, layer: int, index: int, *, negative: bool = False) -> str | None:
         """Return a memory's description at positive (or `negative`) coefficients; None if there is none."""
         return self._of.get((layer, index, "negative" if negative else "positive"))
+
+
+def _contains(text: str, word: str) -> bool:
+    found = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
+    return bool(word.strip()) and re.search(found, text, re.IGNORECASE) is not None
 
 
 def has_theme(row: MemoryEvidence) -> bool:
@@ -96,7 +106,9 @@ def memory_descriptions(
     from unembed.jacobian import lens_identity
 
     own = _of_atlas(index_folder) if atlas_folder is None else _atlas_of(lm, atlas_folder)
-    return MemoryDescriptions(memory_gallery(lm, index_folder), own, lens_identity(lm))
+    folder = index_folder / ATLAS if atlas_folder is None and index_folder is not None else atlas_folder
+    heads = _heads_in(folder / HEADS) if folder is not None and (folder / HEADS).exists() else {}
+    return MemoryDescriptions(memory_gallery(lm, index_folder), own, lens_identity(lm), heads)
 
 
 def atlas_descriptions(lm: Decoder, atlas_folder: Path) -> MemoryDescriptions:
@@ -185,6 +197,18 @@ def _lines_of(path: Path, _modified: int, _size: int) -> Mapping[tuple[int, int,
     from unembed.atlas.lines import description_columns  # pyarrow, which a model without an atlas does not need
 
     return MappingProxyType(description_columns(path))
+
+
+def _heads_in(path: Path) -> Mapping[tuple[int, int], str]:
+    about = path.stat()
+    return _heads_of(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=4)
+def _heads_of(path: Path, _modified: int, _size: int) -> Mapping[tuple[int, int], str]:
+    from unembed.atlas.heads import head_sentences  # pyarrow, which a model without an atlas does not need
+
+    return MappingProxyType(head_sentences(path))
 
 
 def _gallery(path: Path) -> Gallery:

@@ -10,10 +10,11 @@
 | `name:city` | whose label contains the word; also attention heads |
 | `L4M17`, `-L4M17` | this memory, at positive or negative coefficients |
 
-`layer:3-5` restricts the layers. In gated layers, where coefficients have either sign, a memory is found with the sign
-at which it promotes (or suppresses) the token. Memories are sorted by the token's score divided by the standard
-deviation of all tokens' scores under the value vector: so a memory that raises many words of one topic is found by each
-of them, although most are not among its first tokens. With an index, all others that list the token follow.
+A word also finds the attention heads in whose role or relation the atlas has it. `layer:3-5` restricts the layers. In
+gated layers, where coefficients have either sign, a memory is found with the sign at which it promotes (or suppresses)
+the token. Memories are sorted by the token's score divided by the standard deviation of all tokens' scores under the
+value vector: so a memory that raises many words of one topic is found by each of them, although most are not among its
+first tokens. With an index, all others that list the token follow.
 """
 
 from __future__ import annotations
@@ -424,6 +425,8 @@ def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppres
 
 def _described_with(described: MemoryDescriptions | None, word: str) -> Iterator[Hit]:
     if described is not None:
+        for layer, head, text in described.heads_containing(word):
+            yield Hit(layer, head, "description", text, None, None, [], "head")
         for layer, index, pole, text in described.containing(word):
             yield Hit(
                 layer, index, "description", text, None, None, [], pole="negative" if pole == "negative" else "positive"

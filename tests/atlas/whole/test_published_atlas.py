@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from unembed.atlas import CARD, HEADS, MEMORIES, Card, open_card, read_lines, read_rule
+from unembed.atlas.heads import head_sentences
 from unembed.atlas.lines import described
+from unembed.gallery import MemoryDescriptions
 
 FOLDER = Path(__file__).parents[3] / "docs/atlas/smollm2"
 
@@ -46,3 +48,12 @@ def test_every_described_line_has_a_rule_that_can_be_read(lines) -> None:
         assert line.rule is not None
         assert read_rule(json.loads(line.rule))
     assert np.mean([line.test_accuracy for line in found]) > 0.7
+
+
+def test_what_it_says_of_a_head_names_its_role_and_its_relation() -> None:
+    found = head_sentences(FOLDER / HEADS)
+    assert found[29, 2] == "country to capital: 89 % of the pairs, by its weights"
+    assert found[17, 4] == "induction" and (29, 8) not in found
+    words = MemoryDescriptions(heads=found)
+    assert [row[:2] for row in words.heads_containing("Capital")] == [(29, 2), (29, 1)]
+    assert words.heads_containing("pairs") == words.heads_containing("cap") == []

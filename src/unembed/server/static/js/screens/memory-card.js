@@ -3,6 +3,7 @@ import { lengths } from "../contexts.js";
 import { afterPaint, boxes, fill, grouped, h, num } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
 import { labels } from "../labels.js";
+import { descriptionOf } from "../names.js";
 import { card, loading, pane } from "../parts.js";
 import { categories, cluster, neighbours } from "./memory-alike.js";
 import { distribution, quantiles, topExamples } from "./memory-corpus.js";
@@ -64,9 +65,9 @@ export function drawCard(t, names) {
 /** False after the screen was left or another memory was opened: a late response is then dropped. */
 const isShown = ({ view, host }, memory) => view === memory && host.isConnected;
 
-/** The sign of a gated memory's coefficient that the card is about: that of its id, else that on the prompt. */
+/** The sign of the coefficient that the card is about: that of its id or of its description, else that on the prompt. */
 const poleOf = ({ view, here, model }) =>
-  view.pole ?? (model.can.gated && here?.here.coefficient < 0 ? "negative" : "positive");
+  view.pole ?? (model.can.gated && !descriptionOf(view) && here?.here.coefficient < 0 ? "negative" : "positive");
 
 /** Its coefficient and effect at the chosen position of the prompt. */
 export const loadHere = (t) =>
