@@ -52,7 +52,7 @@ def test_why_this_token_and_not_that(opened, lm):
     expect(page.get_by_label("Predictions of the next token")).to_contain_text("·girl")
     someone.choose(page.get_by_role("combobox", name="Runner-up"), "·boy (runner-up)")
     someone.click(page.get_by_role("radio", name="Memory"))
-    trace = lm.trace(STORY)
+    trace = unembed.load().trace(STORY)  # not by the server's model, which may be running
     girl, boy = (lm.encode(word)[0, 0].item() for word in (" girl", " boy"))
     question = trace.question(girl, boy)
     first = trace.memory_effects(question, -1, 5).rows[0]
@@ -63,8 +63,7 @@ def test_why_this_token_and_not_that(opened, lm):
 
 
 def test_why_this_token_and_not_that_on_a_small_published_llama(opened):
-    lm = unembed.load(PUBLISHED)
-    served = Served(lm)
+    served, lm = Served(unembed.load(PUBLISHED)), unembed.load(PUBLISHED)  # two: the server runs its own meanwhile
     try:
         page = opened(at=served.address)
         someone = Visitor(page)
@@ -106,7 +105,10 @@ def test_find_a_theme_and_silence_it(opened, served, lm):
 
 
 def test_find_an_induction_head_on_ones_own_text(opened, anyone):
-    text, lm = "the quick brown fox sleeps", anyone.session.lm
+    text, lm = (
+        "the quick brown fox sleeps",
+        unembed.load(anyone.session.lm.name),
+    )  # not the server's, which it runs meanwhile
     page = opened(at=anyone.address)
     someone = Visitor(page)
     someone.click(screen(page, "Heads"))
