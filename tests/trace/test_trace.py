@@ -158,6 +158,16 @@ def test_a_further_run_repeats_the_first_one_bit_for_bit(wren_trace) -> None:
         assert torch.equal(found[point], alone[point])
 
 
+def test_the_logits_of_a_position_stay_when_more_is_captured_there(tokens: torch.Tensor) -> None:
+    lm = tiny("llama")
+    trace = lm.trace(tokens[0])
+    trace._leaves_kernels = False  # as in models whose patterns need other attention kernels
+    expected = run(lm, tokens[:1]).logits[0]
+    for points in (("z",), ("pattern",), ("pattern", "mlp_in"), ("mlp_in",)):
+        for position in (2, len(trace) - 1):
+            assert torch.equal(trace.at(position, points).logits[0, 0], expected[position])
+
+
 @pytest.fixture(scope="module")
 def wren_trace():
     lm = package.load()

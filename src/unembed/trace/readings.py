@@ -221,9 +221,13 @@ class PromptReadings:
         anew = again and known is None
         row_of = sorted({point for point in (*self._of_one_position, *points) if anew or point not in here})
         if row_of or known is None:
-            more = run(self.lm, self.tokens[None], row_of, self.edits, logits=not again, row=column, row_of=row_of)
+            fresh = known is None and not again
+            more = run(self.lm, self.tokens[None], row_of, self.edits, logits=fresh, row=column, row_of=row_of)
             more = _alone(more, column)
-            here = replace(more, _logits=self.at(position).logits) if anew else more.joined(here)
+            if anew:
+                here = replace(more, _logits=self.at(position).logits)
+            else:
+                here = more.joined(here) if fresh else here.joined(more)
         self._positions[column, again] = here
         while len({place for place, _ in self._positions}) > _POSITIONS:
             self._positions.pop(next(iter(self._positions)))  # the least recently used
