@@ -124,10 +124,11 @@ def nameable_first(lm: Decoder, shown: Sequence[Int[Tensor, " _"]]) -> list[int]
     def alike(ids: Int[Tensor, " k"]) -> float:
         rows = embedding[ids].float() - mean
         unit = torch.nn.functional.normalize(rows - rows @ common.T @ common, dim=-1)
+        cosine = float(unit.sum(dim=0).square().sum() - len(ids)) / max(len(ids) * (len(ids) - 1), 1)
         defined = sum(text is not None for text in definitions(lm.token_strings(ids.tolist())))
-        return float(unit.sum(dim=0).square().sum() - len(ids)) / max(len(ids) * (len(ids) - 1), 1) * defined
+        return cosine * defined / max(len(ids), 1)
 
-    by_place = [alike(ids) / max(len(ids), 1) for ids in shown]
+    by_place = [alike(ids) for ids in shown]
     return sorted(range(len(shown)), key=lambda place: -by_place[place])
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from unembed.atlas.lines import rows_of
 from unembed.attention.behaviour.head_scores import KINDS, head_scores, role_of
 from unembed.attention.circuits import Circuits
 from unembed.attention.text.relations import known_relations, relations_of_heads
-from unembed.errors import InvalidInput, Unsupported
+from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import head_name
 from unembed.results import format_percent
@@ -67,11 +65,7 @@ def head_sentences(path: Path) -> dict[tuple[int, int], str]:
     Raises:
         InvalidInput: the file cannot be read.
     """
-    try:
-        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
-            rows = file.read(columns=["layer", "index", "role", "relation", "relation_share"]).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
+    rows = rows_of(path, ["layer", "index", "role", "relation", "relation_share"])
     rows.sort(key=lambda row: -(row["relation_share"] or 0.0))
     found = {(row["layer"], row["index"]): _sentence(row) for row in rows}
     return {place: text for place, text in found.items() if text}

@@ -141,6 +141,19 @@ def read_lines(path: Path) -> list[Line]:
     return [Line.from_dict(row) for row in rows]
 
 
+def rows_of(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of some columns of a Parquet file.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    try:
+        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+            return file.read(columns=list(names)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
+
+
 def description_columns(path: Path) -> dict[tuple[int, int, str], str]:
     """Read the descriptions of a Parquet file, by layer, index and pole (the sign of the coefficient).
 
@@ -150,11 +163,7 @@ def description_columns(path: Path) -> dict[tuple[int, int, str], str]:
         InvalidInput: the file cannot be read.
     """
     names = ["layer", "index", "pole", "verdict", "input", "output", "test_accuracy", "test_output"]
-    try:
-        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
-            rows = file.read(columns=names).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
+    rows = rows_of(path, names)
     described = [row for row in rows if row["verdict"] == "described"]
     described.sort(key=lambda row: -(row["test_accuracy"] or 0.0) * (row["test_output"] or 0.0))
     return {(row["layer"], row["index"], row["pole"]): _sentence(row["input"], row["output"]) for row in described}
