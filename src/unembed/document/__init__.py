@@ -25,14 +25,4 @@ if TYPE_CHECKING:
     from unembed.document.svg import in_plain_colours as in_plain_colours
     from unembed.document.terminal import summary as summary
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(
-        __name__,
-        {
-            "charts": "axis_of draw",
-            "files": "PAGE",
-            "html": "page",
-            "intervals": "share_of",
-            "svg": "in_plain_colours",
-            "terminal": "summary",
-        },
-    )
+    __getattr__, __dir__, __all__ = import_on_first_use(__name__)

@@ -34,14 +34,4 @@ if TYPE_CHECKING:
     from unembed.reports.comparison import compared as compared
     from unembed.reports.report import find as find
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(
-        __name__,
-        {
-            "unembed.document.files": "PAGE prepared",
-            "unembed.document.html": "page",
-            "unembed.document.terminal": "summary",
-            "checkpoint_series": "DATES series_report",
-            "comparison": "VERDICTS compared",
-            "report": "find",
-        },
-    )
+    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
