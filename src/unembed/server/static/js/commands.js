@@ -1,8 +1,8 @@
 /** Commands of the page: help, light or dark, and the palette that runs all of them. */
 import * as api from "./api.js";
-import { button, fill, h, modal, tickBox } from "./dom.js";
+import { bareTable, button, fill, h, modal, tickBox } from "./dom.js";
 import { mark, running } from "./frame.js";
-import { bareTable, table } from "./parts.js";
+import { table } from "./parts.js";
 import { copyLink } from "./sharing.js";
 import { go, openCard } from "./state.js";
 import { panel } from "./timing.js";

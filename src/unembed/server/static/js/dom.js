@@ -1,8 +1,22 @@
 /** Building blocks of screens: elements, icons, buttons; numbers as text. */
-import { append, consume, fill, h, s } from "./islands/nodes.js";
+import { consume, h, s } from "./islands/nodes.js";
+import { within } from "./islands/numbers.js";
 
-export { fixed, grouped, many, num, percent, places, signed } from "./islands/numbers.js";
-export { append, consume, fill, h, s };
+export { append, button, consume, fill, h, s, svgText } from "./islands/nodes.js";
+export {
+  bySize,
+  clamp,
+  fixed,
+  grouped,
+  many,
+  num,
+  percent,
+  places,
+  signed,
+  sumOf,
+  within,
+} from "./islands/numbers.js";
+export { bareTable, numberCell } from "./islands/table.js";
 
 /** The last words of a text, at most about so many characters of them. */
 export const ending = (text, n) => (text.length > n ? `… ${text.slice(2 - n).replace(/^\S*\s(?=\S)/, "")}` : text);
@@ -17,20 +31,9 @@ export function drawn(mount, data, options) {
   return el;
 }
 
-/** The sum of what `of` says of each element. */
-export const sumOf = (list, of) => list.reduce((total, one, i) => total + of(one, i), 0);
-
-/** An index clamped to 0 … n - 1. */
-export const within = (i, n) => Math.max(0, Math.min(n - 1, i || 0));
-
 /** One icon of the small set, which is a file of its own. */
 export const icon = (name) =>
   s("svg.icon", { "aria-hidden": "true" }, s("use", { href: new URL(`../icons.svg#${name}`, import.meta.url) }));
-
-/** A button with a text. */
-export function button(text, onclick, cls = "", props = {}) {
-  return h("button", { type: "button", class: cls, onclick, ...props }, text);
-}
 
 /** The element of the page with this id. */
 export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));

@@ -2,7 +2,9 @@
 
 import * as api from "./api.js";
 import {
+  bareTable,
   button,
+  bySize,
   drawn,
   fill,
   fixed,
@@ -11,6 +13,7 @@ import {
   icon,
   many,
   num,
+  numberCell,
   percent,
   places,
   segmented,
@@ -90,14 +93,14 @@ export function attribution(el, a, tokens = []) {
   };
   const of =
     a.against === null ? [h("span", "logit of "), token(a.token)] : [token(a.token), " over ", token(a.against)];
-  const bySize = [...a.rows].sort((x, y) => Math.abs(y.contribution) - Math.abs(x.contribution));
-  const small = a.rows.length > MANY_WRITERS ? bySize.splice(LARGEST_WRITERS) : [];
+  const large = bySize(a.rows, (row) => row.contribution);
+  const small = a.rows.length > MANY_WRITERS ? large.splice(LARGEST_WRITERS) : [];
   const rest = sumOf(small, (row) => row.contribution) + (a.others_contribution ?? 0);
   const every = chart(a.rows, a.others, a.others_contribution);
   fill(el, [
     small.length
       ? [
-          chart(bySize, small.length + a.others, rest),
+          chart(large, small.length + a.others, rest),
           h("details", h("summary.faint", `All ${a.rows.length}, in the order of the model`), every),
         ]
       : every,
@@ -159,28 +162,7 @@ export function follows(el, on) {
   });
 }
 
-/** A cell of a table that holds a number, which is aligned at the right. */
-export const numberCell = (x) => h("td.n", x);
-const numeric = (x) => typeof x === "number" || !!x?.classList?.contains("n");
-
-/** A table of nodes, texts and numbers, without a heading where `head` is null. */
-export function bareTable(selector, head, rows, ...captions) {
-  const td = (x) =>
-    typeof x === "number"
-      ? numberCell(Number.isInteger(x) ? grouped(x) : num(x))
-      : /^T[DH]$/.test(x?.tagName)
-        ? x
-        : h("td", x);
-  const th = (t, i) =>
-    t === "" ? h("td") : t?.tagName === "TH" ? t : h("th", { scope: "col", class: numeric(rows[0]?.[i]) && "n" }, t);
-  return h(selector, [
-    captions,
-    head && h("thead", h("tr", head.map(th))),
-    h("tbody", [rows.map((row) => (Array.isArray(row) ? h("tr", row.map(td)) : row))]),
-  ]);
-}
-
-/** The same in a box of its own, which scrolls if the table is too wide, and takes the focus for that. */
+/** A table in a box of its own, which scrolls if the table is too wide, and takes the focus for that. */
 export const table = (head, rows, caption = "") =>
   h("div.scroll", { tabindex: 0, role: "group", "aria-label": caption || "Table" }, [
     bareTable("table", head, rows, caption && h("caption", caption)),

@@ -1,9 +1,9 @@
 /** Writers of a layer or of the whole model as a table, one line each: memories (FFN neurons), heads, or both. */
 import * as api from "./api.js";
-import { append, button, fill, fixed, h, many, percent, places, sumOf } from "./dom.js";
+import { append, bareTable, button, fill, fixed, h, many, percent, places, sumOf } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { indexed, nameOf } from "./names.js";
-import { bareTable, link, pane, toks } from "./parts.js";
+import { link, pane, toks } from "./parts.js";
 import { asText } from "./question.js";
 import { idOf, memoryPath } from "./state.js";
 import * as tray from "./tray.js";

@@ -2,8 +2,9 @@
 import { ANSWER, OTHERS } from "./flow-fold.js";
 import { aboutGroup, isPart } from "./flow-groups.js";
 import { at, boxLines, logits, moves, short } from "./flow-words.js";
-import { h } from "./nodes.js";
-import { percent } from "./numbers.js";
+import { button, h } from "./nodes.js";
+import { bySize, percent, sumOf } from "./numbers.js";
+import { bareTable, numberCell } from "./table.js";
 import { visible } from "./tokens.js";
 
 const LISTED = 6;
@@ -13,33 +14,35 @@ const LISTED = 6;
  * `onpick(number)`; `more(node)`: elements below.
  */
 export function card(data, number, { drawn, onpick, named, more = /** @type {(node: any) => any} */ (() => null) }) {
-  if (number === OTHERS)
-    return [
-      h("h3.flow-title", "All parts that are not drawn"),
-      h("p", "What they write to the answer directly. The largest:"),
-      listed(
-        data,
-        data.edges.filter(([source, target]) => target === ANSWER && !drawn.has(source)),
-        0,
-        "",
-        onpick,
-        12,
-      ),
-    ];
-  const title = number === ANSWER ? answerTitle(data) : nodeTitle(data, data.nodes[number]);
-  const about = number === ANSWER ? aboutAnswer(data) : aboutNode(data, data.nodes[number], named);
-  if (data.nodes[number]?.kind === "grouped")
-    return [h("h3.flow-title", short(data.nodes[number])), h("p", "It is in a group, which is drawn as one box.")];
+  const title = (text) => h("h3.flow-title", text);
+  const edges = (of) => data.edges.filter(of);
+  const into = edges(([, target]) => target === number);
+  if (number === OTHERS) {
+    const direct = edges(([source, target]) => target === ANSWER && !drawn.has(source));
+    const text = h("p", "What they write to the answer directly. The largest:");
+    return [title("All parts that are not drawn"), text, listed(data, direct, 0, "", onpick, 12)];
+  }
+  if (number === ANSWER)
+    return [title(asText(data)), aboutAnswer(data), listed(data, into, 0, "Adds up from", onpick), more(null)];
+  const node = data.nodes[number];
+  if (node.kind === "grouped") return [title(short(node)), h("p", "It is in a group, which is drawn as one box.")];
+  const out = edges(([source]) => source === number);
   return [
-    h("h3.flow-title", title),
-    about,
-    flows(data, number, 1, number === ANSWER ? "Adds up from" : "Comes from", onpick),
-    number !== ANSWER && flows(data, number, 0, "Goes to", onpick),
-    more(data.nodes[number] ?? null),
+    title(nodeTitle(data, node)),
+    aboutNode(data, node, named),
+    listed(data, into, 0, "Comes from", onpick),
+    listed(data, out, 1, "Goes to", onpick),
+    more(node),
   ];
 }
 
-const answerTitle = ({ target, against }) => `${visible(target)}${against === null ? "" : ` over ${visible(against)}`}`;
+/** The explained token, and the one that it is compared with. */
+export const asText = ({ target, against }) =>
+  `${visible(target)}${against === null ? "" : ` over ${visible(against)}`}`;
+
+/** What a node adds to the answer directly. */
+export const directOf = ({ edges }, number) => edges.find(([s, t]) => s === number && t === ANSWER)?.[2] ?? 0;
+
 const nodeTitle = (data, node) =>
   node.kind === "group"
     ? node.name
@@ -58,19 +61,18 @@ function aboutAnswer({ metric, other_metric: other, explained, counterfactual })
 
 function aboutNode(data, node, named) {
   if (node.kind === "group") return aboutGroup(data, node);
-  const parts = [];
-  if (node.kind === "head")
-    parts.push(`head ${node.index} of layer ${node.layer}; most of what it adds comes from ${at(data, node.reads)}`);
-  else if (node.kind === "memory") parts.push(`memory (FFN neuron) ${node.index} of layer ${node.layer}`);
-  else if (node.kind === "feature") parts.push(`feature ${node.index} of the dictionary at layer ${node.layer}`);
-  else parts.push(node.label);
-  parts.push(...[moves(node)].filter(Boolean));
+  const { kind, index, layer } = node;
+  const what = {
+    head: () => `head ${index} of layer ${layer}; most of what it adds comes from ${at(data, node.reads)}`,
+    memory: () => `memory (FFN neuron) ${index} of layer ${layer}`,
+    feature: () => `feature ${index} of the dictionary at layer ${layer}`,
+  };
+  const about = [what[kind]?.() ?? node.label, moves(node)].filter(Boolean);
   const name = named?.(node);
-  const number = data.nodes.indexOf(node);
-  const direct = data.edges.find(([s, t]) => s === number && t === ANSWER)?.[2] ?? 0;
+  const direct = directOf(data, data.nodes.indexOf(node));
   return [
     name && h("p.flow-name", name),
-    h("p", `${parts.join("; ")}.`),
+    h("p", `${about.join("; ")}.`),
     node.relevance !== null &&
       h("p", "Drawn: ", h("b", logits(node.relevance)), ` along all paths, ${logits(direct)} directly.`),
     node.removed && removed(data, node),
@@ -80,49 +82,34 @@ function aboutNode(data, node, named) {
 /** The measured effect beside the drawn one. */
 export function removed(data, { removed: found }, without = data.without) {
   const { target, against, metric, probabilities: p } = data;
-  const row = (name, now, then) => h("tr", h("th", { scope: "row" }, name), h("td.n", now), h("td.n", h("b", then)));
+  const row = (name, now, then) => [h("th", { scope: "row" }, name), numberCell(now), numberCell(h("b", then))];
+  const rows = [row(visible(target), percent(p[0]), percent(found.probabilities[0]))];
+  if (against !== null) rows.push(row(visible(against), percent(p[1]), percent(found.probabilities[1])));
+  rows.push(row(against === null ? "logit" : "difference", logits(metric), logits(found.metric)));
   return [
     h("p", "Measured: ", h("b", logits(metric - found.metric)), `, with ${without} and all else free to react.`),
-    h("table.flow-table", [
-      h("thead", h("tr", h("th", h("span.flow-hidden", "answer")), h("th.n", "now"), h("th.n", "without"))),
-      h("tbody", [
-        row(visible(target), percent(p[0]), percent(found.probabilities[0])),
-        against !== null && row(visible(against), percent(p[1]), percent(found.probabilities[1])),
-        row(against === null ? "logit" : "difference", logits(metric), logits(found.metric)),
-      ]),
-    ]),
+    bareTable("table.flow-table", [h("span.flow-hidden", "answer"), "now", "without"], rows),
   ];
 }
 
-/** The largest edges into a node (`end` 1) or out of it (0). */
-const flows = (data, number, end, title, onpick) =>
-  listed(
-    data,
-    data.edges.filter((edge) => edge[end] === number),
-    1 - end,
-    title,
-    onpick,
-  );
-
-/** Edges, the largest first, by their node at one end. */
+/** Some edges, the largest first, each named by the node at one of its ends: 0, its source; 1, its target. */
 function listed(data, edges, end, title, onpick, most = LISTED) {
-  const all = [...edges].sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]));
+  const weight = (edge) => edge[2];
+  const all = bySize(edges, weight);
   if (!all.length) return null;
   const item = (edge) => {
     const other = edge[end];
     const name = other === ANSWER ? "the answer" : nameOf(data, data.nodes[other]);
     return h(
       "li",
-      h("button", { type: "button", onclick: () => onpick(other) }, h("span", name), h("b", logits(edge[2]))),
+      button([h("span", name), h("b", logits(weight(edge)))], () => onpick(other)),
     );
   };
-  const rest = all.slice(most).reduce((sum, edge) => sum + edge[2], 0);
-  return h(
-    "div.flow-list",
+  return h("div.flow-list", [
     title && h("h4", title),
     h("ul", all.slice(0, most).map(item)),
-    all.length > most && h("p", `${all.length - most} others ${logits(rest)}`),
-  );
+    all.length > most && h("p", `${all.length - most} others ${logits(sumOf(all.slice(most), weight))}`),
+  ]);
 }
 
 /** What a node is called in a sentence. */

@@ -4,9 +4,10 @@
  */
 
 import { isPart } from "./flow-groups.js";
+import { sumOf } from "./numbers.js";
 
 /** Of the answer's largest ribbon: a ribbon with less is added to the others. */
-export const THIN = 0.03;
+const THIN = 0.03;
 /** Of the same: a sum of other parts, a token or a bias with at least so much has a box of its own. */
 const LARGE = 0.25;
 /** Of the same, for tokens of the prompt. */
@@ -19,8 +20,9 @@ const size = Math.abs;
 const isWriter = (node) => isPart(node) || node.kind === "group";
 
 /**
- * `data`: `unembed.flow/1`; `n`: heads and memories with a box; `thin`: share of the largest ribbon. Returns `{boxes, ribbons, most}`: a box is a node with
- * `others_in` and `others_out`, a ribbon `{source, target, weight}` between indices of boxes, or to `ANSWER`.
+ * `data`: `unembed.flow/1`; `n`: the number of heads and memories with a box; `thin`: ribbons below this share of the
+ * answer's largest are left out. Returns `{boxes, ribbons, most}`: a box is a node with `others_in` and `others_out`,
+ * the sums of what is left out; a ribbon is `{source, target, weight}` between indices of boxes, or to `ANSWER`.
  */
 export function fold(data, n, thin = THIN) {
   const direct = data.edges.filter(([, target]) => target === ANSWER);
@@ -34,7 +36,7 @@ export function fold(data, n, thin = THIN) {
       target: target === ANSWER ? ANSWER : place.get(target),
       weight,
     }));
-  const left = (i, end) => ribbons.reduce((sum, r) => (r[end] === i ? sum - r.weight : sum), 0);
+  const left = (i, end) => -sumOf(ribbons, (r) => (r[end] === i ? r.weight : 0));
   const boxes = chosen.map((node, i) => ({
     ...node,
     others_in: isWriter(node) ? node.relevance + left(i, "target") : 0,
@@ -72,12 +74,10 @@ function boxed({ nodes, edges }, n, most) {
   const groups = numbered.filter(({ kind }) => kind === "group");
   const parts = numbered.filter(isPart).slice(0, Math.max(0, n - groups.length));
   const writers = new Set([...groups, ...parts].map(({ number }) => number));
-  const flow = (number) =>
-    edges.reduce(
-      (found, [source, target, weight]) =>
-        source === number && writers.has(target) ? Math.max(found, size(weight)) : found,
-      0,
-    );
+  const flow = (number) => {
+    const drawn = edges.filter(([source, target]) => source === number && writers.has(target));
+    return Math.max(0, ...drawn.map(([, , weight]) => size(weight)));
+  };
   const isLarge = ({ kind, number, relevance }) =>
     kind === "token" ? size(relevance) >= SEEN * most : kind !== "changes" && flow(number) >= LARGE * most;
   return numbered.filter((node) => writers.has(node.number) || (!isWriter(node) && isLarge(node)));

@@ -1,10 +1,11 @@
 /** Groups of parts in a picture of a circuit: drawn as one box, and what the model does with a group changed. */
 import { logits, short } from "./flow-words.js";
-import { fill, h } from "./nodes.js";
-import { percent } from "./numbers.js";
+import { button, fill, h } from "./nodes.js";
+import { bySize, percent, sumOf } from "./numbers.js";
+import { bareTable, numberCell } from "./table.js";
 import { visible } from "./tokens.js";
 
-export const MINE = "chosen by hand";
+const MINE = "chosen by hand";
 const RULES = { hand: "your groups", role: "by what parts do", values: "by the direction they write", mine: "" };
 
 export const isPart = ({ kind }) => kind === "head" || kind === "memory" || kind === "feature";
@@ -40,24 +41,11 @@ export function withGroups(data, groups) {
 /** One node for a group, where its most relevant part is. */
 function box(data, group, number, edges) {
   const members = group.nodes.map((i) => data.nodes[i]);
-  const first = members.reduce((a, b) => (Math.abs(b.relevance) > Math.abs(a.relevance) ? b : a));
-  const relevance = edges.reduce((sum, [, target, weight]) => (target === number ? sum + weight : sum), 0);
-  const label = members.map(short).join(", ");
-  const { layer, position } = first;
-  return {
-    ...first,
-    name: group.name,
-    kind: "group",
-    index: null,
-    reads: null,
-    promotes: [],
-    removed: null,
-    layer,
-    position,
-    relevance,
-    label,
-    group,
-  };
+  const [first] = bySize(members, (node) => node.relevance);
+  const into = edges.filter(([, target]) => target === number);
+  const own = { name: group.name, kind: "group", label: members.map(short).join(", "), group };
+  const none = { index: null, reads: null, promotes: [], removed: null };
+  return { ...first, ...own, ...none, relevance: sumOf(into, ([, , weight]) => weight) };
 }
 
 /** The buttons that draw groups as boxes. `f`: the picture, with `base`, `closed` (groups) and `mine` (numbers). */
@@ -68,11 +56,9 @@ export function groupBar(f, redraw) {
     redraw();
   };
   const one = (group) =>
-    h(
-      "button.flow-group",
-      { type: "button", "aria-pressed": String(f.closed.has(key(group))), onclick: toggle(group) },
-      `${group.name} (${group.nodes.length})`,
-    );
+    button(`${group.name} (${group.nodes.length})`, toggle(group), "flow-group", {
+      "aria-pressed": String(f.closed.has(key(group))),
+    });
   const rules = [...new Set(all.map(({ by }) => by))].map((by) => [
     h("span.flow-by", RULES[by]),
     all.filter((group) => group.by === by).map(one),
@@ -82,7 +68,7 @@ export function groupBar(f, redraw) {
 
 const key = ({ by, name }) => `${by} ${name}`;
 
-export function allGroups({ base, mine }) {
+function allGroups({ base, mine }) {
   const own = mine.size > 1 ? [{ name: MINE, by: "mine", nodes: [...mine], effects: [] }] : [];
   return [...(base.groups ?? []), ...own];
 }
@@ -112,20 +98,14 @@ const CHANGES = {
 /** The prediction with a group changed in the model, beside the prediction as it is. */
 export function effects(data, rows) {
   const { target, against, metric, probabilities } = data;
-  const row = (name, p, value) =>
-    h("tr", h("th", { scope: "row" }, name), h("td.n", percent(p)), h("td.n", h("b", logits(value))));
+  const row = (name, p, value) => [
+    h("th", { scope: "row" }, name),
+    numberCell(percent(p)),
+    numberCell(h("b", logits(value))),
+  ];
   const head = ["measured with", visible(target), against === null ? "logit" : "difference"];
-  return h("table.flow-table", [
-    h(
-      "thead",
-      h(
-        "tr",
-        head.map((text, i) => h(i ? "th.n" : "th", { scope: "col" }, text)),
-      ),
-    ),
-    h("tbody", [
-      row("no change", probabilities[0], metric),
-      rows.map(({ change, factor, found }) => row(CHANGES[change](data, factor), found.probabilities[0], found.metric)),
-    ]),
-  ]);
+  const changed = rows.map(({ change, factor, found }) =>
+    row(CHANGES[change](data, factor), found.probabilities[0], found.metric),
+  );
+  return bareTable("table.flow-table", head, [row("no change", probabilities[0], metric), ...changed]);
 }

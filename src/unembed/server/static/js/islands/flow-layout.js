@@ -5,6 +5,8 @@
  */
 import { ANSWER, fold } from "./flow-fold.js";
 import { arranged } from "./flow-rows.js";
+import { overlap } from "./nodes.js";
+import { bySize, sumOf } from "./numbers.js";
 
 export const ROW = 42;
 const GAP = 34;
@@ -44,17 +46,12 @@ export function layout(data, n, width, lines) {
   const sizes = sizesOf(width);
   const tried = sizes.fits.map(([thin, ribbon]) => fitted(data, n, width, lines, sizes, thin, ribbon));
   const best = tried.reduce((a, b) => (cost(b) < cost(a) ? b : a));
-  const { folded, scale, columns, boxes, answer, rows, ribbons } = best;
+  const { scale, columns, boxes, answer, rows, ribbons } = best;
   spread(columns, width, sizes);
   arranged(rows, columns, answer, boxes, ribbons, sizes);
-  const tall = heights(rows, ribbons, boxes, answer);
+  const height = heights(rows, ribbons, boxes, answer);
   const whole = Math.max(width, columns.at(-1).right + EDGE);
-  return {
-    width: whole,
-    height: tall,
-    scale,
-    ...drawnParts({ folded, data, boxes, answer, ribbons, rows, columns, scale, sizes }),
-  };
+  return { width: whole, height, scale, ...drawnParts({ ...best, sizes }) };
 }
 
 /** Fewer rows are better, and so is a picture that is no wider than its place. */
@@ -68,7 +65,7 @@ function fitted(data, n, width, lines, sizes, thin, ribbon) {
   const answer = sizedAnswer(folded, scale, sizes, width, lines(null));
   const room = width - sizes.margin - EDGE;
   const { rows, ribbons } = split(boxes, folded.ribbons, columns, room, scale, sizes);
-  const wide = columns.reduce((sum, column) => sum + column.width + sizes.between, -sizes.between);
+  const wide = widthOfAll(columns, sizes);
   return { folded, scale, columns, boxes, answer, rows, ribbons, wide, width: room };
 }
 
@@ -104,14 +101,16 @@ function textsOf({ open, from, to }, tokens, many) {
 const columnAt = (columns, p) =>
   p === null ? columns.length - 1 : columns.findIndex(({ open, from }) => open && from === p);
 
+/** The width that some ribbons need side by side, given the logits of each. */
+const portsOf = (weights, scale) => sumOf(weights, (weight) => Math.abs(weight) * scale + 2);
+
 function sized(node, { ribbons, boxes }, scale, sizes, text, columns) {
   const i = boxes.indexOf(node);
-  const sum = (end, other) =>
-    ribbons.reduce(
-      (all, r) => (r[end] === i ? all + Math.abs(r.weight) * scale + 2 : all),
-      Math.abs(other) * scale + 2,
-    );
-  const ports = Math.max(sum("target", node.others_in), sum("source", node.others_out));
+  const at = (end) => ribbons.filter((r) => r[end] === i).map((r) => r.weight);
+  const ports = Math.max(
+    portsOf([...at("target"), node.others_in], scale),
+    portsOf([...at("source"), node.others_out], scale),
+  );
   const letters = Math.max(text[0].length + text[1].length + 2, text[2].length * 0.92) * sizes.letter + sizes.pad;
   const width =
     node.kind === "token" ? 0 : Math.max(ports + sizes.pad - 4, Math.min(sizes.widest, Math.max(sizes.box, letters)));
@@ -119,7 +118,11 @@ function sized(node, { ribbons, boxes }, scale, sizes, text, columns) {
 }
 
 function sizedAnswer({ ribbons }, scale, sizes, width, text) {
-  const ports = ribbons.reduce((all, r) => (r.target === ANSWER ? all + Math.abs(r.weight) * scale + 2 : all), 0);
+  const into = ribbons.filter((r) => r.target === ANSWER);
+  const ports = portsOf(
+    into.map((r) => r.weight),
+    scale,
+  );
   const letters = Math.max(...text.map((line) => line.length)) * sizes.letter + 26;
   const most = width - sizes.margin - EDGE;
   return { text, ports, width: Math.min(most, Math.max(ports + 24, Math.min(letters, most))) };
@@ -138,17 +141,17 @@ function split(boxes, ribbons, columns, room, scale, sizes) {
     const rows = rowsOf(boxes, most);
     const all = passing(boxes, ribbons, rows, scale);
     const wide = columns.map((column, c) => Math.max(column.least, ...rows.map((row) => widthOf(row, c, sizes))));
-    if (most === 1 || wide.reduce((sum, w) => sum + w, 0) + sizes.between * (columns.length - 1) <= room) {
-      columns.forEach((column, c) => {
-        column.width = wide[c];
-      });
-      return { rows, ribbons: all };
-    }
+    columns.forEach((column, c) => {
+      column.width = wide[c];
+    });
+    if (most === 1 || widthOfAll(columns, sizes) <= room) return { rows, ribbons: all };
   }
 }
 
+const widthOfAll = (columns, { between }) => sumOf(columns, (one) => one.width) + between * (columns.length - 1);
+
 const widthOf = (row, c, { lane, between }) =>
-  row.items.reduce((sum, item) => (item.column === c ? sum + item.width + (item.isLane ? lane : between) : sum), 0);
+  sumOf(row.items, (item) => (item.column === c ? item.width + (item.isLane ? lane : between) : 0));
 
 function rowsOf(boxes, most) {
   const levels = [...new Set(boxes.map(({ node }) => levelOf(node)))]
@@ -186,10 +189,8 @@ function passing(boxes, ribbons, rows, scale) {
 
 /** Give the columns the whole width. */
 function spread(columns, width, sizes) {
-  const used = columns.reduce((sum, column) => sum + column.width, 0) + sizes.between * (columns.length - 1);
-  const open = columns.filter((column) => column.open);
-  const more = Math.max(0, width - sizes.margin - EDGE - used);
-  const whole = open.reduce((sum, column) => sum + column.width, 0);
+  const more = Math.max(0, width - sizes.margin - EDGE - widthOfAll(columns, sizes));
+  const whole = sumOf(columns, (column) => (column.open ? column.width : 0));
   let x = sizes.margin;
   for (const column of columns) {
     const wide = column.width + (column.open ? (more * column.width) / whole : 0);
@@ -200,7 +201,6 @@ function spread(columns, width, sizes) {
 
 /** The height of every row and of the gaps between them, from above; wide ribbons that cross need more. */
 function heights(rows, ribbons, boxes, answer) {
-  const x = (item) => item.x;
   let y = 8;
   answer.y = y;
   answer.tall = 18 * answer.text.length + 12;
@@ -209,15 +209,12 @@ function heights(rows, ribbons, boxes, answer) {
     let gap = GAP;
     for (const ribbon of ribbons) {
       if (ribbon.from >= row || ribbon.to < row) continue;
-      const upper =
-        ribbon.to === row
-          ? ribbon.target === ANSWER
-            ? answer
-            : boxes[ribbon.target]
-          : ribbon.lanes.find((l) => l.row === row);
-      const lower = ribbon.from === row - 1 ? boxes[ribbon.source] : ribbon.lanes.find((l) => l.row === row - 1);
+      const lane = (at) => ribbon.lanes.find((one) => one.row === at);
+      const target = ribbon.target === ANSWER ? answer : boxes[ribbon.target];
+      const upper = ribbon.to === row ? target : lane(row);
+      const lower = ribbon.from === row - 1 ? boxes[ribbon.source] : lane(row - 1);
       if (!upper || !lower) continue;
-      const shift = Math.abs(x(upper) - x(lower));
+      const shift = Math.abs(upper.x - lower.x);
       gap = Math.max(gap, Math.min(84, ribbon.wide * 1.1 + shift * 0.08 + 20));
     }
     y += gap;
@@ -231,7 +228,7 @@ function heights(rows, ribbons, boxes, answer) {
 }
 
 /** Ribbons as paths between ports, ends for what is not drawn, tokens and labels of rows. */
-function drawnParts({ folded, data, boxes, answer, ribbons, rows, columns, scale, sizes }) {
+function drawnParts({ folded, boxes, answer, ribbons, rows, columns, scale, sizes }) {
   for (const box of boxes) {
     const row = rows.find((one) => one.items.includes(box));
     Object.assign(box, row ? { y: row.y, tall: ROW } : { y: rows.floor, tall: 0, x: columns[box.column].middle });
@@ -242,7 +239,7 @@ function drawnParts({ folded, data, boxes, answer, ribbons, rows, columns, scale
   const port = (box, list, key, xs, other, up) => {
     const wide = Math.abs(other) * scale;
     const isDrawn = wide >= 1.2;
-    const total = list.reduce((sum, r) => sum + r.wide + 2, isDrawn ? wide + 2 : 0) - 2;
+    const total = sumOf(list, (r) => r.wide + 2) + (isDrawn ? wide : -2);
     let at = box.x - total / 2;
     for (const ribbon of list.sort((a, b) => xs(a) - xs(b))) {
       ribbon[key] = { x: at + ribbon.wide / 2, y: up ? box.y : box.y + box.tall };
@@ -250,32 +247,13 @@ function drawnParts({ folded, data, boxes, answer, ribbons, rows, columns, scale
     }
     if (isDrawn) ends.push({ x: at + wide / 2, y: up ? box.y : box.y + box.tall, wide, weight: other, up, box });
   };
+  const into = (i) => ribbons.filter((r) => r.target === i);
+  const outOf = (i) => ribbons.filter((r) => r.source === i);
   boxes.forEach((box, i) => {
-    port(
-      box,
-      ribbons.filter((r) => r.target === i),
-      "end",
-      xBelow,
-      box.node.others_in,
-      false,
-    );
-    port(
-      box,
-      ribbons.filter((r) => r.source === i),
-      "start",
-      xAbove,
-      box.node.others_out,
-      true,
-    );
+    port(box, into(i), "end", xBelow, box.node.others_in, false);
+    port(box, outOf(i), "start", xAbove, box.node.others_out, true);
   });
-  port(
-    answer,
-    ribbons.filter((r) => r.target === ANSWER),
-    "end",
-    xBelow,
-    0,
-    false,
-  );
+  port(answer, into(ANSWER), "end", xBelow, 0, false);
   const paths = ribbons.map((ribbon) => traced(ribbon, rows));
   const solid = [...boxes.filter((b) => b.tall), answer].map(rectOf);
   return {
@@ -284,7 +262,7 @@ function drawnParts({ folded, data, boxes, answer, ribbons, rows, columns, scale
     ribbons: numbered(paths, solid, folded.most, sizes),
     ends,
     tokens: columns,
-    rows: labelled(rows, data),
+    rows: labelled(rows),
     floor: rows.floor,
   };
 }
@@ -321,13 +299,12 @@ const NUMBERED = 0.06;
 /** Write the number on each large ribbon, where it covers neither a box nor another number. */
 function numbered(ribbons, solid, most, sizes) {
   const taken = [...solid];
-  const free = (r) => !taken.some((o) => r.left < o.right && r.right > o.left && r.top < o.bottom && r.bottom > o.top);
-  for (const ribbon of [...ribbons].sort((a, b) => b.wide - a.wide)) {
+  for (const ribbon of bySize(ribbons, (r) => r.wide)) {
     if (Math.abs(ribbon.weight) < NUMBERED * most) continue;
     const wide = 5 * sizes.letter + 4;
     for (const { x, y } of ribbon.spots) {
       const rect = { left: x - wide / 2, right: x + wide / 2, top: y - 9, bottom: y + 9 };
-      if (!free(rect)) continue;
+      if (taken.some((other) => overlap(rect, other))) continue;
       taken.push(rect);
       ribbon.number = { x, y, wide };
       break;
@@ -337,7 +314,7 @@ function numbered(ribbons, solid, most, sizes) {
 }
 
 /** The label of every row, and which layers are left out below it. */
-function labelled(rows, data) {
+function labelled(rows) {
   return rows.map(({ y, layer }, i) => {
     if (layer >= TOP / 2) return { y };
     const below = i ? rows[i - 1].layer : -1;
@@ -348,7 +325,6 @@ function labelled(rows, data) {
       isFirst: !again,
       quiet: layer - below > 1 ? [below + 1, layer - 1] : null,
       floor: i ? rows[i - 1].y : null,
-      data,
     };
   });
 }

@@ -1,16 +1,14 @@
 /** Order the boxes and lanes of every row, and give each its place: near what it is connected to, without overlap. */
 import { ANSWER } from "./flow-fold.js";
+import { clamp, sumOf } from "./numbers.js";
 
 const SWEEPS = 8;
 const SWAPS = 4;
 
 /** Set `x` of the answer, of every box and of every lane. */
 export function arranged(rows, columns, answer, boxes, ribbons, sizes) {
-  const last = columns.at(-1);
-  const right = last.right;
-  const left = columns[0].left;
-  const middle = (last.left + last.right) / 2;
-  answer.x = Math.max(left + answer.width / 2, Math.min(right - answer.width / 2, middle));
+  const { left, right } = columns.at(-1);
+  answer.x = clamp((left + right) / 2, columns[0].left + answer.width / 2, right - answer.width / 2);
   for (const box of boxes) box.x = columns[box.column].middle;
   for (const row of rows) for (const item of row.items) item.x = columns[item.column].middle;
   const links = linked(answer, boxes, ribbons);
@@ -44,11 +42,7 @@ function untangled(row, c, column, links, sizes) {
 
 /** How far the ribbons of some items run sideways, weighted by their width. */
 const length = (items, links) =>
-  items.reduce(
-    (sum, item) =>
-      (links.get(item) ?? []).reduce((all, [other, weight]) => all + (weight + 2) * Math.abs(item.x - other.x), sum),
-    0,
-  );
+  sumOf(items, (item) => sumOf(links.get(item) ?? [], ([other, weight]) => (weight + 2) * Math.abs(item.x - other.x)));
 
 /** What each item is connected to: `[item, weight]`, above and below. */
 function linked(answer, boxes, ribbons) {
@@ -72,8 +66,8 @@ function place(row, c, column, links, sizes, reorders) {
   if (!items.length) return;
   for (const item of items) {
     const all = links.get(item) ?? [];
-    const total = all.reduce((sum, [, weight]) => sum + weight, 0);
-    item.wish = total ? all.reduce((sum, [other, weight]) => sum + other.x * weight, 0) / total : column.middle;
+    const total = sumOf(all, ([, weight]) => weight);
+    item.wish = total ? sumOf(all, ([other, weight]) => other.x * weight) / total : column.middle;
     item.weight = item.isLane ? 2 * item.width : 4 + total / 4;
   }
   items.sort(reorders ? (a, b) => a.wish - b.wish : (a, b) => a.x - b.x);
@@ -114,7 +108,7 @@ export function pooled(wishes, weights, spaces, low, high) {
     }
   });
   const most = high - offsets.at(-1);
-  const flat = blocks.flatMap((block) => Array(block.n).fill(Math.max(low, Math.min(most, mean(block)))));
+  const flat = blocks.flatMap((block) => Array(block.n).fill(clamp(mean(block), low, most)));
   return flat.map((x, i) => x + offsets[i]);
 }
 

@@ -7,12 +7,13 @@
  * `data`: `unembed.flow/1`; `boxes`: heads and memories with a box; `chosen`: the name of the chosen node; `more`:
  * elements at the end of its card; `named`: its name by people.
  */
-import { card, nameOf } from "./flow-card.js";
+import { card, directOf, nameOf } from "./flow-card.js";
 import { ANSWER, OTHERS } from "./flow-fold.js";
 import { drawnData, groupBar, isPart } from "./flow-groups.js";
 import { layout, NARROW } from "./flow-layout.js";
 import { answerLines, at, boxLines, clipped, legend, logits, minus, moves, short, wrapped } from "./flow-words.js";
-import { consume, fill, h, s } from "./nodes.js";
+import { button, consume, fill, h, s, svgText } from "./nodes.js";
+import { bareTable, numberCell } from "./table.js";
 import { visible } from "./tokens.js";
 
 export const BOXES = 10;
@@ -97,15 +98,13 @@ function draw(f) {
     rowLabels(place),
     streams(place),
     place.ribbons.map((ribbon) => ribbonOf(f, place, ribbon)),
-    place.ends.map((end) => endOf(f, end)),
+    place.ends.map(endOf),
     tokens(place),
     place.boxes.filter((box) => box.tall).map((box) => boxOf(f, place, box)),
     place.boxes.filter((box) => !box.tall).map((box) => tokenNode(f, box)),
     answerOf(f, place.answer),
     place.ribbons.map(numberOf),
-    captions.map(
-      (line, i) => line && s("text", { class: "flow-caption", x: isNarrow ? 1 : 8, y: floor + 22 + i * 15 }, line),
-    ),
+    captions.map((line, i) => line && svgText(isNarrow ? 1 : 8, floor + 22 + i * 15, line, "start", "flow-caption")),
   ]);
   fill(f.picture, f.svg);
   mark(f);
@@ -146,11 +145,7 @@ function byHand(f) {
   };
   const count = f.mine.size;
   return h("p.flow-hand", [
-    h(
-      "button.flow-group",
-      { type: "button", onclick: change },
-      isIn ? "Take out of the group by hand" : "Add to a group by hand",
-    ),
+    button(isIn ? "Take out of the group by hand" : "Add to a group by hand", change, "flow-group"),
     count > 0 && h("span", ` ${count} ${count > 1 ? "parts are" : "part is"} in it`),
   ]);
 }
@@ -218,17 +213,14 @@ const label = (f, node) => (node.kind === "others" ? "all parts that are not dra
 
 const END = 20;
 /** A pointed end: all parts that are not drawn. */
-function endOf(_f, { x, y, wide, weight, up, box }) {
+function endOf({ x, y, wide, weight, up, box }) {
   const tip = up ? y - END : y + END;
   const props = {
     d: `M${x - wide / 2} ${y}L${x + wide / 2} ${y}L${x} ${tip}Z`,
     class: `flow-end ${sign(weight)}`,
     data: { ends: String(box.node ? box.node.number : ANSWER) },
   };
-  const text = up
-    ? `to parts that are not drawn: ${logits(weight)}`
-    : `from parts that are not drawn: ${logits(weight)}`;
-  return s("path", props, s("title", text));
+  return s("path", props, s("title", `${up ? "to" : "from"} parts that are not drawn: ${logits(weight)}`));
 }
 
 function boxOf(f, place, { node, x, y, width, tall, text }) {
@@ -237,25 +229,20 @@ function boxOf(f, place, { node, x, y, width, tall, text }) {
   const inset = narrow ? 5 : 8;
   const most = Math.floor((width - 2 * inset + 2) / (narrow ? 5.8 : 6.2));
   const aria = `${label(f, node)}, ${does}: adds ${value}`;
+  const [left, right] = [x - width / 2, x + width / 2];
   return s("g.flow-box", pressed(f, node.number, aria), [
     s("title", [aria, moves(node)].filter(Boolean).join("; ")),
-    s("rect", { x: x - width / 2, y, width, height: tall, rx: 8 }),
-    s("text", { class: "flow-id", x: x - width / 2 + inset, y: y + 17 }, name),
-    s(
-      "text",
-      { class: `flow-value ${sign(node.relevance)}`, x: x + width / 2 - inset, y: y + 17, "text-anchor": "end" },
-      value,
-    ),
-    s("text", { class: "flow-does", x: x - width / 2 + inset, y: y + 33 }, clipped(does, most)),
+    s("rect", { x: left, y, width, height: tall, rx: 8 }),
+    svgText(left + inset, y + 17, name, "start", "flow-id"),
+    svgText(right - inset, y + 17, value, "end", `flow-value ${sign(node.relevance)}`),
+    svgText(left + inset, y + 33, clipped(does, most), "start", "flow-does"),
   ]);
 }
 
 function answerOf(f, { x, y, width, tall, text }) {
   return s("g.flow-box.flow-answer", pressed(f, ANSWER, `The answer: ${text.join("; ")}`), [
     s("rect", { x: x - width / 2, y, width, height: tall, rx: 8 }),
-    text.map((line, i) =>
-      s("text", { class: i ? "flow-does" : "flow-id", x, y: y + 20 + i * 18, "text-anchor": "middle" }, line),
-    ),
+    text.map((line, i) => svgText(x, y + 20 + i * 18, line, "middle", i ? "flow-does" : "flow-id")),
   ]);
 }
 
@@ -265,28 +252,19 @@ function tokenNode(f, { node, x, y }) {
   const wide = Math.max(30, name.length * 8 + 14);
   return s("g.flow-box.flow-source", pressed(f, node.number, `token ${name}: adds ${logits(node.relevance)}`), [
     s("rect", { x: x - wide / 2, y: y + 2, width: wide, height: 24, rx: 6 }),
-    s("text", { class: "flow-token", x, y: y + 19, "text-anchor": "middle" }, name),
+    svgText(x, y + 19, name, "middle", "flow-token"),
   ]);
 }
 
 /** The text of every position; a run without boxes in several lines. */
 function tokens({ tokens: columns, boxes, floor }) {
   const drawn = new Set(boxes.filter((box) => !box.tall).map((box) => box.node.position));
-  return columns.flatMap(({ open, from, text, middle, right, left }) => {
-    if (open)
-      return drawn.has(from)
-        ? []
-        : [s("text", { class: "flow-token", x: middle, y: floor + 19, "text-anchor": "middle" }, shownToken(text[0]))];
+  return columns.map(({ open, from, text, middle, right, left }) => {
+    const line = (token, i, cls) => svgText(middle, floor + 19 + i * 15, token, "middle", cls);
+    if (open) return !drawn.has(from) && line(shownToken(text[0]), 0, "flow-token");
     const most = Math.floor((right - left) / 6.4);
-    if (most < 4)
-      return [s("text", { class: "flow-token quiet", x: middle, y: floor + 19, "text-anchor": "middle" }, "…")];
-    return text.map((token, i) =>
-      s(
-        "text",
-        { class: "flow-token quiet", x: middle, y: floor + 19 + i * 15, "text-anchor": "middle" },
-        clipped(shownToken(token), most),
-      ),
-    );
+    const lines = most < 4 ? ["…"] : text.map((token) => clipped(shownToken(token), most));
+    return lines.map((token, i) => line(token, i, "flow-token quiet"));
   });
 }
 
@@ -295,87 +273,51 @@ const tokensTall = (columns) => 12 + 15 * Math.max(...columns.map(({ open, text 
 
 /** The stream of each position with boxes. */
 const streams = ({ tokens: columns, boxes, floor }) =>
-  columns
-    .filter(({ open }) => open)
-    .map(({ middle }, c) => {
-      const open = columns.filter((column) => column.open)[c];
-      const tops = boxes.filter((box) => columns[box.column] === open && box.tall).map(({ y }) => y);
-      return s("line", { class: "flow-stream", x1: middle, x2: middle, y1: floor, y2: Math.min(floor - 12, ...tops) });
-    });
+  columns.map(({ open, middle }, c) => {
+    const tops = boxes.filter((box) => box.column === c && box.tall).map(({ y }) => y);
+    return open && s("line.flow-stream", { x1: middle, x2: middle, y1: floor, y2: Math.min(floor - 12, ...tops) });
+  });
 
 function rowLabels({ rows, width }) {
   const narrow = width < NARROW;
-  return rows.flatMap(({ y, layer, isFirst, quiet, floor }) => [
-    isFirst && s("text", { class: "flow-row", x: narrow ? 1 : 8, y: y + 25 }, narrow ? `L${layer}` : `Layer ${layer}`),
-    quiet &&
-      s(
-        "text",
-        { class: "flow-quiet", x: narrow ? 1 : 8, y: floor ? (y + floor + 42) / 2 + 8 : y + 64 },
-        quietText(quiet, narrow),
-      ),
+  const text = (y, content, cls) => svgText(narrow ? 1 : 8, y, content, "start", cls);
+  return rows.map(({ y, layer, isFirst, quiet, floor }) => [
+    isFirst && text(y + 25, narrow ? `L${layer}` : `Layer ${layer}`, "flow-row"),
+    quiet && text(floor ? (y + floor + 42) / 2 + 8 : y + 64, quietText(quiet, narrow), "flow-quiet"),
   ]);
 }
 
 const quietText = ([from, to], narrow) => `${from === to ? from : `${from}–${to}`}${narrow ? "" : " folded"}`;
 
-const numberOf = ({ number, weight }) =>
-  number && [
-    s("rect", {
-      class: "flow-back",
-      x: number.x - number.wide / 2,
-      y: number.y - 8,
-      width: number.wide,
-      height: 16,
-      rx: 4,
-    }),
-    s(
-      "text",
-      { class: `flow-number ${sign(weight)}`, x: number.x, y: number.y + 4, "text-anchor": "middle" },
-      logits(weight),
-    ),
+function numberOf({ number, weight }) {
+  if (!number) return null;
+  const { x, y, wide } = number;
+  return [
+    s("rect.flow-back", { x: x - wide / 2, y: y - 8, width: wide, height: 16, rx: 4 }),
+    svgText(x, y + 4, logits(weight), "middle", `flow-number ${sign(weight)}`),
   ];
-
-const does = (node, data) =>
-  [node.kind === "head" && `from ${at(data, node.reads)}`, moves(node)].filter(Boolean).join("; ");
+}
 
 /** All nodes in a table, for those who do not see the picture. */
-function fillTable(f) {
-  const { data } = f;
-  const direct = new Map(
-    data.edges.filter(([, target]) => target === ANSWER).map(([source, , weight]) => [source, weight]),
-  );
-  const head = ["part", "at", "what it does", "adds", "directly", "effect, measured"];
-  const rows = data.nodes
-    .map((node, number) => ({ node, number }))
-    .filter(({ node }) => node.relevance)
-    .map(({ node, number }) => [
-      node.kind === "token"
-        ? "token"
-        : node.kind === "rest"
-          ? boxLines(node, data)[0]
-          : node.kind === "group"
-            ? node.name
-            : short(node),
-      node.position === null || node.kind === "group" ? "" : at(data, node.position),
-      isPart(node) ? does(node, data) : node.kind === "token" ? "embedding" : node.label,
+function fillTable({ data, table }) {
+  const names = { token: () => "token", rest: (node) => boxLines(node, data)[0], group: (node) => node.name };
+  const does = (node) =>
+    [node.kind === "head" && `from ${at(data, node.reads)}`, moves(node)].filter(Boolean).join("; ");
+  const row = (node, number) => {
+    const isGroup = node.kind === "group";
+    const numbers = [
       logits(node.relevance),
-      logits(direct.get(number) ?? 0),
+      logits(directOf(data, number)),
       node.removed ? logits(data.metric - node.removed.metric) : "",
-    ]);
-  const cell = (text, i) => h(i > 2 ? "td.n" : "td", text);
-  fill(f.table.lastChild, [
-    h("table.flow-table", [
-      h(
-        "thead",
-        h(
-          "tr",
-          head.map((text, i) => h(i > 2 ? "th.n" : "th", { scope: "col" }, text)),
-        ),
-      ),
-      h(
-        "tbody",
-        rows.map((row) => h("tr", row.map(cell))),
-      ),
-    ]),
-  ]);
+    ];
+    return [
+      (names[node.kind] ?? short)(node),
+      node.position === null || isGroup ? "" : at(data, node.position),
+      isPart(node) ? does(node) : node.kind === "token" ? "embedding" : node.label,
+      ...numbers.map(numberCell),
+    ];
+  };
+  const head = ["part", "at", "what it does", "adds", "directly", "effect, measured"];
+  const rows = data.nodes.flatMap((node, number) => (node.relevance ? [row(node, number)] : []));
+  fill(table.lastChild, bareTable("table.flow-table", head, rows));
 }

@@ -1,6 +1,7 @@
 /** The pointer and the keys in the grid. */
 import { ROW } from "./grid-cells.js";
 import { consume } from "./nodes.js";
+import { within } from "./numbers.js";
 
 const closest = (event, selector) =>
   /** @type {HTMLElement} */ (/** @type {Element} */ (event.target).closest(selector));
@@ -44,10 +45,8 @@ export function listen(g, pick) {
 function listenToRanges(g, pick) {
   const { body, options } = g;
   /** @type {any} */ let dragged = null; // the row where it began, and whether another was reached
-  const rowAt = (event) => {
-    const r = Math.floor((event.clientY - body.getBoundingClientRect().top) / ROW);
-    return Math.max(0, Math.min(g.data.rows.length - 1, r));
-  };
+  const rowAt = (event) =>
+    within(Math.floor((event.clientY - body.getBoundingClientRect().top) / ROW), g.data.rows.length);
   body.addEventListener("pointerdown", (event) => {
     if (event.button || !closest(event, ".grid-label")) return;
     body.setPointerCapture(event.pointerId);

@@ -17,6 +17,7 @@
 import { LABEL, leftOf, ROW, writeCell, writeHead, writeRow } from "./grid-cells.js";
 import { listen } from "./grid-events.js";
 import { h } from "./nodes.js";
+import { clamp, within } from "./numbers.js";
 import { visible } from "./tokens.js";
 
 const HEAD = 44;
@@ -90,10 +91,10 @@ const whole = (width) => (width < 8 ? width : Math.floor(width));
 /** The width of the columns: that of their texts, or what fits. */
 function widthOf({ columns, fit }, seen) {
   const widest = Math.max(4, ...columns.map((c) => visible(c.text).length));
-  const wanted = Math.min(116, Math.max(68, widest * 8 + 18));
+  const wanted = clamp(widest * 8 + 18, 68, 116);
   const room = seen[2] - LABEL - 2;
   const squeezed = room > 0 && (fit || columns.length * Math.min(wanted, SQUEEZED) < room);
-  return squeezed ? Math.max(NARROWEST, Math.min(132, whole(room / columns.length))) : wanted;
+  return squeezed ? clamp(whole(room / columns.length), NARROWEST, 132) : wanted;
 }
 
 function update(g, next) {
@@ -187,11 +188,9 @@ function rowOf(g, r) {
   return writeRow(g, el, r);
 }
 
-const clamp = (i, n) => Math.max(0, Math.min(n - 1, i));
-
 /** Select a cell; `tell`: whether the user did. */
 function pick(g, r, c, tell = false) {
-  g.at = [clamp(r, g.data.rows.length), clamp(c, g.data.columns.length)];
+  g.at = [within(r, g.data.rows.length), within(c, g.data.columns.length)];
   place(g);
   reveal(g);
   if (tell) g.options.onselect?.(...g.at);

@@ -7,8 +7,9 @@
  * pattern(el, {tokens, weights, hideFirst, marked(dst, src), format(x)}): `marked` cells are outlined; `format`
  * writes a weight
  */
-import { fill, h, moveFocus, s, square } from "./nodes.js";
-import { fixed, num, percent } from "./numbers.js";
+import { button, fill, h, s, svgText } from "./nodes.js";
+import { clamp, fixed, num, percent } from "./numbers.js";
+import { columnHeader, square, squares } from "./squares.js";
 import { visible } from "./tokens.js";
 
 const short = (x) => fixed(x, 2).replace("0.", ".");
@@ -34,21 +35,17 @@ export function matrix(el, data, options = {}) {
     const cls = (isShown ? shade(score) : "q0") + (chosen && here ? " on" : "");
     return square(`${layer}.${head}`, title, cls, here, () => options.onpick?.(layer, head), isShown && short(score));
   };
-  el.className = "matrix";
-  el.setAttribute("role", "grid");
-  el.setAttribute("aria-label", `Heads by ${data.definition}`);
-  const lines = scores.map((row, layer) => {
+  const rows = scores.map((row, layer) => {
     const any = row.some((x) => x !== null);
     const cells = row.map((score, head) =>
       score === null ? any && h("span", { role: "gridcell" }, "–") : cell(score, layer, head),
     );
     const instead = !any && h("em", { role: "gridcell" }, mixers?.[layer] || "none");
-    return h("div.line", { role: "row" }, h("span", { role: "rowheader" }, `L${layer}`), instead, cells);
+    return [`L${layer}`, [instead, cells]];
   });
   const widest = Math.max(...scores.map((row) => row.length));
-  const columns = Array.from({ length: widest }, (_, head) => h("span", { role: "columnheader" }, `H${head}`));
-  fill(el, h("div.line", { role: "row" }, h("span"), columns), lines.reverse());
-  el.onkeydown = moveFocus;
+  const head = [h("span"), Array.from({ length: widest }, (_, i) => columnHeader(`H${i}`))];
+  squares(el, { cls: "matrix", label: `Heads by ${data.definition}`, head, rows });
 }
 
 /**
@@ -67,15 +64,12 @@ export function thumbnails(el, data, options = {}) {
     const name = data.name(layer, head);
     const here = chosen[0] === layer && chosen[1] === head;
     const title = `L${layer}H${head}${name ? `, ${name}` : ""}`;
-    const props = {
-      type: "button",
-      class: here ? "on" : "",
+    const content = [picture(packed, side, colour), h("small", name || `H${head}`)];
+    return button(content, () => options.onpick?.(layer, head), here ? "on" : "", {
       "aria-pressed": String(here),
       "aria-label": `Pattern of ${title}`,
       title,
-      onclick: () => options.onpick?.(layer, head),
-    };
-    return h("button", props, picture(packed, side, colour), h("small", name || `H${head}`));
+    });
   };
   const lines = patterns.map((heads, layer) =>
     h("div.line", [
@@ -114,12 +108,12 @@ export function pattern(el, data) {
   const names = size >= 9 ? words.map((word) => word.slice(0, 12)) : null;
   const format = data.format || percent;
   const cell = (w, src, dst) => {
-    const cls = `q${Math.round(16 * Math.sqrt(Math.max(0, Math.min(1, w))))}${data.marked?.(dst, src) ? " on" : ""}`;
+    const cls = `q${Math.round(16 * Math.sqrt(clamp(w, 0, 1)))}${data.marked?.(dst, src) ? " on" : ""}`;
     const place = { x: at(src), y: at(dst), width: size - 1, height: size - 1, rx: 1.5, class: cls };
     return s("rect", place, s("title", `${words[dst]} reads ${words[src]}: ${format(w)}`));
   };
   const row = (all, dst) => [
-    names && s("text", { x: EDGE - 5, y: at(dst) + size * 0.7, "text-anchor": "end" }, names[dst]),
+    names && svgText(EDGE - 5, at(dst) + size * 0.7, names[dst], "end"),
     all.map((w, src) => src >= from && cell(w, src, dst)),
   ];
   const slanted = (name, src) => {

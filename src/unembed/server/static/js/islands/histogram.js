@@ -4,7 +4,7 @@
  * mount(el, {edges: [number], counts: [number], marks: [{value, name}], label})
  *   Heights are logarithmic: most coefficients are near zero, and the rare large ones matter most.
  */
-import { fill, s } from "./nodes.js";
+import { fill, s, svgText } from "./nodes.js";
 import { num } from "./numbers.js";
 
 const W = 440;
@@ -23,7 +23,7 @@ export function mount(el, { edges, counts, marks, label }) {
   };
   const text = (at, y, content) => {
     const anchor = x(at) > W * 0.8 ? "end" : x(at) < W * 0.2 ? "start" : "middle";
-    return s("text", { x: x(at), y, "text-anchor": anchor }, content);
+    return svgText(x(at), y, content, anchor);
   };
   const mark = ({ value, name }) => [
     s("line.here", { x1: x(value), x2: x(value), y1: 12, y2: 80 }),

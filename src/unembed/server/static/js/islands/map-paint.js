@@ -1,5 +1,6 @@
 /** Drawing the map on its canvas. */
-import { h } from "./nodes.js";
+import { h, overlap } from "./nodes.js";
+import { clamp } from "./numbers.js";
 
 /** The colour of a class in the current theme; `forget()` after another theme was chosen. */
 export function colours(el) {
@@ -31,7 +32,7 @@ export function draw(m) {
     pen.arc(px(x), py(y), radius * one, 0, CIRCLE);
   }
   pen.fill();
-  const size = Math.max(1.4, Math.min(11, 0.72 * data.spacing * one));
+  const size = clamp(0.72 * data.spacing * one, 1.4, 11);
   const byColour = pointsByColour(m, size);
   const background = byColour.get("map-faint");
   byColour.delete("map-faint");
@@ -105,7 +106,7 @@ function names({ pen, el, data, colour, px, py, width, height }, one) {
     const text = names.slice(0, radius * one > 60 ? 3 : radius * one > 32 ? 2 : 1).join(" ");
     const half = pen.measureText(text).width / 2 + 3;
     const at = { left: cx - half, right: cx + half, top: cy - 8, bottom: cy + 8 };
-    if (taken.some((b) => b.left < at.right && b.right > at.left && b.top < at.bottom && b.bottom > at.top)) continue;
+    if (taken.some((other) => overlap(at, other))) continue;
     taken.push(at);
     pen.strokeText(text, cx, cy + 4);
     pen.fillText(text, cx, cy + 4);

@@ -12,6 +12,7 @@
 import { events } from "./map-events.js";
 import { colours, draw } from "./map-paint.js";
 import { fill, h } from "./nodes.js";
+import { clamp } from "./numbers.js";
 
 const CLOSE = 14; // pixels within which a point is hit
 const CELL = 1 / 96; // cells of the grid used to find points
@@ -97,10 +98,8 @@ function hit({ scale, ux, uy, data, shown }, cells, x, y, close) {
   return best;
 }
 
-const between = (x, low, high) => Math.max(low, Math.min(high, x));
-
 function look(m, { x, y, zoom: by }, tell) {
-  m.view = { x: between(x, 0, 1), y: between(y, 0, 1), zoom: between(by, 1, MOST) };
+  m.view = { x: clamp(x, 0, 1), y: clamp(y, 0, 1), zoom: clamp(by, 1, MOST) };
   m.redraw();
   if (tell) m.options.onview?.(m.view);
 }
@@ -108,7 +107,7 @@ function look(m, { x, y, zoom: by }, tell) {
 /** Zoom about a pixel of the canvas. */
 function zoom(m, by, x, y) {
   const [mx, my] = [m.ux(x), m.uy(y)];
-  const next = between(m.view.zoom * by, 1, MOST);
+  const next = clamp(m.view.zoom * by, 1, MOST);
   const one = m.scale(next);
   m.look({ x: mx - (x - m.width / 2) / one, y: my - (y - m.height / 2) / one, zoom: next });
 }

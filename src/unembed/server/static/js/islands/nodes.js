@@ -32,12 +32,17 @@ function set(el, name, value) {
 }
 
 export function append(el, children) {
-  for (const child of children.flat(Infinity)) {
-    if ((child ?? false) === false) continue;
-    el.append(child);
-  }
+  el.append(...children.flat(Infinity).filter((child) => (child ?? false) !== false));
   return el;
 }
+
+/** A button with a text or nodes in it. */
+export const button = (content, onclick, cls = "", props = {}) =>
+  h("button", { type: "button", class: cls, onclick, ...props }, content);
+
+/** A text in a drawing. */
+export const svgText = (x, y, content, anchor = "start", cls = "") =>
+  s("text", { x, y, "text-anchor": anchor, class: cls }, content);
 
 /** Replace the children of an element; the focus, if one of them has it, moves to what takes its place. */
 export function fill(el, ...children) {
@@ -64,29 +69,5 @@ export function consume(event) {
   event.stopPropagation();
 }
 
-/** A cell of a matrix as a button; `at`: its `row.column`; `takesFocus`: whether the tab key reaches it. */
-export const square = (at, title, cls, takesFocus, onclick, text) =>
-  h(
-    "button",
-    {
-      type: "button",
-      role: "gridcell",
-      class: cls,
-      tabindex: takesFocus ? 0 : -1,
-      data: { at },
-      title,
-      "aria-label": title,
-      onclick,
-    },
-    text,
-  );
-
-/** Arrow keys move the focus among cells named `row.column` in `data-at`, rows counted from below. */
-export function moveFocus(event) {
-  const now = event.target.dataset.at?.split(".").map(Number);
-  const by = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-  const next = now && by && event.currentTarget.querySelector(`[data-at="${now[0] + by[0]}.${now[1] + by[1]}"]`);
-  if (!next) return;
-  next.focus();
-  event.preventDefault();
-}
+/** Whether two rectangles overlap. */
+export const overlap = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom && a.bottom > b.top;

@@ -32,6 +32,18 @@ export function fixed(x, digits, plus = false) {
 /** So many of something: "1 memory", "1,024 memories". */
 export const many = (n, one, more = `${one}s`) => `${grouped(n)} ${n === 1 ? one : more}`;
 
+/** The sum of a number of each element. */
+export const sumOf = (list, of) => list.reduce((total, one, i) => total + of(one, i), 0);
+
+/** The elements sorted by the size of a number of each, the largest first. */
+export const bySize = (list, of) => [...list].sort((a, b) => Math.abs(of(b)) - Math.abs(of(a)));
+
+/** A number, or the bound that it is beyond. */
+export const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
+
+/** An index, or the nearest one of 0 to n - 1. */
+export const within = (i, n) => clamp(i || 0, 0, n - 1);
+
 /** An integer with its thousands separated. */
 export const grouped = (n) => thousands.format(n);
 const thousands = new Intl.NumberFormat("en"); // toLocaleString looks up the language in every call: 25 µs

@@ -6,16 +6,15 @@
  *   rows are drawn from the bottom up; `name` is the sentence of a cell; `numbers` [[number]] are written in the cells
  *   instead of the values that shade them.
  */
-import { fill, h, moveFocus, square } from "./nodes.js";
-import { fixed } from "./numbers.js";
+import { clamp, fixed } from "./numbers.js";
+import { columnHeader, square, squares } from "./squares.js";
 import { token } from "./tokens.js";
 
 /** The most columns for which numbers are written in the cells. */
 const NUMBERED = 16;
 
 /** The class that shades a fraction. */
-export const shade = (x) =>
-  x < -0.005 ? `w${Math.ceil(6 * Math.min(1, -x))}` : `q${Math.round(16 * Math.min(1, Math.max(0, x)))}`;
+export const shade = (x) => (x < -0.005 ? `w${Math.ceil(6 * Math.min(1, -x))}` : `q${Math.round(16 * clamp(x, 0, 1))}`);
 
 export function mount(el, data, options = {}) {
   const { values, rows, columns, chosen, numbers = values } = data;
@@ -26,26 +25,17 @@ export function mount(el, data, options = {}) {
     const here = isAt(chosen);
     const onclick = () => options.onpick?.(r, c);
     const text = numbered ? fixed(numbers[r][c], 2) : "";
-    const el = square(
-      `${r}.${c}`,
-      data.name(r, c),
-      `${shade(x)}${here ? " on" : ""}`,
-      isAt(chosen ?? last),
-      onclick,
-      text,
-    );
+    const cls = `${shade(x)}${here ? " on" : ""}`;
+    const el = square(`${r}.${c}`, data.name(r, c), cls, isAt(chosen ?? last), onclick, text);
     el.setAttribute("aria-selected", String(here));
     return el;
   };
-  el.className = numbered ? "patches" : "patches dense";
-  el.setAttribute("role", "grid");
-  el.setAttribute("aria-label", data.label);
   el.style.setProperty("--columns", String(columns.length));
-  const heading = ({ text, differs }) =>
-    h("span", { role: "columnheader", class: differs ? "differs" : "" }, token(text));
-  const head = h("div.line", { role: "row" }, h("span", { role: "columnheader" }, ""), columns.map(heading));
-  const line = (row, r) =>
-    h("div.line", { role: "row" }, [h("span", { role: "rowheader" }, rows[r]), row.map((x, c) => cell(x, r, c))]);
-  fill(el, head, values.map(line).reverse());
-  el.onkeydown = moveFocus;
+  const heading = ({ text, differs }) => columnHeader(token(text), differs ? "differs" : "");
+  squares(el, {
+    cls: numbered ? "patches" : "patches dense",
+    label: data.label,
+    head: [columnHeader(""), columns.map(heading)],
+    rows: values.map((row, r) => [rows[r], row.map((x, c) => cell(x, r, c))]),
+  });
 }

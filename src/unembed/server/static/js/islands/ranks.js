@@ -6,7 +6,8 @@
  *   `at` (the option and the method): the layer under the cursor; `x(layer)`: its x in percent of the width;
  *   `size`: the number of tokens of the vocabulary, the bottom of the scale; `probability`: whether that is the scale.
  */
-import { fill, s } from "./nodes.js";
+import { fill, s, svgText } from "./nodes.js";
+import { within } from "./numbers.js";
 import { visible } from "./tokens.js";
 
 const H = 190;
@@ -48,20 +49,20 @@ function scaleOf(el, { series, layers, size, probability }) {
   const deepest = Math.log10(Math.max(10, size));
   const x = (i) => left + (n < 2 ? 0 : (i * (right - left)) / (n - 1));
   const y = (v) => top + (probability ? 1 - v : Math.log10(v) / deepest) * (bottom - top);
-  const at = (px) => Math.max(0, Math.min(n - 1, n < 2 ? 0 : Math.round(((px - left) / (right - left)) * (n - 1))));
+  const at = (px) => within(Math.round(((px - left) / (right - left)) * (n - 1)), n);
   return { W, left, right, top, bottom, n, x, y, at };
 }
 
 function axes({ layers, size, probability }, { left, right, n, x, y }) {
   const rule = (v, label) => [
     s("line.rule", { x1: left, x2: right, y1: y(v), y2: y(v) }),
-    text(left - 8, y(v) + 4, label, "end"),
+    svgText(left - 8, y(v) + 4, label, "end"),
   ];
   const found = [];
   if (probability) for (const p of QUARTERS) found.push(rule(p, asPercent(p)));
   else for (let rank = 1; rank <= size; rank *= 10) found.push(rule(rank, rank.toLocaleString("en")));
   const every = Math.ceil(n / 16);
-  for (let i = 0; i < n; i += every) found.push(text(x(i), H - 8, layers[i], "middle"));
+  for (let i = 0; i < n; i += every) found.push(svgText(x(i), H - 8, layers[i], "middle"));
   return found;
 }
 
@@ -86,7 +87,7 @@ function ends({ series, probability }, { n, x, y }) {
     .sort((a, b) => a.at - b.at)
     .map(({ at, name, k }) => {
       low = Math.max(at, low + 14);
-      return text(x(n - 1) + 10, low + 4, visible(name), "start", `end line${k}`);
+      return svgText(x(n - 1) + 10, low + 4, visible(name), "start", `end line${k}`);
     });
 }
 
@@ -96,5 +97,3 @@ function described(data) {
   );
   return `${data.probability ? "Probability" : "Rank"} after each layer. ${lines.join(". ")}`;
 }
-
-const text = (x, y, content, anchor, cls = "") => s("text", { x, y, "text-anchor": anchor, class: cls }, content);

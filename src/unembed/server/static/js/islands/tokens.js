@@ -2,7 +2,7 @@
  * Token text made visible, by the same rules as `unembed.results.token_text`: spaces and everything invisible are
  * marked, and different texts never look the same.
  */
-import { fill } from "./nodes.js";
+import { button, fill, h } from "./nodes.js";
 
 const NAMED = { " ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡" };
 const MARKS = new Set([
@@ -93,15 +93,10 @@ function first(text, cls) {
  */
 export function mount(el, /** @type {any} */ { tokens, selected, classes, titles }, options = {}) {
   const chips = tokens.map((text, i) => {
-    /** @type {any} */
-    const chip = document.createElement(options.onpick ? "button" : "span");
-    if (options.onpick) {
-      chip.type = "button";
-      chip.addEventListener("click", () => options.onpick(i));
-    }
-    if (titles) chip.title = titles[i];
-    chip.append(token(text));
-    return chip;
+    const title = titles?.[i];
+    return options.onpick
+      ? button(token(text), () => options.onpick(i), "", { title })
+      : h("span", { title }, token(text));
   });
   const shade = (shades) =>
     chips.forEach((chip, i) => {
@@ -115,8 +110,7 @@ export function mount(el, /** @type {any} */ { tokens, selected, classes, titles
   shade(classes);
   fill(
     el,
-    chips.map((chip, i) => (tokens[i].includes("\n") ? [chip, br()] : chip)),
+    chips.map((chip, i) => (tokens[i].includes("\n") ? [chip, h("br")] : chip)),
   );
   return { shade };
 }
-const br = () => document.createElement("br");

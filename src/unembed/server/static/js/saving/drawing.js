@@ -2,7 +2,7 @@
  * The screen or a card as one SVG of shapes and text that any program opens, with a title above and the provenance
  * below. Every saved picture is made here; controls are left out, and a scrolled box shows its visible part.
  */
-import { s } from "../islands/nodes.js";
+import { overlap, s } from "../islands/nodes.js";
 
 const PAD = 20;
 const LEFT_OUT =
@@ -83,8 +83,6 @@ function colour(css) {
   return colours.get(css);
 }
 
-const outside = (a, b) => a.right <= b.left || a.left >= b.right || a.bottom <= b.top || a.top >= b.bottom;
-
 /**
  * Draw a node and its children. `at`: the drawing's corner on the page, its definitions, and the visible part.
  */
@@ -95,10 +93,10 @@ function walk(node, out, at) {
   const box = node.getBoundingClientRect();
   if (style.display === "none" || style.visibility === "hidden") return undefined;
   const clips = style.overflowX !== "visible" && style.display !== "inline";
-  if (clips && outside(box, at.shown)) return undefined;
+  if (clips && !overlap(box, at.shown)) return undefined;
   const group = s("g");
   if (style.opacity !== "1") group.setAttribute("opacity", style.opacity);
-  if (!outside(box, at.shown)) paint(group, style, box, at, node.matches(CONTROL));
+  if (overlap(box, at.shown)) paint(group, style, box, at, node.matches(CONTROL));
   let inner = group;
   if (clips) {
     const id = `clip${at.defs.childElementCount}`;
@@ -204,7 +202,7 @@ function text(node, out, at) {
     node,
     style.whiteSpace.startsWith("pre") || style.whiteSpaceCollapse === "preserve",
   )) {
-    if (outside(box, at.shown)) continue;
+    if (!overlap(box, at.shown)) continue;
     const made = s("text", { x: box.left - at.x, y: box.top - at.y + ascent, ...font, fill }, line);
     if (opacity < 1) made.setAttribute("fill-opacity", opacity);
     if (line.length > 1) made.setAttribute("textLength", box.width);

@@ -1,6 +1,6 @@
 /** Many sampled continuations without and with the edits: the share that contains a word, with its interval. */
-import { boxes, button, fill, h, numberBox, percent, textBox, worded } from "../dom.js";
-import { answered, bareTable, card, numberCell, prompt } from "../parts.js";
+import { bareTable, boxes, button, fill, h, numberBox, numberCell, percent, textBox, worded } from "../dom.js";
+import { answered, card, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
 
 const SIDES = { plain: "baseline", edited: "with the edits" };

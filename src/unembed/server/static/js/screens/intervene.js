@@ -1,7 +1,7 @@
 /** Change memories or heads; see the next token and two continuations side by side. */
-import { fill, fixed, h, num, numberBox, percent, promptBox, worded } from "../dom.js";
+import { fill, fixed, h, num, numberBox, numberCell, percent, promptBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { answered, card, numberCell, prompt, table } from "../parts.js";
+import { answered, card, prompt, table } from "../parts.js";
 import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
 import { editsPane } from "./intervene-edits.js";
 import { positionsPane } from "./intervene-positions.js";

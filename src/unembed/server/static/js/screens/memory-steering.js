@@ -1,7 +1,20 @@
 /** Edit and steer in place: a coefficient to set, and the next token with and without it. */
-import { boxes, button, debounced, fill, fixed, h, num, numberBox, percent, rangeBox } from "../dom.js";
+import {
+  bareTable,
+  boxes,
+  button,
+  debounced,
+  fill,
+  fixed,
+  h,
+  num,
+  numberBox,
+  numberCell,
+  percent,
+  rangeBox,
+} from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { bareTable, failure, numberCell, prompt } from "../parts.js";
+import { failure, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
 import * as tray from "../tray.js";
 import { inUsual, times } from "../usual.js";

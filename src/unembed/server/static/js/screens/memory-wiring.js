@@ -1,7 +1,7 @@
 /** Virtual weights of a memory: the parts that write to its key, and the memories that read its value. */
-import { fill, fixed, h } from "../dom.js";
+import { bareTable, fill, fixed, h } from "../dom.js";
 import { nameOf } from "../names.js";
-import { about, answered, bareTable, link, toks } from "../parts.js";
+import { about, answered, link, toks } from "../parts.js";
 import { memoryPath } from "../state.js";
 
 /** The end of a connection, its strength (grey where chance is as strong), its name and tokens. */

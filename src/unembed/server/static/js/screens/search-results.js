@@ -1,7 +1,7 @@
 /** What a search found: how its words were read, filters, and the table of memories and heads. */
-import { button, fill, fixed, grouped, h, many, percent, places, segmented, selectBox } from "../dom.js";
+import { button, fill, fixed, grouped, h, many, numberCell, percent, places, segmented, selectBox } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
-import { empty, link, numberCell, table, toks, trail } from "../parts.js";
+import { empty, link, table, toks, trail } from "../parts.js";
 import { idOf, parseId, state } from "../state.js";
 
 /** Results of a page. */
