@@ -104,54 +104,35 @@ function store(key, body) {
 
 async function request(path, init, key, channel, what, fresh) {
   if (key && !fresh && responses.has(key)) return (running.get(channel)?.abort.abort(), store(key, responses.get(key)));
-  const response = await begin(path, init, channel, what);
-  try {
-    const body = await response.answer.json();
-    return key ? store(key, body) : body;
-  } catch (error) {
-    throw failed(error, "cut", "the server stopped in the middle");
-  } finally {
-    response.end();
-  }
+  const body = await answered(path, init, channel, what, (answer) => answer.json());
+  return key ? store(key, body) : body;
 }
 
 /** A response of bytes, which the browser itself caches. */
-export async function binary(path, { channel = path, what = "" } = {}) {
-  const { answer, end } = await begin(path, {}, channel, what);
-  try {
-    return await answer.arrayBuffer();
-  } catch (error) {
-    throw failed(error, "cut", "the server stopped in the middle");
-  } finally {
-    end();
-  }
-}
+export const binary = (path, { channel = path, what = "" } = {}) =>
+  answered(path, {}, channel, what, (answer) => answer.arrayBuffer());
 
 /** A streamed response: `on(line)` is called with each line of JSON; resolves at the end of the stream. */
-export async function stream(path, body, on, { channel = path, what = "" } = {}) {
-  const { answer, end } = await begin(path, posted(body), channel, what);
+export const stream = (path, body, on, { channel = path, what = "" } = {}) =>
+  answered(path, posted(body), channel, what, (answer) => readLines(answer, on));
+
+async function readLines(answer, on) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let last = null;
-  try {
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "";
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) break;
-      const lines = (rest + value).split("\n");
-      rest = lines.pop() ?? "";
-      for (const line of lines) {
-        const item = JSON.parse(line);
-        last = item.kind;
-        if (last === "error") throw new Problem(item, 200);
-        if (last !== "done") on(item);
-      }
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop() ?? "";
+    for (const line of lines) {
+      const item = JSON.parse(line);
+      last = item.kind;
+      if (last === "error") throw new Problem(item, 200);
+      if (last !== "done") on(item);
     }
-    if (last !== "done") throw new Error("cut");
-  } catch (error) {
-    throw failed(error, "cut", "the server stopped in the middle");
-  } finally {
-    end();
   }
+  if (last !== "done") throw new Error("cut");
 }
 
 /** Cancel the request of a channel, or all requests. */
@@ -164,24 +145,24 @@ export function cancel(channel) {
   notify();
 }
 
-/** @returns {Promise<any>} the answer, and what ends the request */
-async function begin(path, init, channel, what) {
+/** Send a request, which cancels an older one of its channel, and return what `read(answer)` makes of the answer. */
+async function answered(path, init, channel, what, read) {
   running.get(channel)?.abort.abort();
   const mine = { abort: new AbortController(), what };
   running.set(channel, mine);
   if (what) notify();
-  const end = () => {
-    if (running.get(channel) === mine) running.delete(channel);
-    if (what) notify();
-  };
+  let trouble = { code: "away", message: "the server does not answer" };
   try {
     const headers = { ...init.headers, "x-client": `${PAGE} ${channel}`.slice(0, 64) };
     const answer = await fetch(`api/v1${path}`, { ...init, signal: mine.abort.signal, headers });
+    trouble = { code: "cut", message: "the server stopped in the middle" };
     if (!answer.ok) throw new Problem(await answer.json().catch(() => unexplained(answer)), answer.status);
-    return { answer, end };
+    return await read(answer);
   } catch (error) {
-    end();
-    throw failed(error, "away", "the server does not answer");
+    throw failed(error, trouble);
+  } finally {
+    if (running.get(channel) === mine) running.delete(channel);
+    if (what) notify();
   }
 }
 
@@ -191,10 +172,10 @@ const unexplained = ({ status }) => ({
   fix: "Try again; if it fails again, stop unembed serve and start it again",
 });
 
-function failed(error, code, message) {
+function failed(error, trouble) {
   if (error instanceof Problem) return error;
   if (error.name === "AbortError") return new Problem({ code: "superseded", message: "replaced" }, 409);
-  return new Problem({ code, message, fix: "Start it again with unembed serve, then reload" }, 0);
+  return new Problem({ ...trouble, fix: "Start it again with unembed serve, then reload" }, 0);
 }
 
 /** Show a failure in the status line. A request that a newer one replaced is not a failure. */
