@@ -24,6 +24,23 @@ export const ending = (text, n) => (text.length > n ? `… ${text.slice(2 - n).r
 /** Some empty elements, one for each selector. */
 export const boxes = (...selectors) => selectors.map((one) => h(one));
 
+/** The same by name. @param {Record<string, string>} selectors @returns {Record<string, any>} */
+export const namedBoxes = (selectors) =>
+  Object.fromEntries(Object.entries(selectors).map(([name, one]) => [name, h(one)]));
+
+/** An empty line whose later texts a screen reader reads aloud. */
+export const statusLine = (selector) => h(selector, { role: "status" });
+
+/** A titled part of a card. */
+export const part = (title, ...body) => h("div", h("h3", title), body);
+
+/** A folded part of a card; `draw(body)` fills it when it is first opened. */
+export function folded(summary, draw) {
+  const body = h("div");
+  const ontoggle = () => !body.firstChild && draw(body);
+  return h("details", { ontoggle }, summary.tagName ? summary : h("summary", summary), body);
+}
+
 /** An island's drawing in an element of its own. */
 export function drawn(mount, data, options) {
   const el = h("div");

@@ -8,12 +8,14 @@ import {
   drawn,
   fill,
   fixed,
+  folded,
   grouped,
   h,
   icon,
   many,
   num,
   numberCell,
+  part,
   percent,
   places,
   segmented,
@@ -32,12 +34,10 @@ import { cardOf, go, idOf, state, turn, watch } from "./state.js";
  */
 export function candidates(list, /** @type {any} */ { before, from, onpick, rank, n = 6 } = {}) {
   const was = new Map((before || []).map((c, i) => [c.id, i + 1]));
-  const moved = (old, now) =>
-    !(from || before) || old === now
-      ? ""
-      : old === undefined
-        ? "new"
-        : `${old > now ? "▲" : "▼"}${grouped(Math.abs(old - now))}`;
+  const moved = (old, now) => {
+    if (!(from || before) || old === now) return "";
+    return old === undefined ? "new" : `${old > now ? "▲" : "▼"}${grouped(Math.abs(old - now))}`;
+  };
   const row = (c, i) => {
     const move = moved(from ? from[i] : was.get(c.id), i + 1);
     const text = [h("span", token(c.token), " ", move && h("span.delta", move)), h("small", percent(c.probability))];
@@ -177,7 +177,7 @@ export const topTokens = ["top_tokens", (x) => JSON.stringify(x.top_tokens)];
 
 /** The numbers of a chart as a folded table, built when it is opened; a click on a column's name sorts by it. */
 export function asTable(head, rows, title = "As a table") {
-  const body = h("div");
+  /** @type {any} */ let body = null;
   let by = -1;
   let descends = false;
   const name = (text, i) =>
@@ -194,10 +194,10 @@ export function asTable(head, rows, title = "As a table") {
     draw(rows().sort((a, b) => sign * compared(a[i], b[i])));
     body.querySelectorAll("th button")[i].focus();
   }
-  return h("details", { ontoggle: (e) => e.target.open && !body.firstChild && draw(rows()) }, [
-    h("summary", title),
-    body,
-  ]);
+  return folded(title, (el) => {
+    body = el;
+    draw(rows());
+  });
 }
 
 /** A link to the card of a memory or a head (`kind`), and its name; Shift-click compares it with the open memory. */
@@ -231,11 +231,11 @@ export function tokenLists(lists, options) {
   const least = Math.max(...scores.map(Math.abs), 1e-12);
   return lists.map(([title, rows]) => {
     const bar = (r) => ({ label: token(r.token), value: r.score, text: fixed(r.score, digits, true), id: r.id });
-    return h("div", h("h3", title), drawn(bars.mount, { rows: rows.map(bar), signed: false, least }, options));
+    return part(title, drawn(bars.mount, { rows: rows.map(bar), least }, options));
   });
 }
 
-/** Fill a pane; a failure is shown in it, with a button to try again. */
+/** Run `work`, which fills a pane; a failure is shown in the pane, with a button to try again. */
 export async function pane(el, work) {
   try {
     await work();
@@ -244,7 +244,7 @@ export async function pane(el, work) {
   }
 }
 
-/** The same, with old content dimmed meanwhile, or a skeleton where there is none. */
+/** The same, with the old content of `els` dimmed meanwhile, or a skeleton in a pane that is empty. */
 export async function dimming(els, el, work) {
   const settled = waiting(...els);
   if (!el.firstChild) fill(el, loading("Loading"));
@@ -313,13 +313,8 @@ export function written(el, name) {
 }
 
 /** The help of a pane: a text by its name, loaded when it is opened. */
-export function about(name) {
-  const aboutText = h("p.why");
-  return h("details", { ontoggle: () => written(aboutText, name) }, [
-    h("summary.faint", "What am I looking at?"),
-    aboutText,
-  ]);
-}
+export const about = (name) =>
+  folded(h("summary.faint", "What am I looking at?"), (body) => body.append(written(h("p.why"), name)));
 
 /** The selected layer or position; the last one by default. */
 export const layerHere = (n) => (state().layer === "" ? n - 1 : within(Number(state().layer), n));

@@ -1,5 +1,5 @@
 /** The map of patched activations by layer and position, and the heads and memories of its chosen cell. */
-import { button, drawn, fill, fixed, h, num, signed } from "../dom.js";
+import { button, bySize, drawn, fill, fixed, h, num, part, signed } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import * as patches from "../islands/patches.js";
 import { token, visible } from "../islands/tokens.js";
@@ -115,14 +115,11 @@ export function drawParts({ inside, found, parts, view }) {
   const picked = state().patched;
   const least = Math.max(0.05, ...[...heads, ...memories].map((one) => Math.abs(one.value)));
   const list = (title, all) => {
-    const largest = all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, 8);
-    const rows = largest.map((row) => ({
-      ...row,
-      label: h("span.tok.id", row.id),
-      cls: row.id === picked ? "on" : "",
-    }));
+    const largest = bySize(all, (row) => row.value).slice(0, 8);
+    const labelled = (row) => ({ ...row, label: h("span.tok.id", row.id), cls: row.id === picked ? "on" : "" });
     const onpick = ({ id }) => turn({ patched: id });
-    return all.length > 0 && h("div", h("h3", title), drawn(bars.mount, { signed: true, least, rows }, { onpick }));
+    const data = { signed: true, least, rows: largest.map(labelled) };
+    return all.length > 0 && part(title, drawn(bars.mount, data, { onpick }));
   };
   fill(parts, [
     h("p.soft", `Layer ${layer} at `, token(found.tokens[column]), ` (position ${found.positions[column]})`),

@@ -1,12 +1,27 @@
 /** One head: what it does here, its pattern and contributions by source token on a text; beside them, its circuits. */
-import { boxes, drawn, fill, fixed, h, num, percent, places, segmented, signed, sumOf, tickBox } from "../dom.js";
+import {
+  boxes,
+  bySize,
+  drawn,
+  fill,
+  fixed,
+  h,
+  num,
+  part,
+  percent,
+  places,
+  segmented,
+  signed,
+  sumOf,
+  tickBox,
+} from "../dom.js";
 import * as arcs from "../islands/arcs.js";
 import { pattern } from "../islands/heads.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { answered, asTable, pane, positionHere, prompt } from "../parts.js";
 import { asText, inWords } from "../question.js";
 import { activeEdits } from "../state.js";
-import { circuits, part } from "./heads-circuits.js";
+import { circuits } from "./heads-circuits.js";
 import { here } from "./heads-here.js";
 
 /**
@@ -37,7 +52,8 @@ export function headCard(t, own) {
       const found = await t.api.post(`${t.path()}/attention`, body, { channel: "pattern" });
       const last = found.tokens.length - 1;
       const at = Math.min(shown.position ?? (t.text === prompt() ? positionHere(last + 1) : last), last);
-      const best = found.weights[at].reduce((a, w, i, row) => (w > row[a] ? i : a), 0);
+      const row = found.weights[at];
+      const best = row.indexOf(Math.max(...row));
       const ends = { source: `#${found.ids[best]}`, destination: `#${found.ids[at]}` };
       const circuit = await t.api.get(t.path(), ends, { channel: "head" });
       if (t.chosen[0] === layer && t.chosen[1] === head) await draw(found, circuit, at, best);
@@ -58,7 +74,9 @@ export function headCard(t, own) {
           part("Contribution by source token", sources),
           part(
             ["Attention from ", token(found.tokens[at]), ` (${at})`],
-            [looks(found, at, read), h("p.faint", note), terms],
+            looks(found, at, read),
+            h("p.faint", note),
+            terms,
           ),
           weights(found, shown),
         ]),
@@ -138,8 +156,8 @@ function drawSources(t, box, { tokens }, at, onpick) {
     const digits = places(values);
     const number = (x) => fixed(x, digits, true);
     const label = `What ${t.id()} adds to ${of} at position ${at}, by source token`;
-    const order = values.map((x, i) => [x, i]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
-    const largest = order.slice(0, 3).map(([x, i]) => `${number(x)} from ${visible(tokens[i])} (${i})`);
+    const order = bySize(values.keys(), (i) => values[i]);
+    const largest = order.slice(0, 3).map((i) => `${number(values[i])} from ${visible(tokens[i])} (${i})`);
     return [
       drawn(arcs.mount, { tokens, from: at, values, label, format: (x) => `${number(x)} to ${of}` }, { onpick }),
       h("p.faint", [

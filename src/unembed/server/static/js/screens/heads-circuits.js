@@ -1,13 +1,11 @@
 /** One head by its weights alone: the OV and QK circuits, and composition with earlier heads, which comes later. */
 import { isQuick } from "../contexts.js";
-import { button, fill, fixed, h } from "../dom.js";
+import { button, fill, fixed, h, part } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { link, table, tokenLists } from "../parts.js";
 
 /** What an earlier head's output can be read as. */
 const MODES = { q: "query", k: "key", v: "value" };
-
-export const part = (title, body) => h("div", h("h3", title), body);
 
 const lists = (found) =>
   h("div.three", tokenLists(Object.entries(found).map(([name, rows]) => [name, rows.slice(0, 8)])));
@@ -16,9 +14,8 @@ export function circuits(t, circuit) {
   const { raises, lowers, looks_for: sought, ignores, notes, maps } = circuit;
   const others = h("div");
   drawPartners(t, others);
-  const raised = h("div");
-  fill(
-    raised,
+  const raised = h(
+    "div",
     button("Other words that it raises", () => drawRaised(t, raised), "btn small"),
   );
   return [
@@ -39,13 +36,8 @@ async function drawRaised(t, box) {
   fill(box, h("p.faint", "Running common tokens through the layers below…"));
   const found = await t.api.get(`${t.path()}/raised`, {}, { channel: "raised" });
   const rows = found.sources.map((source, k) => [token(source), found.raises[k], found.entries[k]]);
-  fill(
-    box,
-    part("Other words that it raises", [
-      rows.length > 0 && table(["reads", "raises", "entry"], rows),
-      h("p.faint", found.text),
-    ]),
-  );
+  const words = rows.length > 0 && table(["reads", "raises", "entry"], rows);
+  fill(box, part("Other words that it raises", words, h("p.faint", found.text)));
 }
 
 /** The earlier heads that this one reads: the first time, the composition of all heads is computed. */

@@ -1,6 +1,6 @@
 /** One head on other texts: a repeated sequence, and the windows of the corpus with its largest contributions. */
 import { contexts, isQuick, lengths, runOn } from "../contexts.js";
-import { button, drawn, fill, grouped, h, numberBox, percent, textBox, worded } from "../dom.js";
+import { button, clamp, drawn, fill, grouped, h, numberBox, percent, textBox, worded } from "../dom.js";
 import { pattern } from "../islands/heads.js";
 import { visible } from "../islands/tokens.js";
 import { about, answered, asTable, card, pane } from "../parts.js";
@@ -18,7 +18,7 @@ export function repeatedTokens(t) {
   });
   function draw() {
     const query = {
-      length: Math.max(2, Math.min(64, Number(length.value) || 16)),
+      length: clamp(Number(length.value) || 16, 2, 64),
       seed: Math.max(0, Number(seed.value) || 0),
       text: text.value,
     };
@@ -34,10 +34,9 @@ function drawStripe(id, found) {
   const looked = new Map(found.stripe);
   const named = (i) => `${i} ${visible(found.tokens[i])}`;
   const rows = () => found.stripe.map(([dst, src]) => [named(dst), named(src), found.weights[dst][src]]);
-  const rest =
-    ` of the attention of ${id} is on the outlined cells; uniform attention would give ` + `${percent(found.chance)}.`;
+  const rest = ` of the attention of ${id} is on the outlined cells; uniform attention would give `;
   return [
-    h("p", { role: "status" }, h("b", percent(found.score)), rest),
+    h("p", { role: "status" }, h("b", percent(found.score)), rest, `${percent(found.chance)}.`),
     drawn(pattern, { ...found, marked: (dst, src) => looked.get(dst) === src }),
     asTable(["destination", "source", "weight"], rows),
   ];

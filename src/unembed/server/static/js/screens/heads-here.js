@@ -1,5 +1,5 @@
 /** What the chosen head does at one position of the text: what it attends to, what it adds, what that promotes. */
-import { boxes, button, fill, fixed, h, percent, places } from "../dom.js";
+import { boxes, button, bySize, fill, fixed, h, percent, places } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { answered, toks } from "../parts.js";
 import { inWords } from "../question.js";
@@ -11,11 +11,8 @@ const LEAST = 0.05;
 const WRITTEN = 8;
 
 /** The sources of a row of attention weights with the largest ones, `[position, weight]`, the largest first. */
-export const mostRead = (weights) =>
-  weights
-    .map((w, i) => [i, w])
-    .sort((a, b) => b[1] - a[1])
-    .filter(([, w], n) => n === 0 || (n < NAMED && w >= LEAST));
+const mostRead = (weights) =>
+  bySize([...weights.entries()], ([, w]) => w).filter(([, w], n) => n === 0 || (n < NAMED && w >= LEAST));
 
 /** `found`: the head's pattern; `at`: the position. `{el, done}`; `done`: a promise that the answer is drawn. */
 export function here(t, found, at) {

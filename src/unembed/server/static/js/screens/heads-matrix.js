@@ -1,5 +1,5 @@
 /** All heads: their scores as a matrix, and their patterns on a text as thumbnails. */
-import { boxes, fill, h, rangeBox, segmented, worded } from "../dom.js";
+import { boxes, bySize, fill, h, rangeBox, segmented, worded } from "../dom.js";
 import { matrix, thumbnails } from "../islands/heads.js";
 import { nameOf } from "../names.js";
 import { about, asTable, pane } from "../parts.js";
@@ -30,14 +30,8 @@ const names = (layer, index) => nameOf({ layer, index }, "head");
 
 /** The head with the largest score of a kind, [layer, head]. */
 export function best(scores) {
-  const most = Math.max(
-    ...scores
-      .flat()
-      .filter((x) => x !== null)
-      .map(Math.abs),
-  );
-  const layer = scores.findIndex((row) => row.some((x) => x !== null && Math.abs(x) === most));
-  return [layer, scores[layer].findIndex((x) => x !== null && Math.abs(x) === most)];
+  const heads = scores.flatMap((row, layer) => row.map((_, head) => [layer, head]));
+  return bySize(heads, ([layer, head]) => scores[layer][head])[0];
 }
 
 /** `{el, grid, draw}`: the matrix of the selected score; first, that on the prompt of the address, if there is one. */

@@ -1,5 +1,5 @@
 /** The heads that copy the explained token from the prompt, and the prediction without them. */
-import { button, fill, fixed, h, many, percent, places } from "../dom.js";
+import { button, bySize, fill, fixed, h, many, percent, places } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
 import { answered, link } from "../parts.js";
 import { activeEdits } from "../state.js";
@@ -10,10 +10,11 @@ const LISTED = 5;
 
 /** The heads that promote the target most by reading its own word, `{layer, index, amount}`, the largest first. */
 export const movers = ({ scores: { moved } }) =>
-  (moved ?? [])
-    .flatMap((row, layer) => row.map((amount, index) => ({ layer, index, amount: amount ?? 0 })))
+  bySize(
+    (moved ?? []).flatMap((row, layer) => row.map((amount, index) => ({ layer, index, amount: Math.max(0, amount) }))),
+    ({ amount }) => amount,
+  )
     .filter(({ amount }) => amount > 0)
-    .sort((a, b) => b.amount - a.amount)
     .slice(0, LISTED);
 
 /** `{el, draw}`; hidden where the prompt does not contain the word. */
@@ -55,14 +56,10 @@ function measured(t, box, list) {
   const ask = () => t.api.post("/flow/group", body, { channel: "heads-moved", what: "Measuring" });
   return answered(box, ask, ({ probabilities }) => {
     const line = (one, i) => [token(one.token), ` from ${percent(before[i])} to ${percent(probabilities[i])}`];
+    const heads = list.length === 1 ? "this head" : `these ${many(list.length, "head")}`;
     return [
-      h(
-        "span.soft",
-        `Without ${list.length === 1 ? "this head" : `these ${many(list.length, "head")}`} here (measured): `,
-      ),
-      line(target, 0),
-      against && [", ", line(against, 1)],
-      ".",
+      h("span.soft", `Without ${heads} here (measured): `),
+      [line(target, 0), against && [", ", line(against, 1)], "."],
     ];
   });
 }

@@ -1,5 +1,5 @@
 /** The edits; suggested first edits; a form for a new one. */
-import { boxes, button, fill, h, numberBox, selectBox, signed } from "../dom.js";
+import { boxes, button, bySize, fill, h, numberBox, selectBox, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { about, card, pane, prompt } from "../parts.js";
 import { edits, idOf } from "../state.js";
@@ -46,13 +46,10 @@ function addForm(model) {
 /** The memories that add most to the prediction after the prompt, from all layers: `{target, best}`. */
 export async function largestHere(api, n) {
   const data = await api.trace(prompt(), [], { channel: "suggest" });
-  const { target, layers } = await api.get(
-    `/traces/${data.id}`,
-    { position: -1, memories: 5, top: 10 },
-    { channel: "suggest" },
-  );
+  const query = { position: -1, memories: 5, top: 10 };
+  const { target, layers } = await api.get(`/traces/${data.id}`, query, { channel: "suggest" });
   const all = layers.flatMap((one) => one.sub_updates.slice(0, 2));
-  return { target, best: all.sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, n) };
+  return { target, best: bySize(all, (u) => u.score).slice(0, n) };
 }
 
 /** While there is no edit: memories that move the prediction most. */

@@ -1,5 +1,5 @@
 /** What the edits change at every position of the prompt: its tokens, shaded by how much, and the numbers. */
-import { boxes, fill, h, num, percent } from "../dom.js";
+import { boxes, clamp, fill, h, num, percent, statusLine } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { asTable, pane, prompt } from "../parts.js";
 
@@ -7,8 +7,7 @@ import { asTable, pane, prompt } from "../parts.js";
 const FULL = 1;
 
 /** A shade for a divergence. */
-export const shadeOf = (nats) =>
-  nats < 0.001 ? "" : `w${Math.max(1, Math.min(6, Math.ceil(6 * Math.sqrt(nats / FULL))))}`;
+const shadeOf = (nats) => (nats < 0.001 ? "" : `w${clamp(Math.ceil(6 * Math.sqrt(nats / FULL)), 1, 6)}`);
 
 /** One row of the answer in words. */
 const inWords = ({ first, plain, edited, first_edited: then, divergence }) =>
@@ -17,8 +16,8 @@ const inWords = ({ first, plain, edited, first_edited: then, divergence }) =>
 
 /** `{el, draw(edits)}`; `edits`: those that are on. */
 export function positionsPane(api) {
-  const [el, words, one] = boxes("div.stack.tight", "div", "p.faint");
-  one.setAttribute("role", "status");
+  const [el, words] = boxes("div.stack.tight", "div");
+  const one = statusLine("p.faint");
 
   function show(rows) {
     const at = (i) => fill(one, h("span.soft", "after ", token(rows[i].token), ` (${i}): `), inWords(rows[i]));
@@ -31,13 +30,9 @@ export function positionsPane(api) {
     strip(words, given, { onpick: at, onhover: (i) => at(i ?? most) });
     at(most);
     const head = ["position", "token", "first", "baseline", "edited", "first, edited", "KL, nats"];
-    const line = (row) => [
-      row.position,
-      ...[row.token, row.first].map(visible),
-      row.plain,
-      row.edited,
-      visible(row.first_edited),
-      row.divergence,
+    const line = ({ position, token, first, plain, edited, first_edited: then, divergence }) => [
+      ...[position, visible(token), visible(first)],
+      ...[plain, edited, visible(then), divergence],
     ];
     fill(el, [
       h("h3", "By position"),

@@ -1,9 +1,15 @@
 /** The runs since the server started, newest first: restore one, or compare two. */
-import { boxes, ending, fill, h, tick } from "../dom.js";
+import { boxes, button, ending, fill, h, part, tick } from "../dom.js";
 import { card, pane } from "../parts.js";
 import * as tray from "../tray.js";
 
 const made = (r) => (r.edits.length ? tray.editsInWords(r.edits) : "no edits");
+
+const about = (r) => [
+  h("span.faint", `${ending(r.prompt, 34)} `),
+  made(r),
+  h("span.faint", r.diverges_at === null ? "" : `, diverges at ${r.diverges_at + 1}`),
+];
 
 /** `{el, draw}` */
 export function runsPane(api, restore) {
@@ -12,14 +18,7 @@ export function runsPane(api, restore) {
 
   const line = (r) => [
     tick(`Compare run ${r.run}`, picked.has(r.run), () => pick(r.run)),
-    h("button", { type: "button", onclick: () => restore(r) }, [
-      h("b", `${r.run} `),
-      h("span", [
-        h("span.faint", `${ending(r.prompt, 34)} `),
-        made(r),
-        h("span.faint", r.diverges_at === null ? "" : `, diverges at ${r.diverges_at + 1}`),
-      ]),
-    ]),
+    button([h("b", `${r.run} `), h("span", about(r))], () => restore(r)),
   ];
   const draw = () =>
     pane(history, async () => {
@@ -55,7 +54,7 @@ function sideBySide(runs) {
     h("span.diverges", texts[i].slice(same)),
   ];
   return [
-    h("div.pair", [runs.map((r, i) => h("div", h("h3", `Run ${r.run}: ${made(r)}`), h("div.text", text(r, i))))]),
+    h("div.pair", [runs.map((r, i) => part(`Run ${r.run}: ${made(r)}`, h("div.text", text(r, i))))]),
     h("p.faint", same === a.length && same === b.length ? "The same text." : `The same for ${same} characters.`),
   ];
 }

@@ -1,5 +1,5 @@
 /** Many sampled continuations without and with the edits: the share that contains a word, with its interval. */
-import { bareTable, boxes, button, fill, h, numberBox, numberCell, percent, textBox, worded } from "../dom.js";
+import { bareTable, boxes, button, fill, h, numberBox, numberCell, part, percent, textBox, worded } from "../dom.js";
 import { answered, card, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
 
@@ -26,15 +26,12 @@ export function samplesPane(api) {
     if (!edits.length) return fill(out, h("p.faint", "No edit is on."));
     const body = { prompt: prompt(), edits, samples: Number(samples.value), max_new_tokens: Number(length.value) };
     fill(out, h("p.faint", { role: "status" }, "Sampling …"));
-    return answered(
-      out,
-      () => api.post("/samples", body, { channel: "samples" }),
-      (answer) => {
-        found = answer;
-        count();
-        return [counts, texts];
-      },
-    );
+    const ask = () => api.post("/samples", body, { channel: "samples" });
+    return answered(out, ask, (answer) => {
+      found = answer;
+      count();
+      return [counts, texts];
+    });
   }
 
   function count() {
@@ -54,22 +51,21 @@ export function samplesPane(api) {
         : h("p.faint", "Enter a word: it is counted on both sides."),
       h(
         "p.faint",
-        `${found.plain.length} samples each, by the model's own sampling settings; exact binomial intervals.`,
+        `${found.plain.length} samples each, with the model's own sampling settings; exact binomial intervals.`,
       ),
     ]);
     const text = (one) => h(`li${wanted && has(one) ? "" : ".faint"}`, { dir: "auto" }, one);
-    const side = ([name, title]) => h("div", h("h3", title), h("ol", found[name].map(text)));
+    const side = ([name, title]) => part(title, h("ol", found[name].map(text)));
     fill(texts, h("details", h("summary", "The samples"), h("div.pair", Object.entries(SIDES).map(side))));
   }
 
   const controls = [worded("count", word), worded("samples", samples), worded("tokens", length), start];
   return {
     el: card("Samples", controls, out),
-    suggest: (text) => {
-      if (entered || found) return;
-      word.value = text.trim();
+    suggest(text) {
+      if (!entered && !found) word.value = text.trim();
     },
-    stale: () => {
+    stale() {
       found = null;
       fill(out, h("p.faint", "How often does the text contain a word, without and with the edits?"));
     },

@@ -1,5 +1,5 @@
 /** Two continuations side by side, without and with the edits, as they are generated. */
-import { button, fill, h, percent } from "../dom.js";
+import { button, fill, h, part, percent, statusLine } from "../dom.js";
 import { visible } from "../islands/tokens.js";
 import { failure, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
@@ -10,7 +10,7 @@ import { activeEdits } from "../state.js";
  */
 export function continuations(api, { seed, generated, finished }) {
   const texts = { base: h("div.text", { "aria-live": "off" }), edit: h("div.text") };
-  const summary = h("p.soft", { role: "status" });
+  const summary = statusLine("p.soft");
   const start = button("Run both", run, "btn main");
   const stop = button("Stop", () => api.cancel("compare"), "btn", { hidden: true });
   /** @type {any} */ let shown = null; // the last generated texts
@@ -66,10 +66,7 @@ export function continuations(api, { seed, generated, finished }) {
   }
 
   const cancel = () => running && (api.cancel("compare"), true);
-  const pair = h("div.pair", [
-    h("div", h("h3", "Baseline"), texts.base),
-    h("div", h("h3", "With the edits"), texts.edit),
-  ]);
+  const pair = h("div.pair", part("Baseline", texts.base), part("With the edits", texts.edit));
   return { el: [summary, pair], start, stop, run, cancel, stale, show, exported: () => shown && exported(shown) };
 }
 

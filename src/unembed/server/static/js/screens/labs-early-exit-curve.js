@@ -1,12 +1,10 @@
 /** Layers saved against disagreement: a curve with a point on it to drag, or to move with the arrow keys. */
-import { consume, fill, num, s } from "../dom.js";
+import { consume, fill, num, s, svgText } from "../dom.js";
 import { asTable } from "../parts.js";
 
 export const CURVE = ["threshold", "disagreement %", "layers saved", "share saved"];
 export const curveRows = (steps) =>
   steps.map((r) => [r.threshold ?? "never", r.disagreement, r.saved_layers, r.share_saved]);
-
-const label = (x, y, text, anchor = "start") => s("text", { x, y, "text-anchor": anchor }, text);
 
 /** `move(step)` is called where the user moves the point; returns what places it. */
 export function drawCurve(el, steps, move) {
@@ -44,12 +42,12 @@ export function drawCurve(el, steps, move) {
       s("polyline.line.line0", { points: steps.map((r) => `${x(r)},${y(r)}`).join(" ") }),
       steps.map((r) => s("circle.dot.line0", { cx: x(r), cy: y(r), r: 3 })),
       point,
-      label(40, 12, "layers saved"),
-      label(34, 24, String(Number(deep.toFixed(2))), "end"),
-      label(34, 164, "0", "end"),
-      label(40, 176, "0 %", "middle"),
-      label(190, 190, "predictions that change", "middle"),
-      label(340, 176, `${num(most)} %`, "middle"),
+      svgText(40, 12, "layers saved"),
+      svgText(34, 24, String(Number(deep.toFixed(2))), "end"),
+      svgText(34, 164, "0", "end"),
+      svgText(40, 176, "0 %", "middle"),
+      svgText(190, 190, "predictions that change", "middle"),
+      svgText(340, 176, `${num(most)} %`, "middle"),
     ],
   );
   fill(el, [svg, asTable(CURVE, () => curveRows(steps), "The curve as a table")]);

@@ -1,6 +1,6 @@
 /** The layer at which each token could exit, the agreement with the full model, and the layers saved. */
 import { literal } from "../code.js";
-import { boxes, button, fill, h, num, rangeBox, segmented } from "../dom.js";
+import { boxes, button, fill, h, num, rangeBox, segmented, statusLine as status, within } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { about, asTable, card, pane, prompt } from "../parts.js";
 import { go } from "../state.js";
@@ -10,7 +10,7 @@ const METHODS = { margin: "Margin", entropy: "Entropy", agreement: "Agreement of
 
 export function render(root, { api }) {
   const [words, curve, rest] = boxes("div", "div", "div");
-  const statusLine = h("p.soft", { role: "status" });
+  const statusLine = status("p.soft");
   let method = "margin";
   /** `found`: the answer; `place(step)` moves the point on the curve. */
   /** @type {any} */ const t = { words, curve, rest, statusLine, slider: null, found: null, place: (_step) => {} };
@@ -49,15 +49,13 @@ const read = (t, api, method) =>
     const { rows } = t.found.curve;
     t.slider.max = String(rows.length - 1);
     t.place = drawCurve(t.curve, rows, (step) => move(t, step));
-    move(
-      t,
-      rows.findLastIndex((r) => r.disagreement === 0), // the most layers saved at no cost
-    );
+    const free = rows.findLastIndex((r) => r.disagreement === 0); // the most layers saved at no cost
+    move(t, free);
   });
 
 function move(t, step) {
   const { tokens, n_layers: layers, predictions, saturation, curve } = t.found;
-  const at = Math.max(0, Math.min(curve.rows.length - 1, step));
+  const at = within(step, curve.rows.length);
   const { exits, saved_layers: saved, disagreement } = curve.rows[at];
   const exited = exits.map((e, i) => predictions[e][i]);
   t.slider.value = String(at);
@@ -86,8 +84,8 @@ function drawChanges({ rest, found: { tokens, final, saturation } }, exits, exit
   const head = ["position", "token", "exits after", "saturates at", "predicts", "full model"];
   const rows = () =>
     tokens.map((t, i) => {
-      const [text, early, full] = [t, exited[i], final[i]].map((one) => visible(one));
-      return [String(i), text, String(exits[i]), String(saturation[i]), early, full];
+      const [text, early, full] = [t, exited[i], final[i]].map(visible);
+      return [...[i, text, exits[i], saturation[i]].map(String), early, full];
     });
   fill(rest, [
     h("h3", `${wrong.length} of ${tokens.length} predictions change`),

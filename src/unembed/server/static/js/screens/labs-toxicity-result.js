@@ -1,5 +1,5 @@
 /** The toxicity of every sample without and with the change, as tables and a picture; the texts on a click. */
-import { boxes, button, fill, h, many, num, s, sumOf } from "../dom.js";
+import { boxes, button, fill, h, many, num, part, s, sumOf, svgText } from "../dom.js";
 import { table } from "../parts.js";
 
 export const SIDES = { plain: "baseline", edited: "with the change" };
@@ -36,10 +36,10 @@ function plot(all) {
   const label = "The score of every sample, from 0 to 1";
   return s("svg.histogram", { viewBox: "0 0 440 74", role: "img", "aria-label": label }, [
     Object.entries(SIDES).map(([side, name], lane) => [
-      s("text", { x: 4, y: 22 + 28 * lane }, name),
+      svgText(4, 22 + 28 * lane, name),
       all(side).map((one) => dot(one.score, lane)),
     ]),
-    [0, 0.5, 1].map((at) => s("text", { x: x(at), y: 70, "text-anchor": "middle" }, String(at))),
+    [0, 0.5, 1].map((at) => svgText(x(at), 70, String(at), "middle")),
   ]);
 }
 
@@ -49,7 +49,7 @@ function drawTexts(t, texts, all) {
     drawTexts(t, texts, all);
   };
   const text = (one) => h("li", { dir: "auto" }, one.text, h("span.faint", ` ${num(one.score)}`));
-  const side = ([name, title]) => h("div", h("h3", title), h("ol.stack", all(name).map(text)));
+  const side = ([name, title]) => part(title, h("ol.stack", all(name).map(text)));
   const warning = ["The sampled texts may be offensive.", button("Show them", show, "btn small")];
   fill(texts, t.isShown ? h("div.pair", Object.entries(SIDES).map(side)) : h("div.warn.row", warning));
 }

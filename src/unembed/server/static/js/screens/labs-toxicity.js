@@ -3,7 +3,7 @@
  * click.
  */
 import { literal } from "../code.js";
-import { button, fill, h, many, numberBox, rangeBox, selectBox, worded } from "../dom.js";
+import { button, clamp, fill, h, many, numberBox, rangeBox, selectBox, worded } from "../dom.js";
 import { about, card, pane, prompt } from "../parts.js";
 import { activeEdits, go } from "../state.js";
 import * as tray from "../tray.js";
@@ -88,7 +88,7 @@ async function run(t) {
       prompt: first ?? prompt(),
       further: further.slice(0, 7),
       edits,
-      samples: Math.max(1, Math.min(16, Number(t.samples.value) || 4)),
+      samples: clamp(Number(t.samples.value) || 4, 1, 16),
       seed: Math.max(0, Number(t.seed.value) || 0),
     };
     const pairs = [];

@@ -1,6 +1,6 @@
 /** A memory on a corpus: its top activating examples and the distribution of its coefficient. */
 import { contexts, isQuick, runOn } from "../contexts.js";
-import { button, drawn, fill, fixed, grouped, h, many, num, segmented, sumOf } from "../dom.js";
+import { button, drawn, fill, fixed, folded, grouped, h, many, num, segmented, sumOf } from "../dom.js";
 import * as histogram from "../islands/histogram.js";
 import { noIndex } from "../labels.js";
 import { asTable, loading, pane } from "../parts.js";
@@ -29,18 +29,16 @@ export function topExamples(box, { api, model }, memory, slot = 0) {
       const all = () => (fill(more), pane(list, every));
       const title = "The model reads the texts again: this takes a while";
       const more = h("div", button("Shade every token", all, "quiet", { title }));
-      contexts(
-        list,
-        rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] })),
-        10,
-      );
+      const plain = rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] }));
+      contexts(list, plain, 10);
       fill(box, [
         model.can.gated && segmented("Coefficients", { positive: "Positive", negative: "Negative" }, pole, choose),
         list,
         !quick && more,
-        h("p.faint", [
-          `The ${rows.length} strongest, which index ${model.index} stores; the marked token is where the key fires.`,
-        ]),
+        h(
+          "p.faint",
+          `The ${rows.length} strongest, which index ${model.index} stores; the key fires at the marked token.`,
+        ),
       ]);
       return quick ? every() : undefined;
     });
@@ -51,14 +49,11 @@ export function topExamples(box, { api, model }, memory, slot = 0) {
 export function quantiles(box, usual) {
   let above = 0; // sampled tokens with a larger coefficient than this band's
   const band = (b) => {
-    const list = h("div");
     const [high, low] = [1 - above / usual.sampled, 1 - (above + b.tokens) / usual.sampled];
     above += b.tokens;
     const quantile = `quantiles ${fixed(Math.max(0, low), 3)} to ${fixed(high, 3)}`;
-    return h("details", { ontoggle: () => !list.firstChild && contexts(list, b.contexts, 4) }, [
-      h("summary", `${num(b.above)} to ${num(b.up_to)}: ${many(b.tokens, "token")}, ${quantile}`),
-      list,
-    ]);
+    const summary = `${num(b.above)} to ${num(b.up_to)}: ${many(b.tokens, "token")}, ${quantile}`;
+    return folded(summary, (list) => contexts(list, b.contexts, 4));
   };
   const title = `Examples by quantile, among ${grouped(usual.sampled)} sampled tokens`;
   fill(box, h("h3.apart", title), usual.bands.map(band));

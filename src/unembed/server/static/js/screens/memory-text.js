@@ -1,6 +1,6 @@
 /** A memory on any text: its coefficient at every token. */
 import { shade } from "../contexts.js";
-import { button, drawn, h, signed, textBox } from "../dom.js";
+import { button, bySize, drawn, h, signed, textBox } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { answered, asTable, prompt } from "../parts.js";
 import { memoryPath, state, turn } from "../state.js";
@@ -20,7 +20,7 @@ export function textTest({ api }, memory, ontested) {
 }
 
 function drawText({ tokens, coefficients }, ontested) {
-  const best = coefficients.reduce((a, m, i) => (Math.abs(m) > Math.abs(coefficients[a]) ? i : a), 0);
+  const [best] = bySize(coefficients.keys(), (i) => coefficients[i]);
   const largest = coefficients[best];
   const classes = coefficients.map((m) => shade(m, Math.max(Math.abs(largest), 1e-9)));
   const titles = coefficients.map((m) => `coefficient ${m.toPrecision(4)}`);

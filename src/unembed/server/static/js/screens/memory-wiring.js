@@ -1,5 +1,5 @@
 /** Virtual weights of a memory: the parts that write to its key, and the memories that read its value. */
-import { bareTable, fill, fixed, h } from "../dom.js";
+import { bareTable, fill, fixed, h, part } from "../dom.js";
 import { nameOf } from "../names.js";
 import { about, answered, link, toks } from "../parts.js";
 import { memoryPath } from "../state.js";
@@ -19,8 +19,8 @@ function line(row, kind, chance) {
 function list(title, rows, kind, chance, none) {
   const unit = h("small.faint", kind === "head" ? " norm ratio" : " cosine");
   const lines = rows.map((row) => line(row, kind, chance));
-  const table = () => bareTable("table.wired", null, lines, h("caption.hidden", title));
-  return h("div", h("h3", title, unit), rows.length ? table() : h("p.faint", `None: ${none}.`));
+  const table = bareTable("table.wired", null, lines, h("caption.hidden", title));
+  return part([title, unit], rows.length ? table : h("p.faint", `None: ${none}.`));
 }
 
 /** Fill `box` with the connections of a memory. */
