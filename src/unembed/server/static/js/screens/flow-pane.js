@@ -1,9 +1,8 @@
 /** The picture of a prediction's circuit, loaded with its progress; what one can do with the chosen part. */
-import { boxes, button, fill, h, textBox } from "../dom.js";
+import { boxes, button, entering, fill, h, statusLine, textBox } from "../dom.js";
 import { mount } from "../islands/flow.js";
 import { removed } from "../islands/flow-card.js";
 import { effects } from "../islands/flow-groups.js";
-import { visible } from "../islands/tokens.js";
 import { nameOf } from "../names.js";
 import { link, loading, pane, prompt } from "../parts.js";
 import { questionBody } from "../question.js";
@@ -24,8 +23,7 @@ export function flowPane({ api }, position = () => -1) {
   async function load(onfound = (_data) => {}) {
     t.island?.destroy();
     t.island = null;
-    const [step] = boxes("p.faint");
-    step.setAttribute("role", "status");
+    const step = statusLine("p.faint");
     fill(t.el, step, loading("Finding the circuit", 8));
     await pane(t.el, async () => {
       const { other, unpaired } = state();
@@ -64,75 +62,67 @@ export function flowPane({ api }, position = () => -1) {
   };
 }
 
-/** What one can do with a group: multiply it, or give it the values that it has after another prompt. */
-function groupActions({ api, asked, data }, { group }) {
-  const found = h("div", { role: "status" });
-  const parts = group.nodes.map((i) => {
-    const { kind, layer, index, position } = data.nodes[i];
-    return { part: kind, layer, index, at: position };
-  });
-  const measure = (factor, other, name) =>
-    pane(found, async () => {
-      const body = { ...asked(), parts, factor, other };
-      const result = await api.post("/flow/group", body, { channel: "flow-without", what: "Measuring" });
-      const row = { change: "scale", factor, found: result };
-      fill(
-        found,
-        effects(other === null ? data : { ...data, without: name }, [
-          other === null ? row : { ...row, change: "patch" },
-        ]),
-      );
-    });
-  const times = () => {
-    const factor = Number(factorBox.value.replace("−", "-"));
-    if (factorBox.value.trim() && Number.isFinite(factor)) measure(factor, null, "");
-  };
-  const there = () => otherBox.value.trim() && measure(0, otherBox.value, `its values after “${otherBox.value}”`);
-  const factorBox = textBox("Multiply the group by", { placeholder: "0.5", onenter: times });
-  const otherBox = textBox("Another prompt", { placeholder: "another prompt", onenter: there });
+/**
+ * What one can do with a head, a memory or a group: measure the prediction with it changed, switch it off in the edits,
+ * open its card.
+ */
+function actions(t, node) {
+  const found = statusLine("div");
+  const members = node.kind === "group" ? node.group.nodes.map((i) => t.data.nodes[i]) : [node];
+  const parts = members.map(({ kind, layer, index, position }) => ({ part: kind, layer, index, at: position }));
+  const of = node.kind === "group" ? ofGroup(t, parts) : ofPart(t, node, parts[0]);
+  const measure = (...change) => pane(found, async () => fill(found, await of.measured(...change)));
+  const there = () => input.value.trim() && measure(0, input.value);
+  const input = textBox("Another prompt", { placeholder: "another prompt", title: of.title, onenter: there });
   return h("div.flow-acts", [
-    h(
-      "div.row",
-      button("Off", () => measure(0, null, ""), "btn small"),
-      factorBox,
-      button("Multiply", times, "btn small"),
-    ),
-    parts.every(({ part }) => part !== "feature") &&
-      button("Add to the edits", () => tray.replace(offThere(parts)), "btn small", {
-        title: "Switch its parts off at these positions, on all screens",
-      }),
-    h("div.row", [otherBox, button("From there", there, "btn small")]),
+    h("div.row", of.controls(measure)),
+    of.more,
+    h("div.row", input, button("From there", there, "btn small")),
     found,
   ]);
 }
 
-/** What one can do with a head or memory: measure without it, with another prompt's value, edit it, open its card. */
-function actions({ api, asked, data }, node) {
-  if (node.kind === "group") return groupActions({ api, asked, data }, node);
-  const found = h("div", { role: "status" });
-  async function measure(other) {
-    await pane(found, async () => {
-      const { kind, layer, index, position } = node;
-      const body = { ...asked(), part: kind, layer, index, at: position, other };
-      const result = await api.post("/flow/without", body, { channel: "flow-without", what: "Measuring" });
-      fill(found, removed(data, { removed: result }, other === null ? "0 in its place" : `its value after “${other}”`));
-    });
-  }
-  const input = textBox("Another prompt", {
-    placeholder: "another prompt",
-    title: "a prompt of as many tokens: this part gets the value that it has there",
-    onenter: () => input.value.trim() && measure(input.value),
-  });
+/** A group can be multiplied by a factor, or its parts get the values that they have after another prompt. */
+function ofGroup({ api, asked, data }, parts) {
+  const box = textBox("Multiply the group by", { placeholder: "0.5" });
+  const off = () => tray.replace(offThere(parts));
+  const title = "Switch its parts off at these positions, on all screens";
+  const isEditable = parts.every(({ part }) => part !== "feature");
+  return {
+    async measured(factor, other = null) {
+      const body = { ...asked(), parts, factor, other };
+      const found = await api.post("/flow/group", body, { channel: "flow-without", what: "Measuring" });
+      if (other === null) return effects(data, [{ change: "scale", factor, found }]);
+      return effects({ ...data, without: `its values after “${other}”` }, [{ change: "patch", factor, found }]);
+    },
+    controls(measure) {
+      const times = () => {
+        const factor = Number(box.value.replace("−", "-"));
+        if (box.value.trim() && Number.isFinite(factor)) measure(factor);
+      };
+      box.onkeydown = entering(times);
+      return [button("Off", () => measure(0), "btn small"), box, button("Multiply", times, "btn small")];
+    },
+    more: isEditable && button("Add to the edits", off, "btn small", { title }),
+  };
+}
+
+/** A head or a memory can be switched off, or get the value that it has after another prompt. */
+function ofPart({ api, asked, data }, node, part) {
   const edit = () => tray.off(node, node.kind === "head" ? "head" : "coefficient");
-  return h("div.flow-acts", [
-    h("div.row", [
-      button("Off", () => measure(null), "btn small", { title: "Measure the prediction with 0 in its place" }),
+  return {
+    title: "a prompt of as many tokens: this part gets the value that it has there",
+    async measured(_factor, other = null) {
+      const body = { ...asked(), ...part, other };
+      const result = await api.post("/flow/without", body, { channel: "flow-without", what: "Measuring" });
+      return removed(data, { removed: result }, other === null ? "0 in its place" : `its value after “${other}”`);
+    },
+    controls: (measure) => [
+      button("Off", () => measure(0), "btn small", { title: "Measure the prediction with 0 in its place" }),
       button("Add to the edits", edit, "btn small", { title: "Switch it off at every position, on all screens" }),
       h("span", link(node, node.kind)[0]),
-    ]),
-    h("div.row", [input, button("From there", () => input.value.trim() && measure(input.value), "btn small")]),
-    found,
-  ]);
+    ],
+  };
 }
 
 /** Edits that switch parts off where they are. */
@@ -157,6 +147,3 @@ export function questionOf({ ids, target, against, likely }) {
   const one = (i, token) => ({ id: ids[i], token });
   return { target: one(0, target), against: against === null ? null : one(1, against), prediction: likely };
 }
-
-export const asText = ({ target, against }) =>
-  against === null ? visible(target) : `${visible(target)} over ${visible(against)}`;

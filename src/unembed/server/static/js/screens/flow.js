@@ -1,10 +1,11 @@
 /** Flow: which heads and memories at which tokens produce a prediction, as a picture whose numbers add up. */
 import { literal } from "../code.js";
 import { button, fill, h, promptBox, segmented, textBox, tickBox } from "../dom.js";
+import { asText } from "../islands/flow-card.js";
 import { about, card, prompt } from "../parts.js";
 import { QUESTION, questionPicker } from "../question.js";
 import { differ, go, state, turn } from "../state.js";
-import { asText, flowPane, questionOf, rowsOf } from "./flow-pane.js";
+import { flowPane, questionOf, rowsOf } from "./flow-pane.js";
 
 const BOXES = [
   ["", "As fits"],
