@@ -1,4 +1,4 @@
-/** Requests: a newer one of a channel cancels the older one; responses are cached; errors are typed. */
+/** Requests to the server. A request cancels an older one of its channel; responses are cached; failures are `Problem`s. */
 
 const PAGE = Math.random().toString(36).slice(2, 12);
 const responses = new Map();
@@ -6,7 +6,7 @@ const running = new Map();
 const MOST_CACHED = 240;
 const listeners = [];
 
-/** A failed request: the server's error, or one of the network. */
+/** A request that failed, with the server's explanation where it gave one. */
 export class Problem extends Error {
   constructor(body, status) {
     super(body.message || "something failed");
@@ -24,7 +24,7 @@ function notify(error = null) {
   for (const on of listeners) on({ running: names, error });
 }
 
-/** GET; a cached response is returned without a request. */
+/** Send a GET request, or return its cached response unless `fresh`. */
 export function get(path, params = {}, { channel = path, what = "", fresh = false } = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params))
@@ -39,19 +39,18 @@ const posted = (body) => ({
   headers: { "content-type": "application/json" },
 });
 
-/** POST with a JSON body, where the response depends on nothing else and is cached. */
+/** Send a POST request whose response depends on its body alone, or return its cached response. */
 export function post(path, body, { channel = path, what = "" } = {}) {
   const init = posted(body);
   return request(path, init, `POST ${path} ${init.body}`, channel, what, false);
 }
 
-/** POST that writes something; no later request cancels it. */
+/** Send a POST request that writes something; no later request cancels it. */
 export const send = (path, body) => request(path, posted(body), "", `${path} ${Math.random()}`, "", true);
 
-/** DELETE. */
 export const remove = (path) => request(path, { method: "DELETE" }, "", path, "", true);
 
-/** A prompt's trace, cached or streamed; `on(part)` is called with the layers received so far. */
+/** Return a prompt's trace, which may be cached; while it is streamed, `on(part)` is called with the layers received so far. */
 export async function trace(prompt, edits, { channel = "trace", on = (_part) => {} } = {}) {
   const key = `trace ${JSON.stringify([prompt, edits])}`;
   const found = responses.get(key);
@@ -66,7 +65,7 @@ export async function trace(prompt, edits, { channel = "trace", on = (_part) => 
   return store(key, whole);
 }
 
-/** Add the layers of a line to the part of a trace received before; the lists have gaps for layers not received. */
+/** Add the layers of a streamed line to what was received before; lists have gaps where layers are still missing. */
 function joined(part, line) {
   const { stages } = part;
   for (const one of line.stages) {
@@ -86,7 +85,7 @@ export function forget(part) {
   for (const key of responses.keys()) if (key.includes(part)) responses.delete(key);
 }
 
-/** A file of the page, loaded on first use: the bundled example, or the help texts of the panes. */
+/** Load a JSON file of the page once: the bundled example, or the help texts of the panes. */
 export const file = (name) =>
   responses.get(name) ||
   store(
@@ -108,11 +107,11 @@ async function request(path, init, key, channel, what, fresh) {
   return key ? store(key, body) : body;
 }
 
-/** A response of bytes, which the browser itself caches. */
+/** Return a response as bytes; the browser itself caches it. */
 export const binary = (path, { channel = path, what = "" } = {}) =>
   answered(path, {}, channel, what, (answer) => answer.arrayBuffer());
 
-/** A streamed response: `on(line)` is called with each line of JSON; resolves at the end of the stream. */
+/** Send a POST request and call `on(line)` with each line of JSON that the server streams. */
 export const stream = (path, body, on, { channel = path, what = "" } = {}) =>
   answered(path, posted(body), channel, what, (answer) => readLines(answer, on));
 

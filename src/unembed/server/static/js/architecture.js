@@ -1,6 +1,6 @@
 /**
- * A small diagram of the model (embedding, attention or other mixer and FFN of each layer, unembedding): the position of
- * one part, and what each part adds.
+ * A small diagram of the model: embedding, mixer (such as attention) and FFN of each layer, unembedding. It shows where
+ * the selected part is, and what each part adds to the logits in question.
  */
 import { fill, fixed, h, places, roving, sumOf } from "./dom.js";
 import { asText } from "./question.js";
@@ -18,7 +18,7 @@ function partsOf(model, layer) {
   return parts;
 }
 
-/** What the rows of an attribution by component are called, by kind of part. */
+/** What the labels of an attribution's rows begin with, by kind of part. */
 const ROWS = { mixer: /^(attention|mixer)\b/, ffn: /^ffn\b/ };
 
 /** One of six shades for a contribution: blue where it promotes the target, orange where it suppresses it. */
@@ -63,13 +63,13 @@ export function architecture(el, /** @type {any} */ { model, at = null, view = n
   if (chosen) el.firstChild.scrollLeft = chosen.offsetLeft - el.clientWidth / 2;
 }
 
-/** A contribution, and a shorter form of it for a narrow window. */
+/** Write a contribution, with a shorter form that a narrow window shows instead. */
 function number(x, { view, dense, digits }) {
   const short = fixed(x, Math.max(0, digits - 1), true).replace(/\b0\./, ".");
   return view && !dense && h("small", { data: { short } }, fixed(x, digits, true));
 }
 
-/** A part of layer n that adds x. */
+/** Draw a part of layer n that adds x. */
 function box(n, [part, name, full, stage], x, scale) {
   const { view, at, dense, digits, most } = scale;
   const here = at !== null && at.layer === n && at.part === part;

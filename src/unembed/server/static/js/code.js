@@ -1,11 +1,11 @@
-/** A Python program, and a command, that print what the page shows. */
+/** Write a Python program, or a command, that prints what the page shows. */
 import { prompt } from "./parts.js";
 import { activeEdits, idOf, parseId, state } from "./state.js";
 
-/** A text as one word of a command. */
+/** Quote a text as one word of a shell command. */
 export const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-/** A text as a Python literal: JSON's escapes, with one for each character beyond the first plane. */
+/** Write a text as a Python string literal, with an escape for every character outside ASCII. */
 export const literal = (text) =>
   JSON.stringify(text).replace(/[\u007f-\u{10ffff}]/gu, (c) => {
     const code = Number(c.codePointAt(0)).toString(16);
@@ -14,7 +14,7 @@ export const literal = (text) =>
 
 const number = (x) => (Number.isInteger(x) ? `${x}.0` : String(x));
 
-/** One edit as a call. */
+/** Write an edit as a Python call. */
 export function editCall(e) {
   const where = Array.isArray(e.positions) ? `[${e.positions.join(", ")}]` : literal(e.positions);
   const coefficient = { set: "set_coefficient", scale: "scale_coefficient", add: "add_to_coefficient" };
@@ -23,13 +23,13 @@ export function editCall(e) {
   return `unembed.${name}(${e.layer}, ${e.index}, ${number(e.value)}${positions})`;
 }
 
-/** A token of the address: `#17` is an id. */
+/** Write a token of the address as a Python literal; there, `#17` is the token with id 17. */
 const tokenOf = (text) => (/^#\d+$/.test(text) ? text.slice(1) : literal(text));
 
-/** The model as `unembed.load` and `--model` name it. */
+/** Whether `unembed.load` and the commands open this model when none is named. */
 const isDefault = (model) => model.source === "wren";
 
-/** The trace and its question: the target, and the token that it is compared with. */
+/** The lines that make the trace and its question: the target, and the token that it is compared with. */
 function traced(now, given) {
   const one = (text) => (text ? tokenOf(text) : "None");
   const chosen = now.token || now.against ? `${one(now.token)}, ${one(now.single ? "" : now.against)}, ` : "";
@@ -42,9 +42,7 @@ function traced(now, given) {
 const ranking = (now, page) =>
   (now.sort === "effect" ? "" : `, order=${literal(now.sort)}`) + (page.model.can.index ? ", index=index" : "");
 
-/**
- * The lines of each screen, after the model is loaded: `{now, page, given}`, `given` being the edits as an argument.
- */
+/** The lines of each screen after the model is loaded; `now`: the state; `given`: the edits as an argument. */
 const LINES = {
   trace({ now, page, given }) {
     const position = now.position || "-1";
@@ -101,7 +99,7 @@ const LINES = {
   label: ({ page }) => [page.model.can.index ? "print(index.labels())" : "print(lm)"],
 };
 
-/** The state as a Python program; `more`: lines of a screen whose content is not all in the address. */
+/** Write the state as a Python program; `more`: the lines of a screen that the address does not describe in full. */
 export function asPython(page, more) {
   const now = state();
   const edits = activeEdits();
@@ -115,7 +113,7 @@ export function asPython(page, more) {
   return [...lines, ...body].join("\n");
 }
 
-/** The state as a command of `unembed`; where no command covers all of it, the Python program. */
+/** Write the state as a command of `unembed`; where no command covers all of it, as one that runs the Python program. */
 export function asCommand(page, more) {
   const program = `python - <<'EOF'\n${asPython(page, more)}\nEOF`;
   if (more) return program;

@@ -1,4 +1,4 @@
-/** Commands of the page: help, light or dark, and the palette that runs all of them. */
+/** The commands of the page (such as help, or light and dark), and the palette that runs them. */
 import * as api from "./api.js";
 import { bareTable, button, fill, h, modal, tickBox } from "./dom.js";
 import { mark, running } from "./frame.js";
@@ -18,7 +18,6 @@ export function setTheme(value) {
   else delete document.documentElement.dataset.theme;
 }
 
-/** Change between light and dark. */
 export function flip() {
   const root = document.documentElement;
   const byDefault = !root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches;
@@ -56,7 +55,7 @@ const commands = (page, screens) => [
   ["Help and keys", () => help(page)],
 ];
 
-/** A box that runs a command, opens a card, or searches. */
+/** Open a box in which one chooses a command, names a card, or searches. */
 export function palette(page, screens) {
   const all = commands(page, screens);
   const list = h("ul", { role: "listbox" });

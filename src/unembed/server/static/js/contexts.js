@@ -1,4 +1,4 @@
-/** Passages of a corpus, each up to the token of interest; one switch sets the length shown for all of them. */
+/** Passages of a corpus, each shown up to a marked token; one switch sets the length shown of all of them. */
 import { button, fill, h, num, percent, segmented } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { go } from "./state.js";
@@ -6,11 +6,11 @@ import { go } from "./state.js";
 const LENGTHS = { 8: "Short", 24: "Medium", 400: "Full" };
 let length = "24";
 
-/** Multiplications per second of a slow processor, and the seconds of work that start without a click. */
+/** How many multiplications a slow processor does in a second; work that takes longer than `UNASKED` seconds needs a click. */
 const SPEED = 2e10;
 const UNASKED = 3;
 
-/** Whether so many multiplications, or a run of the model on so many tokens, start without a click. */
+/** Whether work of so many multiplications starts without a click; `runOn` counts those of a run on so many tokens. */
 export const isQuick = ({ device }, work) => device !== "cpu" || work / SPEED < UNASKED;
 export const runOn = ({ n_layers, d_model }, tokens) => 12 * n_layers * d_model ** 2 * tokens;
 
@@ -26,15 +26,15 @@ export const lengths = () =>
     for (const box of drawn) box.draw();
   });
 
-/** A coefficient as a shade: blue positive, orange negative. */
+/** The shade of a coefficient: blue where positive, orange where negative. */
 export function shade(m, most) {
   const q = Math.round((6 * Math.abs(m)) / most);
   return q ? `${m < 0 ? "w" : "c"}${Math.min(6, q)}` : "";
 }
 
 /**
- * The first few contexts, and a button for the others. Tokens are shaded by `coefficients`, named by `quantity`. A
- * `source`, the token that the last one attends to, is marked and named too.
+ * Show the first few passages, and a button for the others. Tokens are shaded by their `coefficients`, which `quantity`
+ * names. A passage's `source`, the token to which its last token attends, is marked and named too.
  */
 export function contexts(box, rows, first, quantity = "coefficient") {
   const most = Math.max(...rows.map((r) => Math.abs(r.coefficient)), 1e-9);

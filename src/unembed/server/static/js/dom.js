@@ -1,4 +1,4 @@
-/** Building blocks of screens: elements, icons, buttons; numbers as text. */
+/** Building blocks of screens: boxes, controls, dialogs; and what the drawings in `islands` use too. */
 import { consume, h, s } from "./islands/nodes.js";
 import { within } from "./islands/numbers.js";
 
@@ -18,13 +18,13 @@ export {
 } from "./islands/numbers.js";
 export { bareTable, numberCell } from "./islands/table.js";
 
-/** The last words of a text, at most about so many characters of them. */
+/** The last words of a text, about n characters at most. */
 export const ending = (text, n) => (text.length > n ? `… ${text.slice(2 - n).replace(/^\S*\s(?=\S)/, "")}` : text);
 
-/** Some empty elements, one for each selector. */
+/** Make an empty element for each selector. */
 export const boxes = (...selectors) => selectors.map((one) => h(one));
 
-/** The same by name. @param {Record<string, string>} selectors @returns {Record<string, any>} */
+/** Make an empty element for each name. @param {Record<string, string>} selectors @returns {Record<string, any>} */
 export const namedBoxes = (selectors) =>
   Object.fromEntries(Object.entries(selectors).map(([name, one]) => [name, h(one)]));
 
@@ -41,21 +41,20 @@ export function folded(summary, draw) {
   return h("details", { ontoggle }, summary.tagName ? summary : h("summary", summary), body);
 }
 
-/** An island's drawing in an element of its own. */
+/** Draw an island in an element of its own. */
 export function drawn(mount, data, options) {
   const el = h("div");
   mount(el, data, options);
   return el;
 }
 
-/** One icon of the small set, which is a file of its own. */
+/** An icon of the file icons.svg. */
 export const icon = (name) =>
   s("svg.icon", { "aria-hidden": "true" }, s("use", { href: new URL(`../icons.svg#${name}`, import.meta.url) }));
 
-/** The element of the page with this id. */
 export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** A function that calls `run` when it has not been called again for so many milliseconds. */
+/** Make a function that calls `run` once it has not been called for so many milliseconds. */
 export function debounced(run, pause) {
   let timer = 0;
   return (...args) => {
@@ -64,7 +63,6 @@ export function debounced(run, pause) {
   };
 }
 
-/** Run something after the next frame. */
 export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work));
 
 /** A box for a text; `onenter()` is called when Enter is pressed in it. */
@@ -72,7 +70,7 @@ export const textBox = (label, /** @type {any} */ { onenter, ...props } = {}) =>
   h("input", { type: "text", "aria-label": label, onkeydown: onenter && entering(onenter), ...props });
 export const entering = (run) => (e) => e.key === "Enter" && run();
 
-/** A box for a prompt: Enter enters it, Shift and Enter begin a line. */
+/** A box for a prompt: Enter calls `onenter`, Shift and Enter begin a new line. */
 export const promptBox = (label, onenter, props = {}) =>
   h("textarea", {
     rows: 1,
@@ -99,10 +97,10 @@ export const selectBox = (label, options, chosen, onchoose, props = {}) =>
     pairs(options).map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
   ]);
 
-/** A control with its label. */
+/** A control with a label before it. */
 export const worded = (text, ...control) => h("label.row.faint", text, control);
 
-/** One choice among few, as a row of radio-like buttons: options of `selectBox`, which may have a title; `show(value)`. */
+/** A row of buttons of which one is chosen; options as in `selectBox`, with titles; its method `show` marks a choice. */
 export function segmented(label, options, chosen, onchoose) {
   const choose = (value) => (draw(value), onchoose(value));
   const group = h("div.segmented", { role: "radiogroup", "aria-label": label, onkeydown: move }, [
@@ -130,7 +128,7 @@ export function segmented(label, options, chosen, onchoose) {
   return Object.assign(group, { show: draw });
 }
 
-/** Let some controls share one Tab stop: arrow keys move between them, in steps of `step` to the left and right. */
+/** Let the controls of a group share one Tab stop: arrow keys move between them, the horizontal ones by `step` controls. */
 export function roving(group, step = () => 1) {
   const all = () => /** @type {HTMLElement[]} */ ([...group.querySelectorAll("button, a")]);
   const stop = (on) => {

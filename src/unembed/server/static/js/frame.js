@@ -1,4 +1,4 @@
-/** The frame around every screen: header, navigation, the way to where one is, and the status line. */
+/** The frame around every screen: header, navigation, breadcrumbs and status line. */
 import * as api from "./api.js";
 import { announce, button, byId, ending, fill, h, icon, many, roving } from "./dom.js";
 import { token } from "./islands/tokens.js";
@@ -23,7 +23,7 @@ export function sizes(m) {
 const iconButton = (name, label, key, onclick, props = {}) =>
   button(icon(name), onclick, "icon-btn", { "aria-label": label, title: key ? `${label} (${key})` : label, ...props });
 
-/** `actions`: what the buttons of the header do, `{jump(text), share(button), flip, help}`. */
+/** Draw the header; `jump(text)` opens what was searched, and the others are what its buttons do. */
 export function drawHeader({ jump, share, flip, help }) {
   const search = h("input", {
     type: "search",
@@ -46,7 +46,7 @@ export function drawHeader({ jump, share, flip, help }) {
   ]);
 }
 
-/** The links to the screens. */
+/** Draw the links to the screens. */
 export function drawRail(screens) {
   const follow = (e, screen) => {
     if (e.ctrlKey || e.metaKey || e.shiftKey) return;
@@ -67,7 +67,7 @@ export function markRail(screen) {
   roving(byId("rail"));
 }
 
-/** Breadcrumbs: prompt, position, layer, memory; each is a link to its screen. */
+/** Draw the breadcrumbs: prompt, position, layer, and memory or head, each a link to its screen. */
 export function drawCrumbs(page) {
   const { screen, prompt, chat, position, layer, layers, memory, head } = state();
   const here = page.tokens?.[position];
@@ -84,7 +84,7 @@ export function drawCrumbs(page) {
   fill(byId("crumbs"), h("ol", list.filter(Boolean).map(crumb)));
 }
 
-/** The status line: what runs, for how long, and a failure until it is dismissed. Returns what draws it. */
+/** Show what runs, for how long, and a failure until it is dismissed. Returns the function that draws the status line again. */
 export function statusLine(page) {
   const status = byId("status");
   let trouble = null; // stays until it is dismissed, even if later requests succeed
@@ -131,7 +131,7 @@ function troubled(trouble, dismiss) {
   return [h("span.bad", inOneLine(trouble)), buttons];
 }
 
-/** A line that this page was made with another model or index. */
+/** Warn that this page was made with another model or index. */
 export function warnOther(linked, here) {
   const close = () => note.remove();
   const style = { "grid-area": "main", "align-self": "start", "z-index": 5 };

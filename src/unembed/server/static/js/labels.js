@@ -1,4 +1,4 @@
-/** The labels of a memory or a head with a form for a new one; the message of a pane that needs an index. */
+/** The labels of a memory or a head, with a form for a new one; and what a pane says that needs an index. */
 
 import * as api from "./api.js";
 import { shell } from "./code.js";
@@ -8,7 +8,7 @@ import { answered, pane } from "./parts.js";
 import { save } from "./sharing.js";
 import { go } from "./state.js";
 
-/** To the other tabs of this browser: labels were written. */
+/** Tells the other tabs of this browser that labels were written. */
 const tabs = new BroadcastChannel("labels");
 tabs.onmessage = () => again().then(() => dispatchEvent(new Event("labels")), api.fail);
 
@@ -17,7 +17,7 @@ function again() {
   return names.load();
 }
 
-/** Load all labels after some were written, here and in the other tabs. */
+/** Load all labels again after some were written, here and in the other tabs. */
 export function reload() {
   tabs.postMessage("");
   return again();
@@ -29,7 +29,7 @@ function buildCommands(model) {
   return [`unembed index build${named} --out my-index`, `unembed serve${named} --index my-index`];
 }
 
-/** The message of a pane that needs an index: the commands that build one, with their cost. */
+/** Say in a pane that it needs an index, with the commands that build one and a button that estimates their cost. */
 export async function noIndex(box, text) {
   const [model] = (await api.get("/models")).models;
   const cost = h("div.faint", model.can.text && button("Estimate its cost", () => estimate(cost), "quiet"));
@@ -43,7 +43,7 @@ export async function noIndex(box, text) {
   ]);
 }
 
-/** The minutes and the disk space of an index, which the model measures on a part of the corpus. */
+/** Show the minutes and the disk space that an index needs, as measured on a part of the corpus. */
 function estimate(box) {
   fill(box, "Estimating …");
   const ask = () => api.get("/index/estimate", {}, { what: "Estimating" });
@@ -60,8 +60,8 @@ export async function exportLabels() {
 }
 
 /**
- * The labels of a memory or a head (`of`: "head") in one box, its names in another; `written` is called after a label
- * was saved or withdrawn.
+ * Show the labels of a memory or a head (`of`: "head") in `box`, and their names as tags in `named`; `written` is called
+ * after a label was saved or withdrawn.
  */
 export function labels(box, named, one, written) {
   if (!names.indexed()) return fill(box, h("p.faint", "Labels are stored in an index, and none is open."));
@@ -83,7 +83,7 @@ export function labels(box, named, one, written) {
     fill(named, [unique.map((name) => button(name, () => go(all(name)), "tag", { title: "All of this name" }))]);
     fill(list, [rows.map((row) => line(row, withdraw))]);
   };
-  // Labels of another tab: what is typed in the form stays.
+  // When another tab writes labels, the form is not drawn again, so that what is typed in it stays.
   const elsewhere = () => (list.isConnected ? draw().catch(api.fail) : removeEventListener("labels", elsewhere));
   addEventListener("labels", elsewhere);
   return pane(box, async () => {
@@ -104,7 +104,7 @@ function line(row, withdraw) {
   ]);
 }
 
-/** A form for a new label of `one`; a label that could not be stored stays in it. `{el, author()}` */
+/** Make a form for a new label of a memory or head; a label that could not be stored stays in the form. */
 function labelForm(one, stored) {
   const save = () => {
     const missing = [label, who].find((input) => !input.value.trim());

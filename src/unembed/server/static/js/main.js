@@ -1,4 +1,4 @@
-/** The page: it opens the screen of the address, each a module loaded on first use, and hears the keys. */
+/** The page: it opens the screen that the address names, each a module loaded on first use, and handles the keys. */
 
 import * as api from "./api.js";
 import { flip, help, jump, palette, setTheme } from "./commands.js";
@@ -31,7 +31,7 @@ const SCREENS = [
 const main = byId("main");
 /** @type {any} */ let shown = null;
 
-/** Passed to every screen. `isShipped`: the model is the one of the bundled example. */
+/** What every screen is given. `isShipped`: whether the model is that of the bundled example. */
 const page = {
   model: null,
   isShipped: false,
@@ -76,7 +76,6 @@ async function start() {
   await open();
 }
 
-/** Show a change of the state. */
 function follow(now, before) {
   if (now.session) return recall();
   if (now.screen !== before.screen) left.set(link(before), scrollY);
@@ -94,7 +93,7 @@ function failed(error) {
   failure(box, error, open);
 }
 
-/** Run the comparison; from another screen, open its screen first, which runs it. */
+/** Run the comparison of Intervene; the screen runs it itself when it opens. */
 const compare = () => (state().screen === "intervene" ? shown?.compare() : go({ screen: "intervene" }));
 
 const share = (anchor) => shareMenu(anchor, page, () => shown);
@@ -109,11 +108,11 @@ async function recall() {
   }
 }
 
-/** The scroll offset of each address when another screen was opened, restored by Back. */
+/** How far each address was scrolled when another screen was opened; Back restores it. */
 const left = new Map();
 history.scrollRestoration = "manual"; // the browser restores before the page has its length
 
-/** Scroll to an offset as soon as the page is long enough. */
+/** Scroll to an offset as soon as the page is long enough, unless the user scrolls first. */
 function scrollBack(y) {
   const until = performance.now() + 2000;
   const moved = () => clearTimeout(timer);

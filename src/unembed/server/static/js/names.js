@@ -1,4 +1,4 @@
-/** Labels of memories and heads: loaded once, shown wherever one is named. */
+/** What memories and heads are called: labels that people gave, and automatic descriptions. */
 import * as api from "./api.js";
 import { textBox } from "./dom.js";
 import { idOf } from "./state.js";
@@ -7,16 +7,15 @@ const called = new Map();
 const described = new Map();
 let open = false;
 
-/** Read the automatic descriptions of memories: they do not change while the server runs. */
+/** Load the automatic descriptions of memories, which do not change while the server runs. */
 export async function loadDescriptions() {
   const { rows } = await api.get("/memories/descriptions", {}, { channel: "descriptions" });
   for (const row of rows) described.set(idOf(row), row.description);
 }
 
-/** The automatic description of a memory, or undefined. */
 export const descriptionOf = (one) => described.get(idOf(one));
 
-/** The memories with a description, the best first, as ids. */
+/** The ids of the memories with a description, the best described first. */
 export const describedIds = () => [...described.keys()];
 
 /** Load all labels again. */
@@ -31,7 +30,7 @@ export async function load() {
 /** Whether an index is open, which stores labels and triggers. */
 export const indexed = () => open;
 
-/** What writes last in a layer: its FFN, or its mixer where it has none. */
+/** What a layer computes last: its FFN, or its mixer where it has no FFN. */
 export const lastUpdate = (model, layer) => (model.ffns[layer] ? "FFN" : model.mixers[layer]);
 
 /** What the mixers of a model are called: "attention", or "mixer" where layers differ. */
@@ -40,10 +39,9 @@ export function mixersOf(model) {
   return names.size === 1 ? [...names][0] : "mixer";
 }
 
-/** The newest label of a memory or head; else a memory's automatic description; else undefined. */
+/** The newest label of a memory or head, else its automatic description, else undefined; `at` takes an id such as `L4M17`. */
 export const nameOf = (one, kind) => at(idOf(one, kind));
 
-/** The same by `L4M17` or `L4H1`. */
 export const at = (id) => called.get(id) ?? described.get(id);
 
 /** Whether a person labelled a memory or head. */
@@ -65,7 +63,6 @@ export function authorBox(onchange) {
   return box;
 }
 
-/** Withdraw labels. */
 export async function withdraw(ids, author) {
   for (const id of ids) await api.send(`/labels/${id}/withdraw`, { author }).catch(api.fail);
 }

@@ -1,4 +1,4 @@
-/** Pieces that several screens show: candidates, sub-updates, attributions, tables of the same numbers. */
+/** What several screens show: candidates, attributions, cards, tables, links; and how a pane is filled. */
 
 import * as api from "./api.js";
 import {
@@ -29,8 +29,8 @@ import { nameOf } from "./names.js";
 import { cardOf, go, idOf, state, turn, watch } from "./state.js";
 
 /**
- * A list of candidates, best first. For changes of rank: `before`, the list one stage earlier, or `from`, the rank of
- * each candidate there.
+ * A list of candidates for the next token, the likeliest first. Changes of rank are shown where the earlier ones are
+ * given: `from`, the earlier rank of each candidate, or `before`, the earlier list.
  */
 export function candidates(list, /** @type {any} */ { before, from, onpick, rank, n = 6 } = {}) {
   const was = new Map((before || []).map((c, i) => [c.id, i + 1]));
@@ -62,7 +62,7 @@ function same(id, on) {
 
 const KINDS = ["attention", "mixer", "embedding", "positions", "head", "memory"];
 
-/** The name of a writer. */
+/** The name of a writer: a part of the model that adds to the logits. */
 function writer(row) {
   const kind = row.label.split(" ")[0];
   const named = kind === "ffn" ? "FFN" : KINDS.includes(kind) && kind[0].toUpperCase() + kind.slice(1);
@@ -77,7 +77,7 @@ function writer(row) {
 const MANY_WRITERS = 24;
 const LARGEST_WRITERS = 10;
 
-/** A logit as bars of its writers, with the sum and its error below. */
+/** Draw a logit as bars, one for what each writer adds, with their sum and its error below. */
 export function attribution(el, a, tokens = []) {
   const digits = places([...a.rows.map((row) => row.contribution), a.others_contribution ?? 0]);
   const bar = (label, value, more) => ({ label, value, text: fixed(value, digits, true), ...more });
@@ -136,7 +136,7 @@ export function card(title, controls, ...body) {
 }
 let cards = 0;
 
-/** A button that saves the card around it as a figure, through an event of the page. */
+/** A button for saving the card around it as a figure: it tells the page, which opens a menu. */
 const saver = () =>
   button(icon("save"), save, "icon-btn save", {
     "aria-label": "Download this figure",
@@ -145,7 +145,7 @@ const saver = () =>
   });
 const save = (e) => e.currentTarget.dispatchEvent(new CustomEvent("figure", { bubbles: true }));
 
-/** One choice among few that the address holds under a name; it follows the address. */
+/** A row of buttons for a choice that the address stores under a name. */
 export function choice(label, name, options) {
   const group = segmented(label, options, state()[name], (value) => turn({ [name]: value }));
   follows(group, (now) => group.show(now[name]));
@@ -168,14 +168,14 @@ export const table = (head, rows, caption = "") =>
     bareTable("table", head, rows, caption && h("caption", caption)),
   ]);
 
-/** Columns of a list as the rows of a file: a name reads that property, [name, of(x)] computes it. */
+/** The rows of a CSV file from a list: a column is the name of a property, or [name, of], which computes it. */
 export const columns = (list, named) => [
   named.map((one) => (Array.isArray(one) ? one[0] : one)),
   ...list.map((x) => named.map((one) => (Array.isArray(one) ? one[1](x) : x[one]))),
 ];
 export const topTokens = ["top_tokens", (x) => JSON.stringify(x.top_tokens)];
 
-/** The numbers of a chart as a folded table, built when it is opened; a click on a column's name sorts by it. */
+/** A folded table of the numbers of a chart; a click on a column's name sorts by it. */
 export function asTable(head, rows, title = "As a table") {
   /** @type {any} */ let body = null;
   let by = -1;
@@ -200,7 +200,7 @@ export function asTable(head, rows, title = "As a table") {
   });
 }
 
-/** A link to the card of a memory or a head (`kind`), and its name; Shift-click compares it with the open memory. */
+/** A link to the card of a memory or head, and its name; Shift and a click compare it with the open memory. */
 export function link(one, kind, props = {}) {
   const head = kind === "head";
   const id = idOf(one, kind);
@@ -218,13 +218,13 @@ export function link(one, kind, props = {}) {
 
 export const memoryLink = (one, props) => link(one, "memory", props);
 
-/** The memories of the last search, as ids, for Previous and Next. */
+/** The ids of the memories of the last search, through which Previous and Next go. */
 export const trail = [];
 
 /** Some tokens, one after the other. @param {string[]} list */
 export const toks = (list, n = 8) => list.slice(0, n).map((t) => [token(t), " "]);
 
-/** Lists of tokens with their scores as bars, [title, rows] each, with one scale and the same number of decimals. */
+/** Draw lists of tokens, [title, rows] each, with their scores as bars of one scale. */
 export function tokenLists(lists, options) {
   const scores = lists.flatMap(([, rows]) => rows.map((r) => r.score));
   const digits = places(scores);
@@ -255,7 +255,7 @@ export async function dimming(els, el, work) {
 /** Fill a pane with what `draw` makes of the answer to a request. */
 export const answered = (el, ask, draw) => pane(el, async () => fill(el, draw(await ask())));
 
-/** A skeleton of so many grey lines, which appears only after a short delay. */
+/** Grey lines in place of content that is being loaded, which appear after a short delay. */
 export const loading = (what, lines = 4) =>
   h("div.skeleton", { role: "status", "aria-label": what }, [Array.from({ length: lines }, () => h("i"))]);
 
@@ -271,7 +271,7 @@ export function waiting(...els) {
   };
 }
 
-/** A target or runner-up that is not a token of this model: report it and use the default. */
+/** Whether a request failed because the address names a token that the model does not have; then the default is used. */
 function dropped(error) {
   const { token: target, against } = state();
   if (!(target || against) || !(error.code === "not_one_token" || /^token \d+$| against itself$/.test(error.message)))
@@ -281,7 +281,7 @@ function dropped(error) {
   return true;
 }
 
-/** A pane's failure: what, why, what to do, and a button to try again. */
+/** Show a failure in a pane: what failed, why, what to do, and a button to try again. */
 export function failure(el, error, again) {
   if (error.code === "superseded" || dropped(error)) return;
   if (!error.code) console.error(error);
@@ -294,40 +294,37 @@ export function failure(el, error, again) {
   ]);
 }
 
-/** A failure in one line. */
 export const inOneLine = (error) => [error.message, error.why, error.fix].filter(Boolean).join(". ");
 
-/** The message of an empty pane. */
 export const empty = (title, text, ...more) => h("div.empty", h("h2", title), h("p", text), ...more);
 
-/** The message of a screen that has nothing to show for this model. */
+/** Say on a screen about memories that this model has none. */
 export function noMemories(root) {
   fill(root, empty("This model has no memories", "It has no feed-forward layers, and a memory is an FFN neuron."));
   return { update() {} };
 }
 
-/** An element filled with a text of the file of texts, by its name. */
+/** Fill an element with a text of about.json. */
 export function written(el, name) {
   api.file("about").then((texts) => (el.textContent = texts[name]), api.fail);
   return el;
 }
 
-/** The help of a pane: a text by its name, loaded when it is opened. */
+/** The folded help of a pane, a text of about.json. */
 export const about = (name) =>
   folded(h("summary.faint", "What am I looking at?"), (body) => body.append(written(h("p.why"), name)));
 
-/** The selected layer or position; the last one by default. */
+/** The selected layer of n, or position of n tokens; the last by default. */
 export const layerHere = (n) => (state().layer === "" ? n - 1 : within(Number(state().layer), n));
 export function positionHere(n) {
   const position = state().position === "" ? -1 : Number(state().position);
   return within(position < 0 ? position + n : position, n);
 }
 
-/** The current prompt, or the default one. */
 export const prompt = () => state().prompt || FIRST;
 export const FIRST = "He was born on 16";
 
-/** The two prompts of the comparison, or the default ones; the second is empty where the user has entered one alone. */
+/** The two prompts that are compared: the default ones, unless the user has entered one; then the other may be empty. */
 export function comparedPrompts() {
   const { prompt: entered, other } = state();
   if (!other && (!entered || entered === FIRST)) return ["The blue car and the red", "The blue sky and the red"];

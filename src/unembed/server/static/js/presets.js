@@ -4,7 +4,7 @@ import { pane } from "./parts.js";
 import { edits, setEdits } from "./state.js";
 import { editsInWords } from "./tray.js";
 
-/** Shown in the tray, or on Intervene while the tray is empty. */
+/** A folded list of the presets, shown in the tray, or on Intervene while the tray is empty. */
 export function presets(page) {
   const { api } = page;
   const name = textBox("Name of the preset", { placeholder: "a name for these edits", onenter: save });

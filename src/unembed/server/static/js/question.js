@@ -1,31 +1,31 @@
-/** The question of all panes of a prompt: why one token rather than another; or the logit of one token. */
+/** The question that all panes of a prompt answer: why the model prefers one token to another, or what makes up the logit of one. */
 import * as api from "./api.js";
 import { announce, button, fill, h, selectBox, textBox } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { prompt } from "./parts.js";
 import { activeEdits, state, turn } from "./state.js";
 
-/** The parameters of the API, from the address. */
+/** The question of the address as parameters of a GET request. */
 export const questionQuery = () => ({
   token: state().token,
   against: state().single ? "" : state().against,
   alone: state().single ? "true" : "",
 });
 
-/** The same as a body of a request, with a prompt and its edits, at a position. */
+/** The question about a prompt with the active edits, at a position, as the body of a POST request. */
 export function questionBody(position, text = prompt(), { token: target, against, alone } = questionQuery()) {
   const question = { token: target || null, against: against || null, alone: !!alone };
   return { prompt: text, edits: activeEdits(), position, ...question };
 }
 
-/** Whether the question differs between two states. */
+/** The parts of the state that make up the question. */
 export const QUESTION = ["token", "against", "single"];
 
 const OTHER = "another";
 
 /**
- * The id of the token that a text is: with a space before it where that is a token; in quotes exactly as written. A
- * text of several tokens is reported, and the result is undefined.
+ * The id of the token that a text names: the text with a space before it, if that is one token, else the text itself; a
+ * text in quotes is taken exactly. A text of several tokens is reported, and the result is null.
  */
 async function oneToken(text) {
   const quoted = /^"(.*)"$/s.exec(text);
@@ -39,7 +39,7 @@ async function oneToken(text) {
   return null;
 }
 
-/** A list of tokens, with an entry for any other one. */
+/** A list of tokens to choose from, whose last entry opens a box for any other token. */
 function choice(label, chosen, options, on) {
   const box = h("span");
   const other = async (input) => {
@@ -67,7 +67,7 @@ function choice(label, chosen, options, on) {
 
 const hash = (one) => `#${one.id}`;
 
-/** Two lists, for the target and its rival. `draw(view)` fills them with the candidates of a position. */
+/** Two lists, for the target and for the token that it is compared with; `draw(view)` fills them for a position. */
 export function questionPicker() {
   const el = h("div.row.question", { role: "group", "aria-label": "Target and runner-up" });
 
@@ -100,6 +100,5 @@ export function questionPicker() {
 export const inWords = ({ target, against }) =>
   against ? [token(target.token), " over ", token(against.token)] : ["the logit of ", token(target.token)];
 
-/** The same as plain text. */
 export const asText = ({ target, against }) =>
   against ? `${visible(target.token)} over ${visible(against.token)}` : `the logit of ${visible(target.token)}`;

@@ -1,4 +1,4 @@
-/** Copy and export: the link, the Python call, the command, the data, the picture. */
+/** Copy or save what the page shows: as a link, a program, a command, data, or a picture. */
 
 import * as api from "./api.js";
 import { asCommand, asPython, editCall } from "./code.js";
@@ -7,13 +7,12 @@ import { comparedPrompts, prompt } from "./parts.js";
 import { asPage, asPng } from "./saving/files.js";
 import { activeEdits, link, state } from "./state.js";
 
-/** Longer addresses are stored by the server, and the link names them. */
+/** The server stores addresses longer than this, and the link is a short name for one. */
 const LONG = 2000;
 
 const address = (page) =>
   link({ model: state().model || page.mark(), index: state().index || page.model.index_mark || "" });
 
-/** Copy the link; a long address is stored by the server under a short name. */
 export async function copyLink(page) {
   const whole = address(page);
   const long = whole.length > LONG;
@@ -58,7 +57,7 @@ function shownPrompts() {
   return screen === "compare" ? comparedPrompts().filter(Boolean) : PROMPTLESS.includes(screen) ? [] : [prompt()];
 }
 
-/** The view as a citation: model, prompt, edits, versions. */
+/** Describe what is shown in one line, for citing it: version, model, prompt and edits. */
 function cited(page) {
   const { position, layer } = state();
   const { family, dtype, device, index } = page.model;
@@ -74,7 +73,7 @@ function cited(page) {
   ].join("; ");
 }
 
-/** The provenance of a file, as data and as a line of text. */
+/** Where the numbers of a saved file come from: model, prompts, edits, address. */
 function origin(page) {
   const { family, dtype, device, index } = page.model;
   const model = { unembed: page.version, model: page.mark(), family, dtype, device, index };
@@ -84,7 +83,7 @@ function origin(page) {
 
 const JSON_TYPE = "application/json";
 
-/** Save a file. */
+/** Let the browser save a file. */
 export function save(name, text, type) {
   const url = URL.createObjectURL(text instanceof Blob ? text : new Blob([text], { type }));
   const a = h("a", { href: url, download: name });
@@ -97,7 +96,7 @@ export function save(name, text, type) {
 const csvCell = (x) => (/[",\n\r#]/.test(String(x)) ? `"${String(x).replaceAll('"', '""')}"` : String(x));
 export const csv = (rows) => `${rows.map((row) => row.map(csvCell).join(",")).join("\n")}\n`;
 
-/** Rows as CSV, below a line of provenance that begins with #. */
+/** Rows as CSV, below a comment that says where they come from. */
 const tableFile = (page, rows) => `# ${cited(page).replace(/\s+/g, " ")}\n${csv(rows)}`;
 
 /** A figure as the text of an SVG file. */
@@ -125,7 +124,7 @@ const saving = {
     save(`${figure.name}.html`, asPage(await drawn(page, figure), rows, origin(page)), "text/html"),
 };
 
-/** A menu of one card: its figure, as vectors or as pixels. */
+/** Open a menu for saving the figure of a card. */
 export function figureMenu(anchor, page) {
   const el = anchor.closest(".card");
   const title = el.querySelector("h2").textContent;
@@ -160,7 +159,7 @@ export function shareMenu(anchor, page, shown) {
   });
 }
 
-/** A menu under a button: what each text does. */
+/** Open a menu under a button; `items`: what is done by the name of each item. */
 function openMenu(anchor, items) {
   document.querySelector(".menu")?.remove();
   const close = () => {

@@ -3,7 +3,7 @@ import { button } from "./dom.js";
 
 const narrow = matchMedia("(max-width: 1080px)");
 
-/** Make an element such a sheet: {show, hide}, each true if it changed something; a wide page has no sheets. */
+/** Let an element open as a sheet; `show` and `hide` return whether they changed something. A wide page has no sheets. */
 export function sheet(el) {
   const hide = () => {
     const had = el.classList.contains("sheet");

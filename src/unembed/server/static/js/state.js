@@ -4,7 +4,7 @@
  * each update costs processor time, and browsers refuse updates as frequent as those of a repeated arrow key.
  */
 
-/** What a state holds, in the order of the address; without a value here it is empty by default. */
+/** The names of the parts of a state, in the order of the address; a part that `GIVEN` does not name is empty by default. */
 const NAMES =
   "prompt chat edits disabled other " + // the model's input; `chat`: the message that the prompt is written from
   "position layer layers stage token against single memory compared head " + // the selection
@@ -45,7 +45,7 @@ function read() {
   return readable(found, unknown);
 }
 
-/** From now on every address, the present one included, is shown as `on(found, unknown)` returns it. */
+/** From now on the state of every address, also of the present one, is what `on(found, unknown)` returns for it. */
 export function readWith(on) {
   readable = on;
   current = read();
@@ -63,7 +63,7 @@ function safeDecode(text) {
   }
 }
 
-/** The address of a state that differs from this one. */
+/** The address of the present state with some parts changed. */
 export function link(change) {
   const next = { ...current, ...change };
   const query = new URLSearchParams();
@@ -73,7 +73,7 @@ export function link(change) {
   return query.size ? `#/${path}?${query}` : `#/${path}`;
 }
 
-/** What belongs to one prompt: the question about its next token, and the message that it is written from. */
+/** The parts that another prompt resets: the question about its next token, and the message that it was written from. */
 const OF_PROMPT = { chat: "", token: "", against: "", single: "" };
 
 /** Change the state. `push`: Back undoes it. The address is updated soon after, or at once for another screen. */
@@ -90,14 +90,13 @@ export function go(change, push = true) {
   notify(before);
 }
 
-/** Update the address now. */
 function follow() {
   const address = link({});
   if (how && address !== location.hash) history[how](null, "", address);
   how = "";
 }
 
-/** A change that Back does not undo. */
+/** Change the state so that Back does not undo it. */
 export const turn = (change) => go(change, false);
 
 /** Whether any of these parts of the state differs. */
@@ -142,14 +141,13 @@ addEventListener("pagehide", follow);
 /** The number of routed experts and of memories in each, by layer; layers without experts have no entry. */
 let experts = {};
 
-/** Set the experts of the model. */
 export const setExperts = (found) => {
   experts = found ?? {};
 };
 
 /**
- * The written id of a memory (`L5M278`; of experts `L12E7M345`, of the shared one `L12SM3`) or of a head (`L5H1`);
- * `-L5M278` is a memory at its negative pole.
+ * The id of a head (`L5H1`) or a memory: `L5M278`, in a routed expert `L12E7M345`, in the shared one `L12SM3`; `-L5M278`
+ * is a memory where its coefficient is negative.
  */
 export function idOf({ layer, index, pole = "" }, kind = "memory") {
   const [n, width] = (kind !== "head" && experts[layer]) || [0, 1];
@@ -160,7 +158,7 @@ export function idOf({ layer, index, pole = "" }, kind = "memory") {
     : `${sign}L${layer}SM${index - n * width}`;
 }
 
-/** The memory or head of a written id (`L5M278` or `5.278`, `-L5M278`, `L12E7M345`, `L5H1`), or null. */
+/** Read an id as `idOf` writes it, or `5.278`; null if the text is not an id. */
 export function parseId(text) {
   const found = /^\s*[-\u2212]?l?(\d+)\s*(?:e(\d+)\s*m|(s)m|([.mhd]))\s*(\d+)\s*$/i.exec(text);
   if (!found) return null;
@@ -174,14 +172,14 @@ export function parseId(text) {
   return negative ? { ...one, pole: "negative" } : one;
 }
 
-/** The address of a memory on the server. */
+/** The path of a memory in the API. */
 export const memoryPath = ({ layer, index }) => `/memories/${layer}/${index}`;
 
-/** The state that is the card of a memory or a head. */
+/** The change of state that opens the card of a memory or head. */
 export const cardOf = (one, kind = "memory") =>
   kind === "head" ? { screen: "heads", head: idOf(one, kind) } : { screen: "memory", memory: idOf(one) };
 
-/** Open the card of a written id; false if the text is none. */
+/** Open the card of an id; false if the text is not an id. */
 export function openCard(text) {
   const found = parseId(text);
   if (found) go(cardOf(found, found.kind));
@@ -237,7 +235,7 @@ export function setEdits(list, push) {
   go({ edits: written(list), disabled }, push);
 }
 
-/** The edits that are on, in the server's form. */
+/** The edits that are switched on, as the API takes them. */
 export const activeEdits = () =>
   edits()
     .filter((e) => e.on)

@@ -1,8 +1,8 @@
-/** Durations of interactions, from the event to the next frame, for the tests and a panel. */
+/** How long interactions take, from the event to the next frame: the tests and a panel of the page read it. */
 import { afterPaint, button, h, modal } from "./dom.js";
 import { differ } from "./state.js";
 
-/** Each class of interaction: its limit in milliseconds, and the keys of the state whose change it is. */
+/** The limit of each kind of interaction in milliseconds, and the parts of the state that it changes. */
 const CLASSES = {
   "open a screen": [100, "screen"],
   recolour: [50, "metric", "stages", "diff"],
@@ -12,7 +12,7 @@ const CLASSES = {
   memory: [100, "memory"],
 };
 
-/** Begin a span; the returned function ends it, when all is drawn. */
+/** Begin to measure; the returned function ends it after the next frame. */
 export function span(name) {
   const start = performance.now();
   let ended;
@@ -23,13 +23,13 @@ export function span(name) {
     }));
 }
 
-/** A span for a change of the state. */
+/** Begin to measure a change of the state. */
 export function changed(now, before) {
   const found = Object.entries(CLASSES).find(([, [, ...keys]]) => differ(now, before, ...keys));
   return found ? span(found[0]) : () => {};
 }
 
-/** The spans of this page, by class. */
+/** Show the durations measured on this page. */
 export function panel(table) {
   const limits = {
     ...Object.fromEntries(Object.entries(CLASSES).map(([name, [most]]) => [name, most])),

@@ -7,10 +7,10 @@ import * as api from "./api.js";
 import { button, fill, h } from "./dom.js";
 import { go, state, turn, watch } from "./state.js";
 
-/** The element of each step. The texts are loaded when the tour begins. */
+/** The element that each step points to. */
 const STEPS = [".prompt", "#main .grid", ".trace aside", ".ranks", ".trace .two .bars", "#rail"];
 
-/** The tour follows the address: `tour=1` to `tour=6`. */
+/** Show the step of the tour that the address names, and follow it. */
 export function mount() {
   const card = h("section", {
     id: "tour",
@@ -64,5 +64,4 @@ export function mount() {
   show();
 }
 
-/** Begin the tour. */
 export const begin = () => go({ screen: "trace", tour: "1" });

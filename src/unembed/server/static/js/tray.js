@@ -25,12 +25,12 @@ export const name = (e) => idOf(e, e.target);
 /** Some edits in words. */
 export const editsInWords = (list) => list.map((e) => `${name(e)} ${verb(e)}`).join(", ");
 
-/** The edits before each change, and the undone ones. */
+/** The edits before each change, for undo; and those that were undone, for redo. */
 const past = [];
 const undone = [];
 let turning = false;
 
-/** Undo the last change of the edits, or redo it; whether there was one. */
+/** Undo the last change of the edits, or redo the one undone last (`again`); false if there is none. */
 export function undo(again = false) {
   const [from, to] = again ? [undone, past] : [past, undone];
   if (!from.length) return false;
@@ -43,13 +43,12 @@ export function undo(again = false) {
 const now = () => ({ edits: shown.edits, disabled: shown.disabled });
 let shown = { edits: "", disabled: "" };
 
-/** Buttons for both. */
 export const undoButtons = () => [
   button("Undo", () => undo(), "btn small", { disabled: !past.length, title: "Ctrl Z" }),
   button("Redo", () => undo(true), "btn small", { disabled: !undone.length, title: "Ctrl Shift Z" }),
 ];
 
-/** `compare` runs both sides of the comparison; `more` is appended after the buttons. */
+/** Show the tray in `el`; `compare` runs the comparison; `more`: what follows the buttons. */
 export function mount(el, state, compare, more) {
   const note = h("p.faint", { role: "status" });
   const noted = () => later(note, edits()).catch(api.fail);
@@ -104,7 +103,7 @@ function chip(e, i, list) {
   ]);
 }
 
-/** The edits at positions after the prompt, which change only its continuation. */
+/** Note which edits are at positions after the prompt: they change only its continuation. */
 async function later(note, list) {
   const placed = list.filter((e) => e.on && Array.isArray(e.positions));
   fill(note);
@@ -118,7 +117,7 @@ async function later(note, list) {
     ]);
 }
 
-/** Add an edit, or replace the one of the same place. */
+/** Add an edit in place of an earlier one of the same kind on the same part. */
 export function add(edit) {
   const rest = edits().filter(
     (e) => !(e.target === edit.target && e.layer === edit.layer && e.index === edit.index && e.action === edit.action),
@@ -133,7 +132,7 @@ export const edited = ({ layer, index }, action, value) =>
 /** Add the edit that switches a memory or a head off. */
 export const off = (one, target = "coefficient") => add({ ...edited(one, "scale", 0), target });
 
-/** Edit several memories, or heads, alike. */
+/** Add the same edit for each of several memories or heads. */
 export const addAll = (list, action, value, target = "coefficient") =>
   replace(list.map((one) => ({ ...edited(one, action, value), target, on: true })));
 

@@ -1,8 +1,8 @@
-/** The parts of an address that the page cannot read, or that the model does not have: one line names them. */
+/** Report the parts of an address that the page cannot read, or that this model does not have. */
 import { fail, Problem } from "./api.js";
 import { idOf, oneEdit, parseId, readableEdits, state, turn } from "./state.js";
 
-/** The state of an address without those parts, which are reported. `unknown`: names that no state has. */
+/** Return the state of an address without such parts; `unknown`: its names that no state has. */
 export function readable(found, unknown, model, screens) {
   const bad = unknown.map((name) => `“${name}=”`);
   const change = {};
@@ -41,7 +41,7 @@ export function readable(found, unknown, model, screens) {
   return { ...found, ...change, ...edits };
 }
 
-/** Leaves a position that the prompt of `n` tokens does not have out of the address, and reports it. */
+/** Report a position that the prompt of n tokens does not have, and drop it from the address. */
 export function dropPositionBeyond(n) {
   const { position } = state();
   if (position === "" || (Number(position) >= -n && Number(position) < n)) return;

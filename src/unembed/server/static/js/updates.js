@@ -1,4 +1,4 @@
-/** Writers of a layer or of the whole model as a table, one line each: memories (FFN neurons), heads, or both. */
+/** A table of memories (FFN neurons) and heads with what each adds to the logits in question, one line each. */
 import * as api from "./api.js";
 import { append, bareTable, button, fill, fixed, h, many, percent, places, sumOf } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
@@ -8,7 +8,7 @@ import { asText } from "./question.js";
 import { idOf, memoryPath } from "./state.js";
 import * as tray from "./tray.js";
 
-/** Ways to rank the lists: the API's name, its label, and its definition. */
+/** The ways to rank them: by the API's name of each, its label and its definition. */
 export const ORDERS = {
   effect: ["Effect", "|effect|: what the writer adds to the question's logits, with the norm scale of this run"],
   deviation: [
@@ -23,7 +23,7 @@ export const kindOf = (u) => (u.coefficient === undefined ? "head" : "memory");
 const isHead = (u) => kindOf(u) === "head";
 const id = (u) => idOf(u, kindOf(u));
 
-/** The number by which a row is ranked. A head has no coefficient and no mean. */
+/** The number by which each way ranks a row. A head has no coefficient and no mean. */
 const RANKED = {
   effect: (u) => Math.abs(u.score),
   deviation: (u) => Math.abs(u.deviation ?? u.score),
@@ -33,8 +33,8 @@ const RANKED = {
 export const ranked = (rows, order) => [...rows].sort((a, b) => RANKED[order](b) - RANKED[order](a));
 
 /**
- * A table of writers in the given order, the always-on ones folded below it. `view` has the question of the effects;
- * `after`: more lines, [text, effect].
+ * Draw the table in the order of `rows`, with the memories that are always on folded below it. `view`: the answer of the
+ * API, which names the question; `after`: lines below the table, [text, effect or null].
  */
 export function updatesTable(el, rows, view, /** @type {any} */ { order = "effect", after = [] } = {}) {
   const effect = (u) => (order === "deviation" ? (u.deviation ?? u.score) : u.score);
@@ -87,12 +87,12 @@ function headings(order, view, { isMeasured, isOfHeads }) {
   ];
 }
 
-/** What the column of tokens has where some writers were removed one at a time. */
+/** The title of the column of tokens where the model was run without some writers, one at a time. */
 const MOVED =
   "its name where it has one; raises, lowers: the likely tokens that it moves most, measured without it; promotes, " +
   "suppresses: what its value vector reads as, not measured";
 
-/** The tokens that a writer moves towards its effect: measured, else by reading. */
+/** The tokens that a writer raises or lowers, as measured; else those that its value promotes or suppresses. */
 function moves(u, isMeasured) {
   const { raised = [], lowered = [] } = u.moved ?? {};
   const down = u.score < 0;
@@ -109,13 +109,13 @@ function moves(u, isMeasured) {
   );
 }
 
-/** The token that a head reads most of its effect from, with its attention weight there. */
+/** The token from which most of a head's effect comes, and the head's attention to it. */
 function reads({ sources = [] }) {
   const most = [...sources].sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect))[0];
   return most ? [token(most.token), ` ${percent(most.weight)}`] : "";
 }
 
-/** The row of one writer with effect `e`. */
+/** The row of a writer whose effect is `e`. */
 function line(u, e, largest, { digits, coefficients, isMeasured }) {
   const kind = kindOf(u);
   const name = nameOf(u, kind);
@@ -147,7 +147,7 @@ function line(u, e, largest, { digits, coefficients, isMeasured }) {
   return row;
 }
 
-/** A short card of a memory, opened in the row below its own. */
+/** Open a short card of a memory in a row below its own, or close it. */
 function opened(control, row, u) {
   const open = control.getAttribute("aria-expanded") === "true";
   control.setAttribute("aria-expanded", String(!open));
@@ -183,7 +183,7 @@ function opened(control, row, u) {
   });
 }
 
-/** The same rows for a file. */
+/** The rows of a file. */
 export const plainRows = (rows) =>
   rows.map((u) => [
     id(u),

@@ -1,9 +1,9 @@
-/** Edits in units of a memory's usual size: its coefficient on text. */
+/** Edits in multiples of a memory's usual size: how large its coefficient is where it fires on text. */
 import * as api from "./api.js";
 import { memoryPath } from "./state.js";
 import { edited, replace } from "./tray.js";
 
-/** A multiple, of a memory's sign; in words. */
+/** A multiple in words, with the memory's sign. */
 export const times = (n, { pole }) => `${pole === "negative" ? "−" : ""}${n} × usual`;
 
 /** A multiple of a memory's usual size, with the memory's sign; the number itself where that size is unknown. */

@@ -8,7 +8,7 @@ const PAD = 20;
 const LEFT_OUT =
   ".btn, .icon-btn, .quiet, .icon, .menu, .hidden, [hidden], img, [role=radio][aria-checked=false], " +
   "input[type=range], input[type=file], details:not([open])";
-/** Drawn as the text that they show. */
+/** Controls are drawn as the text that they show, without their boxes. */
 const CONTROL = ".segmented, .segmented *, input, select";
 const PAINT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "text-anchor"];
 const pen = /** @type {CanvasRenderingContext2D} */ (
@@ -16,9 +16,8 @@ const pen = /** @type {CanvasRenderingContext2D} */ (
 );
 
 /**
- * An element of the page as a drawing.
- * @returns {SVGSVGElement & {width: any, height: any}} its width and height are those of the drawing, in pixels of
- * the page
+ * Draw an element of the page, with a title above it and lines of text below.
+ * @returns {SVGSVGElement & {width: any, height: any}} width and height are in pixels of the page
  */
 export function drawing(el, { title, lines }) {
   const page = getComputedStyle(document.documentElement);
@@ -56,7 +55,7 @@ function measure(font) {
   return pen;
 }
 
-/** A text in lines that are no wider than so many pixels. */
+/** Break a text into lines that are no wider than so many pixels. */
 function wrapped(text, width, font) {
   const found = [""];
   const on = measure(font);
@@ -67,7 +66,7 @@ function wrapped(text, width, font) {
   return found;
 }
 
-/** Any CSS colour as hexadecimal and opacity: other programs do not read oklab() or color-mix(). */
+/** Colours as hexadecimal numbers and opacities, by their CSS text: other programs do not read oklab() or color-mix(). */
 const colours = new Map();
 function colour(css) {
   if (!colours.has(css)) {
@@ -83,9 +82,7 @@ function colour(css) {
   return colours.get(css);
 }
 
-/**
- * Draw a node and its children. `at`: the drawing's corner on the page, its definitions, and the visible part.
- */
+/** Draw a node and its children into `out`; `at`: where the drawing begins on the page, its definitions, and its visible part. */
 function walk(node, out, at) {
   if (node.nodeType === Node.TEXT_NODE) return text(node, out, at);
   if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return undefined;
@@ -141,7 +138,7 @@ function ordered(node) {
 const placed = (box, at) => ({ x: box.left - at.x, y: box.top - at.y, width: box.width, height: box.height });
 const rectangle = (box, at, more = {}) => s("rect", { ...placed(box, at), ...more });
 
-/** Background, rings and borders of a box. */
+/** Draw the background, rings and borders of a box. */
 function paint(out, style, box, at, isControl) {
   if (!box.width || !box.height || isControl) return;
   const rx = Math.min(Number.parseFloat(style.borderTopLeftRadius) || 0, box.width / 2, box.height / 2);
@@ -179,7 +176,7 @@ function edge(box, at, side, width, { fill, "fill-opacity": opacity }) {
   return rectangle(part, at, { fill, "fill-opacity": opacity });
 }
 
-/** A pseudo-element, such as the bar under a candidate. */
+/** Draw a pseudo-element, such as the bar under a candidate. */
 function pseudo(node, which, box, out, at) {
   const style = getComputedStyle(node, which);
   if (style.content === "none" || style.content === "normal" || style.position !== "absolute") return;
@@ -190,7 +187,7 @@ function pseudo(node, which, box, out, at) {
   if (opacity) out.append(rectangle(part, at, { fill, "fill-opacity": opacity * Number(style.opacity) }));
 }
 
-/** A text as laid out, line by line. */
+/** Draw a text line by line, as the browser laid it out. */
 function text(node, out, at) {
   if (!node.data.trim()) return;
   const parent = node.parentElement;
@@ -211,7 +208,7 @@ function text(node, out, at) {
   }
 }
 
-/** A text with those of its outer spaces that were laid out: at the ends of a line there are none. */
+/** Trim a text to what was laid out: the browser drops spaces at the ends of a line. */
 function asShown(text, width, font) {
   const on = measure(font);
   const away = (one) => Math.abs(on.measureText(one).width - width);
@@ -244,7 +241,7 @@ function lines(node, keepsSpaces) {
   return found.map(({ line, ...box }) => ({ line: clean(line), box: { ...box, width: box.right - box.left } }));
 }
 
-/** The value of an input, list or tick box. */
+/** Draw the value of an input, list or tick box. */
 function typed(el, style, box, out, at) {
   const font = fontOf(style);
   const size = font["font-size"];
@@ -269,7 +266,7 @@ function typed(el, style, box, out, at) {
   });
 }
 
-/** A drawing of the page, with its style written into it. */
+/** Copy an SVG of the page, with its computed style written into it. */
 function inlined(svg, box, at) {
   const copy = /** @type {SVGSVGElement} */ (svg.cloneNode(true));
   const of = svg.querySelectorAll("*");

@@ -1,4 +1,4 @@
-/** Files of a figure: one HTML page, and pixels. */
+/** Save a figure as one HTML page, or as pixels. */
 import { h } from "../islands/nodes.js";
 
 const STYLE =
@@ -22,7 +22,7 @@ export function asPage({ text, title }, rows, origin) {
   );
 }
 
-/** A drawing in pixels, at twice the screen's resolution; its caption is the provenance. */
+/** Draw a figure in pixels, at twice the screen's resolution. */
 export async function asPng({ text, width, height }) {
   const image = new Image();
   image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
