@@ -1,8 +1,8 @@
 /**
- * A text with arcs from one token to earlier ones. The width is the size of the contribution; blue is positive, orange
- * negative.
+ * A text with an arc from one token to each earlier one, as wide as that token's contribution is large; blue where it is
+ * positive, orange where negative.
  *
- * mount(el, {tokens: [text], from, values: [number], label, format(x)}, {onpick(position)})
+ * mount(el, {tokens: [text], from: position, values: [number], label, format(x)}, {onpick(position)})
  */
 import { fill, h, s } from "./nodes.js";
 import { visible } from "./tokens.js";
@@ -40,7 +40,7 @@ export function mount(el, data, options = {}) {
   const svg = s("svg.arcs", props, values.map(arc), places.map(word));
   const box = h("div.scroll", { tabindex: 0, role: "group", "aria-label": label }, svg);
   fill(el, box);
-  box.scrollLeft = wide; // in a long text, show its end, where the destination token is
+  box.scrollLeft = wide; // of a long text, show the end, where the token usually is
 }
 
 /** The path from a token to another, or back to itself. */

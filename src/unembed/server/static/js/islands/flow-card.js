@@ -1,4 +1,4 @@
-/** The card beside a picture of a circuit: what is known of the chosen box, drawn and measured. */
+/** The card beside a picture of a circuit: what is drawn of the chosen box, and what was measured of it. */
 import { ANSWER, OTHERS } from "./flow-fold.js";
 import { aboutGroup, isPart } from "./flow-groups.js";
 import { at, boxLines, logits, moves, short } from "./flow-words.js";
@@ -10,8 +10,8 @@ import { visible } from "./tokens.js";
 const LISTED = 6;
 
 /**
- * `number`: the node's place in the data, `ANSWER` or `OTHERS`; `drawn`: the nodes with a ribbon to the answer;
- * `onpick(number)`; `more(node)`: elements below.
+ * The contents of the card. `number`: the index of the chosen node, `ANSWER` or `OTHERS`; `drawn`: the nodes with a
+ * ribbon to the answer; `onpick(number)` chooses another; `named(node)`: its label; `more(node)`: what stands below.
  */
 export function card(data, number, { drawn, onpick, named, more = /** @type {(node: any) => any} */ (() => null) }) {
   const title = (text) => h("h3.flow-title", text);
@@ -79,7 +79,7 @@ function aboutNode(data, node, named) {
   ];
 }
 
-/** The measured effect beside the drawn one. */
+/** The prediction as it is and as it was measured with a part changed; `without` says how. */
 export function removed(data, { removed: found }, without = data.without) {
   const { target, against, metric, probabilities: p } = data;
   const row = (name, now, then) => [h("th", { scope: "row" }, name), numberCell(now), numberCell(h("b", then))];
@@ -112,7 +112,7 @@ function listed(data, edges, end, title, onpick, most = LISTED) {
   ]);
 }
 
-/** What a node is called in a sentence. */
+/** Name a node within a sentence. */
 export function nameOf(data, node) {
   if (node.kind === "group") return `group ${node.name}`;
   if (isPart(node)) return `${short(node)} at ${at(data, node.position)}`;

@@ -1,16 +1,16 @@
 /**
- * What a picture of a circuit draws of the whole graph: boxes for some nodes, ribbons between them, and what is left of
- * each sum. All that flows into a box is drawn: as ribbons, and as one end for all other parts.
+ * What a picture of a circuit draws of the whole graph: boxes for some nodes and ribbons between them. What else flows
+ * into a box is drawn as one pointed end, so that all that flows into it adds up.
  */
 
 import { isPart } from "./flow-groups.js";
 import { sumOf } from "./numbers.js";
 
-/** Of the answer's largest ribbon: a ribbon with less is added to the others. */
+/** A ribbon below this share of the answer's largest is not drawn. */
 const THIN = 0.03;
-/** Of the same: a sum of other parts, a token or a bias with at least so much has a box of its own. */
+/** A bias, or the sum of a layer's other parts, has a box if it passes on at least this share of the answer's largest ribbon. */
 const LARGE = 0.25;
-/** Of the same, for tokens of the prompt. */
+/** The same share for a token of the prompt, by what it adds. */
 const SEEN = 0.08;
 export const ANSWER = -1;
 /** All that flows into the answer from parts that are not drawn. */
@@ -50,7 +50,7 @@ export function fold(data, n, thin = THIN) {
   return { boxes, ribbons, most: Math.max(most, size(others) / 2) };
 }
 
-/** The box of all that flows into the answer and is not drawn. */
+/** The box for all that flows into the answer from parts that are not drawn. */
 const rest = (relevance) => ({
   name: "others",
   kind: "others",
@@ -68,7 +68,7 @@ const rest = (relevance) => ({
 
 const has = (place, source, target) => place.has(source) && (target === ANSWER || place.has(target));
 
-/** The nodes with a box: groups, and with them the `n` largest heads and memories, and what else is too large for the others. */
+/** The nodes with a box: n groups, heads and memories, the largest ones, and other nodes that are too large to leave out. */
 function boxed({ nodes, edges }, n, most) {
   const numbered = nodes.map((node, number) => ({ ...node, number }));
   const groups = numbered.filter(({ kind }) => kind === "group");

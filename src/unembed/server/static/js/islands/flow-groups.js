@@ -1,4 +1,4 @@
-/** Groups of parts in a picture of a circuit: drawn as one box, and what the model does with a group changed. */
+/** Groups of parts in a picture of a circuit: each can be drawn as one box, and has measured effects. */
 import { logits, short } from "./flow-words.js";
 import { button, fill, h } from "./nodes.js";
 import { bySize, percent, sumOf } from "./numbers.js";
@@ -11,9 +11,8 @@ const RULES = { hand: "your groups", role: "by what parts do", values: "by the d
 export const isPart = ({ kind }) => kind === "head" || kind === "memory" || kind === "feature";
 
 /**
- * The data with each group as one node, which comes last; numbers of all other nodes stay. What flows between the parts
- * of a group is left out, so that what flows into its box is what comes from outside. A part is in the first of its
- * groups.
+ * The data with a further node for each group, after all others, whose indices stay. What flows between the parts of a
+ * group is left out: what flows into its box comes from outside. A part of several groups is drawn in the first.
  */
 export function withGroups(data, groups) {
   const home = new Map();
@@ -38,7 +37,7 @@ export function withGroups(data, groups) {
   };
 }
 
-/** One node for a group, where its most relevant part is. */
+/** The node of a group, at the place of its most relevant part. */
 function box(data, group, number, edges) {
   const members = group.nodes.map((i) => data.nodes[i]);
   const [first] = bySize(members, (node) => node.relevance);
@@ -48,7 +47,7 @@ function box(data, group, number, edges) {
   return { ...first, ...own, ...none, relevance: sumOf(into, ([, , weight]) => weight) };
 }
 
-/** The buttons that draw groups as boxes. `f`: the picture, with `base`, `closed` (groups) and `mine` (numbers). */
+/** Draw a button for each group, which shows it as one box. `f`: the picture; `f.closed`: the groups shown as boxes. */
 export function groupBar(f, redraw) {
   const all = allGroups(f);
   const toggle = (group) => () => {
@@ -73,14 +72,14 @@ function allGroups({ base, mine }) {
   return [...(base.groups ?? []), ...own];
 }
 
-/** The data as it is drawn: with the chosen groups as boxes. */
+/** The data with the chosen groups as boxes. */
 export const drawnData = (f) =>
   withGroups(
     f.base,
     allGroups(f).filter((group) => f.closed.has(key(group))),
   );
 
-/** What is known of a group: its parts, and the prediction with it changed. */
+/** What the card says of a group: its parts, and the prediction with the group changed. */
 export function aboutGroup(data, { group, label, relevance }) {
   return [
     h("p", `${group.nodes.length} parts as one box: ${label}.`),
@@ -95,7 +94,7 @@ const CHANGES = {
   scale: (_data, factor) => (factor === 0 ? "0 in place of each" : `each times ${factor}`),
 };
 
-/** The prediction with a group changed in the model, beside the prediction as it is. */
+/** A table of the prediction as it is, and as it was measured with the group changed in several ways. */
 export function effects(data, rows) {
   const { target, against, metric, probabilities } = data;
   const row = (name, p, value) => [

@@ -1,7 +1,7 @@
 /**
- * Where everything of a picture of a circuit lies: tokens below, the answer on top, a row for each layer that has a
+ * The place of everything in a picture of a circuit: tokens at the bottom, the answer on top, a row for each layer with a
  * box. A ribbon runs upwards in the column of its source, past the boxes of the rows between, and crosses to another
- * column just below its target, where a head moves it. Pure: sizes come from the number of letters.
+ * column just below its target. Widths of texts are estimated from their letters, so that no page is needed.
  */
 import { ANSWER, fold } from "./flow-fold.js";
 import { arranged } from "./flow-rows.js";
@@ -11,17 +11,17 @@ import { bySize, sumOf } from "./numbers.js";
 export const ROW = 42;
 const GAP = 34;
 const EDGE = 8;
-/** Below this width the drawing has fewer and narrower parts. */
+/** A drawing narrower than this has fewer and narrower parts. */
 export const NARROW = 620;
 
-/** Sizes by the width of the drawing; a phone has narrower boxes and a narrower margin. */
+/** The sizes of the parts of a drawing, by its width. */
 const sizesOf = (width) =>
   width < NARROW
     ? { margin: 24, box: 78, widest: 108, letter: 6.5, pad: 13, quiet: 9, between: 6, lane: 2, fits: NARROW_FITS }
     : { margin: 70, box: 98, widest: 172, letter: 6.9, pad: 18, quiet: 64, between: 10, lane: 3.5, fits: FITS };
 /**
- * What is tried until the rows are few: the thinnest ribbon drawn, as a share of the answer's largest, and the width of
- * that one in pixels.
+ * The settings that are tried, of which the one with the fewest rows is taken: the thinnest ribbon drawn, as a share of
+ * the answer's largest, and the width of the largest in pixels.
  */
 const FITS = [
   [0.03, 30],
@@ -39,8 +39,8 @@ const NARROW_FITS = [
 ];
 
 /**
- * `data`: `unembed.flow/1`; `n`: heads and memories with a box; `width`: pixels; `lines(node)`: the lines of a box.
- * Returns `{width, height, scale, boxes, answer, ribbons, ends, tokens, rows}`, each with its place.
+ * `data`: `unembed.flow/1`; `n`: how many heads and memories get a box; `width`: of the drawing in pixels; `lines(node)`:
+ * the texts of a box. Returns `{width, height, scale, boxes, answer, ribbons, ends, tokens, rows}`, each with its place.
  */
 export function layout(data, n, width, lines) {
   const sizes = sizesOf(width);
@@ -69,10 +69,10 @@ function fitted(data, n, width, lines, sizes, thin, ribbon) {
   return { folded, scale, columns, boxes, answer, rows, ribbons, wide, width: room };
 }
 
-/** The column of a node: its position; of the sum of others, where what it feeds reads. */
+/** The position in whose column a node is drawn: its own, else the one that it reads. */
 const placeOf = (node) => node.position ?? node.reads;
 
-/** Positions with boxes, and runs of positions without any between them. */
+/** The columns: one for each position with boxes, one for each run of positions without. */
 function columnsOf(boxes, { tokens, n_prompts: many }, sizes) {
   const last = many > 1 ? -1 : tokens.length - 1;
   const used = new Set([...boxes.map(placeOf).filter((p) => p !== null), last]);
@@ -128,13 +128,14 @@ function sizedAnswer({ ribbons }, scale, sizes, width, text) {
   return { text, ports, width: Math.min(most, Math.max(ports + 24, Math.min(letters, most))) };
 }
 
-/** Heads come before the memories of their layer. */
+/** The order of rows from below: tokens, then for each layer its heads and its memories. */
 const levelOf = ({ kind, layer }) =>
   kind === "others" ? TOP : kind === "token" || layer === null ? -1 : 2 * layer + (kind === "head" ? 0 : 1);
 const TOP = 1e6;
 
 /**
- * Rows from below: items are boxes and the lanes of ribbons that pass. A row with more boxes than fit becomes several.
+ * The rows from below, whose items are boxes, and lanes for the ribbons that pass. Boxes that do not fit into one row are
+ * split into several.
  */
 function split(boxes, ribbons, columns, room, scale, sizes) {
   for (let most = 8; ; most--) {
@@ -170,7 +171,7 @@ function rowsOf(boxes, most) {
   });
 }
 
-/** Each ribbon with its row of departure and arrival, and a lane in every row between. */
+/** Each ribbon with the rows where it starts and ends, and a lane in every row between them. */
 function passing(boxes, ribbons, rows, scale) {
   const rowAt = (box) => rows.findIndex((row) => row.items.includes(box));
   const at = boxes.map(rowAt);
@@ -187,7 +188,7 @@ function passing(boxes, ribbons, rows, scale) {
   });
 }
 
-/** Give the columns the whole width. */
+/** Widen the columns with boxes until all columns fill the width. */
 function spread(columns, width, sizes) {
   const more = Math.max(0, width - sizes.margin - EDGE - widthOfAll(columns, sizes));
   const whole = sumOf(columns, (column) => (column.open ? column.width : 0));
@@ -199,7 +200,7 @@ function spread(columns, width, sizes) {
   }
 }
 
-/** The height of every row and of the gaps between them, from above; wide ribbons that cross need more. */
+/** Set the height of every row from above; a gap is taller where wide ribbons cross in it. */
 function heights(rows, ribbons, boxes, answer) {
   let y = 8;
   answer.y = y;
@@ -227,7 +228,7 @@ function heights(rows, ribbons, boxes, answer) {
   return y;
 }
 
-/** Ribbons as paths between ports, ends for what is not drawn, tokens and labels of rows. */
+/** The paths of ribbons between the edges of boxes, ends for what is not drawn, and labels of rows. */
 function drawnParts({ folded, boxes, answer, ribbons, rows, columns, scale, sizes }) {
   for (const box of boxes) {
     const row = rows.find((one) => one.items.includes(box));
@@ -269,7 +270,7 @@ function drawnParts({ folded, boxes, answer, ribbons, rows, columns, scale, size
 
 const rectOf = ({ x, y, width, tall }) => ({ left: x - width / 2, right: x + width / 2, top: y, bottom: y + tall });
 
-/** The path of a ribbon from port to port, straight where it passes a row; its points are kept for the number on it. */
+/** The path of a ribbon, straight where it passes a row, and the spots where its number could be written. */
 function traced(ribbon, rows) {
   const stops = [ribbon.start];
   for (const { x, row } of ribbon.lanes) stops.push({ x, y: rows[row].y + ROW }, { x, y: rows[row].y });

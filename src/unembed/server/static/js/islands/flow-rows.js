@@ -1,4 +1,4 @@
-/** Order the boxes and lanes of every row, and give each its place: near what it is connected to, without overlap. */
+/** Place the boxes and lanes of every row next to each other, near what they are connected to. */
 import { ANSWER } from "./flow-fold.js";
 import { clamp, sumOf } from "./numbers.js";
 
@@ -40,11 +40,11 @@ function untangled(row, c, column, links, sizes) {
   }
 }
 
-/** How far the ribbons of some items run sideways, weighted by their width. */
+/** How far the ribbons of some items run sideways; wide ribbons count more. */
 const length = (items, links) =>
   sumOf(items, (item) => sumOf(links.get(item) ?? [], ([other, weight]) => (weight + 2) * Math.abs(item.x - other.x)));
 
-/** What each item is connected to: `[item, weight]`, above and below. */
+/** What each item is connected to, above and below, as [item, width of the ribbon]. */
 function linked(answer, boxes, ribbons) {
   const links = new Map();
   const add = (a, b, weight) => {
@@ -74,7 +74,7 @@ function place(row, c, column, links, sizes, reorders) {
   pack(items, column, sizes);
 }
 
-/** Set `x` of items in their order. */
+/** Set `x` of items, whose order stays. */
 function pack(items, column, sizes) {
   const space = (a, b) => (a.width + b.width) / 2 + (a.isLane && b.isLane ? sizes.lane : sizes.between - 1);
   const xs = pooled(
@@ -90,8 +90,8 @@ function pack(items, column, sizes) {
 }
 
 /**
- * Places in a given order, as near as possible to the wished ones (least squares), each so far from the one before it,
- * between two bounds where they fit. Pool adjacent violators.
+ * The places in a given order that are nearest to the wished ones (least squares), each at least a given space after the
+ * one before it, and between two bounds if they fit; by the pool-adjacent-violators algorithm.
  */
 export function pooled(wishes, weights, spaces, low, high) {
   let at = 0;

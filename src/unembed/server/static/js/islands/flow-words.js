@@ -2,15 +2,15 @@
 import { fixed, percent } from "./numbers.js";
 import { visible } from "./tokens.js";
 
-/** A number of logits, as everywhere in the picture. */
+/** Write a number of logits. */
 export const logits = (x) => fixed(x, 2, true);
 
-/** A sentence with the minus sign of the picture. */
+/** Write a sentence with typographic minus signs. */
 export const minus = (text) => text.replace(/(?<!\w)-(?=\d)/g, "−");
 
 export const short = (node) => node.name.split("@")[0];
 
-/** What a box says: its name, its number, what it does. @returns {[string, string, string]} */
+/** The texts of a box: its name, its number, what it does. @returns {[string, string, string]} */
 export function boxLines(node, data, /** @type {(node: any) => string} */ named = () => "") {
   const { kind, layer, relevance } = node;
   if (kind === "others") return ["others", logits(relevance), "parts that are not drawn"];
@@ -23,17 +23,17 @@ export function boxLines(node, data, /** @type {(node: any) => string} */ named 
   return [short(node), logits(relevance), named(node) || does(node, data)];
 }
 
-/** Not what a head attends to: that may be equal after both prompts, and add nothing to the difference. */
+/** What a part does; of a head, the token from which its contribution comes, even if it attends more to another. */
 const does = (node, data) => (node.kind === "head" ? `from ${at(data, node.reads)}` : moved(node));
 
-/** What a node does to the next token: measured where it was, else by reading. */
+/** How a node changes the next token: the tokens measured to rise or fall, else those that it promotes. */
 export const moves = ({ removed, promotes }) => {
   const { raised = [], lowered = [] } = removed?.tokens ?? {};
   const found = [raised.length && `raises ${listed(raised)}`, lowered.length && `lowers ${listed(lowered)}`];
   return found.filter(Boolean).join(", ") || (promotes.length ? `promotes ${promotes.join(" ")}` : "");
 };
 
-/** The same in a box: what the node lowers where it works against the answer. */
+/** The same, shorter, for a box: what the node lowers if it works against the answer, else what it raises. */
 const moved = ({ removed, promotes, relevance }) => {
   const { raised = [], lowered = [] } = removed?.tokens ?? {};
   const [verb, tokens] = relevance < 0 && lowered.length ? ["lowers", lowered] : ["raises", raised];
@@ -42,11 +42,11 @@ const moved = ({ removed, promotes, relevance }) => {
 
 const listed = (tokens) => tokens.map(visible).join(" ");
 
-/** A position in words: its token in one prompt, else how far from the end. */
+/** Name a position: by its token, or by its distance from the end where there are several prompts. */
 export const at = ({ tokens, n_prompts: many }, position) =>
   many > 1 ? (position === -1 ? "last" : `last−${-1 - position}`) : visible(tokens[position]);
 
-/** The answer's lines, the most important first. */
+/** The texts of the answer's box, the most important first. */
 export function answerLines(data, isNarrow) {
   const { target, against, probabilities: p, metric, other_metric: other, counterfactual, n_prompts: many } = data;
   const shown = (text, i) => (p.length ? `${visible(text)} ${percent(p[i])}` : visible(text));
@@ -59,10 +59,10 @@ export function answerLines(data, isNarrow) {
   return isNarrow ? [first, gap, ...rest.map((text) => clipped(text, 44))] : [first, [gap, ...rest].join("; ")];
 }
 
-/** A text of at most so many letters. */
+/** Cut a text to at most so many letters. */
 export const clipped = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text);
 
-/** A text in lines of at most so many letters. */
+/** Break a text into lines of at most so many letters. */
 export function wrapped(text, most) {
   const lines = [""];
   for (const word of text.split(" ")) {
@@ -72,7 +72,7 @@ export function wrapped(text, most) {
   return lines;
 }
 
-/** How to read the picture. */
+/** The sentences that explain the picture. */
 export const legend = ({ target, against, other_metric: other }) =>
   `Width: logits${other === null ? "" : " of the difference between the two prompts"}. Blue: for ${visible(target)}` +
   `${against === null ? "" : ` over ${visible(against)}`}; orange: against it. Pointed ends: all parts that are not drawn. ` +

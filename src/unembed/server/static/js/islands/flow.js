@@ -1,11 +1,11 @@
 /**
- * A circuit as a picture that adds up: the answer on top, the prompt's tokens below, heads and memories between them,
- * ribbons as wide as the logits that they carry.
+ * A circuit as a picture that adds up: the answer on top, the prompt's tokens below, heads and memories between them, and
+ * ribbons as wide as the logits that they carry. Groups of parts can be drawn as one box each; the user can add
+ * parts to a group with a button on the cards of its parts.
  *
  * mount(el, data, {boxes, chosen, onpick(node or null), more(node or null), named(node)}) -> {draw, destroy}
- * Groups of parts can be drawn as one box each; one group is chosen by hand, on the cards of its parts.
- * `data`: `unembed.flow/1`; `boxes`: heads and memories with a box; `chosen`: the name of the chosen node; `more`:
- * elements at the end of its card; `named`: its name by people.
+ *   `data`: `unembed.flow/1`; `boxes`: how many heads and memories get a box; `chosen`: the name of the chosen node;
+ *   `more(node)`: elements at the end of its card; `named(node)`: its label.
  */
 import { card, directOf, nameOf } from "./flow-card.js";
 import { ANSWER, OTHERS } from "./flow-fold.js";
@@ -114,7 +114,7 @@ function draw(f) {
 
 const current = (f) => f.svg.querySelector(`[data-number="${f.number}"]`);
 
-/** Mark the chosen box and what is connected to it, and show its card. */
+/** Mark the chosen box and its ribbons, and show its card. */
 function mark(f) {
   const on = f.number !== ANSWER;
   f.svg.classList.toggle("chosen", on);
@@ -136,7 +136,7 @@ function mark(f) {
   fill(f.side, card(f.data, f.number, { drawn: f.drawn, onpick: (number) => pick(f, number), named, more: below }));
 }
 
-/** A button that takes the chosen part into the group by hand, or out of it. */
+/** A button that adds the chosen part to the user's group, or takes it out. */
 function byHand(f) {
   const isIn = f.mine.has(f.number);
   const change = () => {
@@ -156,7 +156,7 @@ function pick(f, number) {
   f.options.onpick?.(f.data.nodes[number] ?? null);
 }
 
-/** What makes a part of the picture a button. */
+/** The attributes that make a part of the picture a button. */
 const pressed = (f, number, label) => ({
   role: "button",
   tabindex: -1,
@@ -212,7 +212,7 @@ function ribbonOf(f, place, ribbon) {
 const label = (f, node) => (node.kind === "others" ? "all parts that are not drawn" : nameOf(f.data, node));
 
 const END = 20;
-/** A pointed end: all parts that are not drawn. */
+/** Draw the pointed end that stands for all parts that are not drawn. */
 function endOf({ x, y, wide, weight, up, box }) {
   const tip = up ? y - END : y + END;
   const props = {
@@ -246,7 +246,7 @@ function answerOf(f, { x, y, width, tall, text }) {
   ]);
 }
 
-/** A token of the prompt from which something flows. */
+/** Draw a token of the prompt that adds to the answer. */
 function tokenNode(f, { node, x, y }) {
   const name = visible(f.data.tokens[node.position] ?? "");
   const wide = Math.max(30, name.length * 8 + 14);
@@ -256,7 +256,7 @@ function tokenNode(f, { node, x, y }) {
   ]);
 }
 
-/** The text of every position; a run without boxes in several lines. */
+/** Write the token of every position; the tokens of a column without boxes are in several lines. */
 function tokens({ tokens: columns, boxes, floor }) {
   const drawn = new Set(boxes.filter((box) => !box.tall).map((box) => box.node.position));
   return columns.map(({ open, from, text, middle, right, left }) => {
@@ -271,7 +271,7 @@ function tokens({ tokens: columns, boxes, floor }) {
 const shownToken = (text) => (/^(… \d+ tokens …|last.*)$/.test(text) ? text : visible(text));
 const tokensTall = (columns) => 12 + 15 * Math.max(...columns.map(({ open, text }) => (open ? 1 : text.length)));
 
-/** The stream of each position with boxes. */
+/** Draw the residual stream of each position with boxes as a line. */
 const streams = ({ tokens: columns, boxes, floor }) =>
   columns.map(({ open, middle }, c) => {
     const tops = boxes.filter((box) => box.column === c && box.tall).map(({ y }) => y);

@@ -1,4 +1,4 @@
-/** What the grid's elements show; an element is rewritten only where its content or its place differs. */
+/** Write the elements of the grid, each only if its content or its place has changed. */
 import { h } from "./nodes.js";
 import { token, visible } from "./tokens.js";
 

@@ -1,4 +1,4 @@
-/** The pointer and the keys in the grid. */
+/** What the pointer and the keys do in the grid. */
 import { ROW } from "./grid-cells.js";
 import { consume } from "./nodes.js";
 import { within } from "./numbers.js";
@@ -12,7 +12,7 @@ function cellOf(event) {
   return cell ? [Number(cell.dataset.r), Number(cell.dataset.c)] : null;
 }
 
-/** `pick(row, column, tell)` selects a cell. */
+/** Listen to the grid; `pick(row, column, tell)` selects a cell. */
 export function listen(g, pick) {
   const { body, head, options } = g;
   body.addEventListener("click", (event) => {
@@ -41,7 +41,7 @@ export function listen(g, pick) {
   g.el.addEventListener("keydown", onkey(g, pick));
 }
 
-/** Rows are chosen by dragging over their labels. */
+/** Let rows be chosen by dragging over their labels. */
 function listenToRanges(g, pick) {
   const { body, options } = g;
   /** @type {any} */ let dragged = null; // the row where it began, and whether another was reached

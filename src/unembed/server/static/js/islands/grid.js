@@ -46,7 +46,7 @@ export function mount(el, data, options = {}) {
   return {
     update: (next) => update(g, next),
     select: (r, c) => pick(g, r, c, false),
-    /** Mark the selected range of rows, [first, last] or null. */
+    /** Mark a range of rows, [first, last], or none where it is null. */
     mark(range) {
       g.ranged = range;
       for (const [r, row] of g.painted) row.el.classList.toggle("ranged", g.inRange(r));
@@ -88,7 +88,7 @@ function schedule(g) {
 /** Whole pixels, except for columns so narrow that rounding would leave much of the width empty. */
 const whole = (width) => (width < 8 ? width : Math.floor(width));
 
-/** The width of the columns: that of their texts, or what fits. */
+/** The width of the columns: what their texts need, or less where all columns then fit. */
 function widthOf({ columns, fit }, seen) {
   const widest = Math.max(4, ...columns.map((c) => visible(c.text).length));
   const wanted = clamp(widest * 8 + 18, 68, 116);
@@ -148,7 +148,6 @@ function inView(scroll, size, step, n) {
   return [from, Math.min(n, Math.ceil((scroll + size) / step) + 3)];
 }
 
-/** Make the elements that are in view. */
 function paint(g) {
   const { seen, data, columnWidth, heads, painted } = g;
   const n = data.columns.length;
@@ -174,7 +173,6 @@ function paint(g) {
   if (seen[2] > LABEL) g.options.onview?.(seen[0], seen[2] - LABEL, n * columnWidth);
 }
 
-/** An element at column c. */
 function part(into, cls, role, c) {
   const el = h(`div.${cls}`, { role, "aria-colindex": c + 2, data: { c } });
   into.append(el);
@@ -188,7 +186,7 @@ function rowOf(g, r) {
   return writeRow(g, el, r);
 }
 
-/** Select a cell; `tell`: whether the user did. */
+/** Select a cell; `tell`: whether to call `onselect`. */
 function pick(g, r, c, tell = false) {
   g.at = [within(r, g.data.rows.length), within(c, g.data.columns.length)];
   place(g);

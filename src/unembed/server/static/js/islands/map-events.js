@@ -1,8 +1,8 @@
-/** The pointer and the keys on the map: pan, zoom, hover, brush, and the next point in a direction. */
+/** What the pointer and the keys do on the map: move it, zoom, select one point or those in a frame. */
 
 import { consume } from "./nodes.js";
 
-/** What the canvas does at each event. */
+/** The listeners of the canvas. */
 export function events(m) {
   const { canvas, box, options } = m;
   /** @type {any} */ let drag = null; // where it began, the view then, whether it selects, and whether the pointer has moved

@@ -2,7 +2,7 @@
 import { h, overlap } from "./nodes.js";
 import { clamp } from "./numbers.js";
 
-/** The colour of a class in the current theme; `forget()` after another theme was chosen. */
+/** A function that looks up the colour of a CSS class; its method `forget` is called when the theme has changed. */
 export function colours(el) {
   const known = new Map();
   const colour = (name, property = "backgroundColor") => {
@@ -46,7 +46,7 @@ export function draw(m) {
   names(m, one);
 }
 
-/** Give the canvas the size of its box and clear it; whether the box has a size. */
+/** Give the canvas the size of its box and clear it; false if the box has no size. */
 function fit(m, box) {
   const { canvas, pen } = m;
   const ratio = devicePixelRatio || 1;
@@ -60,7 +60,7 @@ function fit(m, box) {
 }
 
 /**
- * The points in view as [x, y, x, y, ...], by the class of their colour.
+ * The points in view by the CSS class of their colour, as [x, y, x, y, ...].
  * @returns {Map<string, number[]>}
  */
 function pointsByColour({ data, shown, px, py, width, height }, size) {
@@ -93,7 +93,7 @@ function ring({ pen, px, py, data }, i, radius) {
   pen.stroke();
 }
 
-/** Names of the islands where there is room, the largest first. */
+/** Write the names of the islands where there is room, the largest islands first. */
 function names({ pen, el, data, colour, px, py, width, height }, one) {
   const taken = [];
   Object.assign(pen, { textAlign: "center", lineJoin: "round", lineWidth: 4 });

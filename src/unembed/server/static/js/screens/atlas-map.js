@@ -1,4 +1,4 @@
-/** The packed map of the values, as `unembed.server.packed_atlas` describes it. */
+/** Reads the map of the values, which `unembed.server.packed_atlas` packs into bytes. */
 
 /** Load a version of the map; the browser caches it. */
 export async function loadMap(api, version) {
@@ -6,7 +6,7 @@ export async function loadMap(api, version) {
   return unpack(answer);
 }
 
-/** The map of a packed body: each list has one entry for each value. */
+/** Unpack the map: each of its lists has an entry for each value. */
 export function unpack(/** @type {ArrayBuffer} */ body) {
   const size = new DataView(body).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(body, 4, size)));
@@ -27,11 +27,11 @@ export function unpack(/** @type {ArrayBuffer} */ body) {
   };
 }
 
-/** The numbers of a column, whose bytes lie in four planes. */
+/** The numbers of a column: their lowest bytes lie together, then their second bytes, and so on. */
 function numbers(body, at, n) {
   const [a, b, c, d] = [0, 1, 2, 3].map((plane) => new Uint8Array(body, at + plane * n, n));
   return Array.from(a, (low, i) => low + 256 * b[i] + 65536 * c[i] + 16777216 * d[i]);
 }
 
-/** 0, 1, 2, 3, 4 are 0, -1, 1, -2, 2. */
+/** Decode a signed number: 0, 1, 2, 3, 4 stand for 0, -1, 1, -2, 2. */
 const signed = (code) => (code % 2 ? -(code + 1) / 2 : code / 2);

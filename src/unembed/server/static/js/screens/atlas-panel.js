@@ -1,4 +1,4 @@
-/** The panes beside the map: the selected memory, several selected ones, and the best of the gallery. */
+/** The panes beside the map: the selected memory or memories, and the best described ones. */
 import { button, fill, fixed, grouped, h, many, num } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import * as names from "../names.js";
@@ -6,14 +6,14 @@ import { memoryLink, table, toks } from "../parts.js";
 import { go, idOf, memoryPath, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
 
-/** The most memories that the list of a selection shows, and that are switched off together. */
+/** How many memories of a selection are listed at most, and how many can be switched off at once. */
 const LISTED = 60;
 const SWITCHED = 200;
 
-/** A density of the packed map, which has one digit. */
+/** A density in words; the map stores one digit of it. */
 const rounded = (density) => (density ? `about ${Number((100 * density).toPrecision(1))} %` : "none");
 
-/** What is said of a point of the atlas. */
+/** Functions that describe a point of the atlas by its index. */
 export function pointsOf(atlas) {
   const one = (i) => ({ layer: atlas.layer[i], index: atlas.index[i] });
   return {
@@ -25,7 +25,7 @@ export function pointsOf(atlas) {
   };
 }
 
-/** The text at the pointer. */
+/** Describe the point under the pointer. */
 export function hover({ points, pop, canvas }, i, where) {
   pop.hidden = !(i >= 0);
   if (pop.hidden) return;
@@ -40,7 +40,7 @@ export function hover({ points, pop, canvas }, i, where) {
   pop.style.top = `${where[1] + 14}px`;
 }
 
-/** The selected memory; else the brushed or found ones; else a hint. */
+/** Show the selected memory; else those selected by dragging or by a search; else a hint. */
 export function drawPanel(t) {
   const chosen = t.at.get(state().memory);
   if (chosen !== undefined) return drawOne(t, chosen);
@@ -82,7 +82,7 @@ function drawSeveral(t, list) {
   ]);
 }
 
-/** The points nearest to one, of its island. */
+/** The nearest points of the same island. */
 function nearest({ atlas: { cluster, x, y } }, i) {
   const away = (j) => (x[j] - x[i]) ** 2 + (y[j] - y[i]) ** 2;
   const rest = cluster.flatMap((c, j) => (c === cluster[i] && j !== i ? [j] : []));
@@ -119,7 +119,7 @@ function drawOne(t, i) {
   ]);
 }
 
-/** Where there is no gallery: the memories with the best tested descriptions; those with a theme first. */
+/** List the memories with the best tested descriptions, where the atlas has no gallery. */
 function drawDescribed(best, at, show) {
   const ids = names.describedIds();
   if (!ids.length)
@@ -145,18 +145,18 @@ function drawDescribed(best, at, show) {
   ]);
 }
 
-/** The correlation of the value's token scores with what adding it does, and its control, where that was measured. */
+/** How the value's token scores correlate with what adding the value does, and the same for other values, if measured. */
 const truthOf = ({ truth, truth_control: control }) =>
   truth === null
     ? ""
     : `, scores and effect correlate: r ${fixed(truth, 2)} (other values: below ${fixed(control, 2)})`;
 
-/** That correlation in a list; no more is said for each line. */
+/** The same in a line of a list. */
 const shortTruth = ({ truth }) => truth !== null && h("span.faint", ` r ${fixed(truth, 2)}`);
 const TRUTH =
   " r: correlation, over all tokens, of the value's scores with what adding the value does to the prediction.";
 
-/** The gallery; a click shows a memory on the map. */
+/** List the gallery; a click shows a memory on the map. */
 export function drawBest({ atlas, points, best, map, at }) {
   const show = ({ point: i }) => {
     turn({ memory: points.id(i) });

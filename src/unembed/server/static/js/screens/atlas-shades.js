@@ -1,4 +1,4 @@
-/** The colours of the atlas: what each point's colour means, and the legend, which shows or hides them. */
+/** The colours of the atlas, and its legend, which shows or hides the points of a colour. */
 import { button, fill, grouped, h, percent } from "../dom.js";
 import { state } from "../state.js";
 
@@ -10,7 +10,7 @@ const stepOf = (density) =>
 
 export const colour = () => (state().colour in COLOURS ? state().colour : "kind");
 
-/** Each way to colour: the class of every point as a number, the CSS classes, and the words of a class. */
+/** The ways to colour: `groups` has a number for every point, `classes` the CSS class of each number, `text` its name. */
 const SHADINGS = {
   kind: ({ atlas }) => ({
     groups: atlas.kind,
@@ -29,7 +29,7 @@ const SHADINGS = {
   }),
 };
 
-/** Colour the map, its background faint where a search, a selection or the legend leaves points out. */
+/** Colour the map; points that a search, a selection or the legend leaves out are faint. */
 export function paint(t) {
   if (!t.map) return;
   const { atlas, matched, hidden, brushed } = t;
@@ -44,7 +44,6 @@ export function paint(t) {
   drawLegend(t, shading);
 }
 
-/** The legend; a click shows or hides the points of a colour. */
 function drawLegend(t, { groups, classes, text }) {
   const counts = new Array(classes.length).fill(0);
   for (const g of groups) counts[g]++;

@@ -1,4 +1,4 @@
-/** All memories (FFN neurons) of the model on one map: values of similar direction share an island. */
+/** All memories (FFN neurons) of the model on one map: values with similar directions share an island. */
 import { literal } from "../code.js";
 import { boxes, button, debounced, fill, grouped, h, segmented, textBox } from "../dom.js";
 import { mount } from "../islands/map.js";
@@ -25,7 +25,7 @@ export function render(root, page) {
   const [counted, found] = ["p.soft", "span.faint"].map((one) => h(one, { role: "status" }));
   const pop = h("div.map-pop", { id: "map-pop", hidden: true });
   const panes = { canvas, legend, panel, best, input, counted, found, pop, over: sheet(chosenCard) };
-  /** The state of the screen, and its panes. `points`: the atlas by point; `at`: the point of an id. */
+  /** The state of the screen, and its panes. `points`: see `pointsOf`; `at`: the point of each id. */
   /** @type {any} */ const t = {
     api,
     model,
@@ -170,7 +170,7 @@ function drawMap(t) {
   else if (chosen !== undefined) t.map.look({ x: x[chosen], y: y[chosen], zoom: 4 }, false);
 }
 
-/** On a narrow page: show the selection as a sheet, with the map above it. */
+/** On a narrow page, show the selection as a sheet below the map. */
 function bring({ over, canvas }) {
   if (over.show()) canvas.parentElement.scrollIntoView({ block: "start" });
 }

@@ -14,12 +14,12 @@ export const POINTS = [
 ];
 export const pointOf = (found) => POINTS.find(([point]) => point === found.point) ?? POINTS[0];
 
-/** A fraction recovered that the map shows as none. */
+/** A recovered fraction below this is shown as none. */
 const STILL = 0.0005;
 
 const percent = (x) => `${fixed(100 * x, 1)} %`;
 
-/** The prompt that is patched. */
+/** The prompt into which activations are patched. */
 export const into = () => (state().direction === "denoising" ? "corrupted" : "clean");
 
 /**
@@ -33,7 +33,7 @@ export function cell({ layers, positions }) {
   return isNone ? null : [row, column];
 }
 
-/** Layer, position, token, logit difference and recovered fraction of every cell. */
+/** The rows of a table: layer, position, token, logit difference and recovered fraction of every cell. */
 export const patchingRows = ({ recovered, layers, positions, tokens, values }, shown = (text) => text) =>
   recovered.flatMap((row, n) => row.map((x, c) => [layers[n], positions[c], shown(tokens[c]), values[n][c], x]));
 
@@ -79,7 +79,7 @@ export function drawMap({ view, found, map, scale, cellSentence, mapTable }) {
   fill(mapTable, [asTable(head, () => patchingRows(found, visible))]);
 }
 
-/** Heads and memories of the chosen layer, patched at the chosen position. */
+/** Patch each head and memory of the chosen layer, at the chosen position. */
 export const openCell = (t, query) =>
   pane(t.parts, async () => {
     t.inside = null;
@@ -129,7 +129,7 @@ export function drawParts({ inside, found, parts, view }) {
   ]);
 }
 
-/** What can be done with the chosen head or memory. */
+/** Buttons for the chosen head or memory. */
 function chosen(rows, view) {
   const row = rows.find((one) => one.id === state().patched);
   const one = parseId(state().patched);

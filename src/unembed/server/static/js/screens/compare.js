@@ -1,4 +1,4 @@
-/** Two prompts: activation patching shows which layers and positions make their predictions differ. */
+/** Compare two prompts: activation patching shows which layers and positions make their predictions differ. */
 import { literal } from "../code.js";
 import { boxes, button, fill, h, num, promptBox, signed, textBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
@@ -124,7 +124,7 @@ async function load(t) {
   });
 }
 
-/** Patch every layer and position, one at a time. */
+/** Patch each layer and position on its own. */
 const patch = (t) =>
   pane(t.map, async () => {
     const { point, direction } = state();
@@ -134,7 +134,7 @@ const patch = (t) =>
     await openCell(t, query());
   });
 
-/** Both prompts, token by token, with their predictions and the difference of the two logits. */
+/** Show both prompts, token by token, with their predictions and the difference of the two logits. */
 function drawBoth({ view, both, target: targetBox, rival, difference }) {
   const { target: one, against: other } = view;
   targetBox.value = one.token;

@@ -1,4 +1,4 @@
-/** The picture of a prediction's circuit, loaded with its progress; what one can do with the chosen part. */
+/** The picture of a prediction's circuit, and what can be measured of the chosen part. */
 import { boxes, button, entering, fill, h, statusLine, textBox } from "../dom.js";
 import { mount } from "../islands/flow.js";
 import { removed } from "../islands/flow-card.js";
@@ -12,12 +12,12 @@ import * as tray from "../tray.js";
 const isWriter = (node) => node && (node.kind === "head" || node.kind === "memory");
 
 /**
- * `{el, load, draw, destroy, data}`; `load(onfound)` asks the server and draws; `draw(change)` draws again, with another
- * number of boxes. `position`: where the prediction is.
+ * The pane of the picture. Its `load(onfound)` asks the server and draws; `draw(change)` draws again, such as with another
+ * number of boxes. `position()`: where the prediction is.
  */
 export function flowPane({ api }, position = () => -1) {
   /** @type {any} */ const t = { el: h("div"), data: null, island: null };
-  /** The question about the prompt, as the requests name it; edits play no part. */
+  /** The question about the prompt, as the body of a request; edits are ignored. */
   const asked = () => ({ ...questionBody(position(), prompt()), edits: [] });
 
   async function load(onfound = (_data) => {}) {
@@ -63,8 +63,7 @@ export function flowPane({ api }, position = () => -1) {
 }
 
 /**
- * What one can do with a head, a memory or a group: measure the prediction with it changed, switch it off in the edits,
- * open its card.
+ * Controls for a head, a memory or a group: they measure the prediction with it changed, or switch it off in the edits.
  */
 function actions(t, node) {
   const found = statusLine("div");
@@ -142,7 +141,7 @@ export const rowsOf = ({ nodes, edges }) => [
   ...edges.map(([source, target, weight]) => [nodes[source].name, target < 0 ? "metric" : nodes[target].name, weight]),
 ];
 
-/** The question of the picture, as the pickers show it. */
+/** The question of the picture, as the pickers of the question take it. */
 export function questionOf({ ids, target, against, likely }) {
   const one = (i, token) => ({ id: ids[i], token });
   return { target: one(0, target), against: against === null ? null : one(1, against), prediction: likely };

@@ -1,4 +1,4 @@
-/** Flow: which heads and memories at which tokens produce a prediction, as a picture whose numbers add up. */
+/** The picture of which heads and memories, at which tokens, produce a prediction; its numbers add up. */
 import { literal } from "../code.js";
 import { button, fill, h, promptBox, segmented, textBox, tickBox } from "../dom.js";
 import { asText } from "../islands/flow-card.js";
@@ -72,7 +72,7 @@ export function render(root, page) {
   };
 }
 
-/** What a new prompt resets. */
+/** The parts of the state that a new prompt resets. */
 const fresh = { position: "", token: "", against: "", single: "", unpaired: "", node: "" };
 
 const code = (data) => [

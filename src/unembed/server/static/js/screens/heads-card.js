@@ -25,20 +25,20 @@ import { circuits } from "./heads-circuits.js";
 import { here } from "./heads-here.js";
 
 /**
- * `own`: the text box. Returns `{el, title, named, name, open, anew}`; `name` shows the head's role, `anew` is for a new
- * text, in which no position is selected.
+ * The card of the chosen head. `own`: the box of the text. `name()` shows the head's name, `open()` its content, and
+ * `anew()` its content for a new text, in which no position is selected.
  */
 export function headCard(t, own) {
   const [el, title, named] = boxes("div.stack", "span", "div.row");
   fill(title, "Choose a head");
-  /** `position`: the destination; null: that of the prompt. `measure` and `hideFirst`: how the pattern is shown. */
+  /** `position`: the attending token, by default that of the address; `measure` and `hideFirst`: how the pattern is shown. */
   const shown = { position: null, measure: "weights", hideFirst: true };
   const read = (position) => {
     shown.position = position;
     return open();
   };
 
-  /** The head's name, with its role once the scores of all heads are known. */
+  /** Show the head's id, and its role once all heads are scored. */
   function name() {
     const role = t.role(...t.chosen);
     title.textContent = `${t.id()}${role ? ` · ${role} head` : ""}`;
@@ -90,7 +90,7 @@ export function headCard(t, own) {
   return { el, title, named, name, open, anew: () => read(null) };
 }
 
-/** The tokens of the text: orange where this position attends to them, blue where they attend to it. */
+/** The tokens of the text, orange where the chosen one attends to them, blue where they attend to it. */
 function looks({ tokens, weights }, at, onpick) {
   const between = (from, i) => (i <= from ? weights[from][i] : weights[i][from]);
   const shade = (w, i, from) =>
@@ -134,7 +134,7 @@ function weights(found, shown) {
   ]);
 }
 
-/** The attention score of the pair with the largest weight as a sum of terms; with edits there is no such sum. */
+/** Write the attention score between two tokens as a sum of terms; with edits there is no such sum. */
 function drawTerms(t, box, destination, source) {
   if (activeEdits().length) return;
   const body = { prompt: t.text, destination, source };
@@ -147,7 +147,7 @@ function drawTerms(t, box, destination, source) {
   t.api.post(`${t.path()}/terms`, body, { channel: "terms" }).then(draw, () => {});
 }
 
-/** What the head adds to the question's logits at a position, as arcs over the text. */
+/** Draw what the head adds to the logits in question, by source token, as arcs over the text. */
 function drawSources(t, box, { tokens }, at, onpick) {
   const ask = () => t.api.post(`${t.path()}/sources`, t.question(at), { channel: "sources" });
   return answered(box, ask, (answer) => {

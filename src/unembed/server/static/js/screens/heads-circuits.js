@@ -1,10 +1,9 @@
-/** One head by its weights alone: the OV and QK circuits, and composition with earlier heads, which comes later. */
+/** What the weights alone say of a head: its OV and QK circuits, and its composition with earlier heads. */
 import { isQuick } from "../contexts.js";
 import { button, fill, fixed, h, part } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { link, table, tokenLists } from "../parts.js";
 
-/** What an earlier head's output can be read as. */
 const MODES = { q: "query", k: "key", v: "value" };
 
 const lists = (found) =>
@@ -31,7 +30,7 @@ export function circuits(t, circuit) {
   ];
 }
 
-/** For which common words the head raises another word: each is run alone through the layers below. */
+/** List common words for which the head raises another word: each is run alone through the layers below. */
 async function drawRaised(t, box) {
   fill(box, h("p.faint", "Running common tokens through the layers below…"));
   const found = await t.api.get(`${t.path()}/raised`, {}, { channel: "raised" });
@@ -40,7 +39,7 @@ async function drawRaised(t, box) {
   fill(box, part("Other words that it raises", words, h("p.faint", found.text)));
 }
 
-/** The earlier heads that this one reads: the first time, the composition of all heads is computed. */
+/** Show the earlier heads that this one reads. The first time, the composition of all pairs of heads is computed. */
 function drawPartners(t, box) {
   const draw = ({ partners }) => partners.length > 0 && fill(box, composition(partners.slice(0, 12)));
   const ask = () => t.api.get(`${t.path()}/partners`, {}, { channel: "partners" }).then(draw, () => {});

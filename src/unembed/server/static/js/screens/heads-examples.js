@@ -5,7 +5,7 @@ import { pattern } from "../islands/heads.js";
 import { visible } from "../islands/tokens.js";
 import { about, answered, asTable, card, pane } from "../parts.js";
 
-/** The repeated-token (induction) test. `{card, draw}` */
+/** The repeated-token (induction) test. */
 export function repeatedTokens(t) {
   const out = h("div.stack");
   const onchange = () => draw();
@@ -29,7 +29,7 @@ export function repeatedTokens(t) {
   return { card: card("Repeated-token (induction) test", null, form, out, about("twice")), draw };
 }
 
-/** The pattern on the repeated tokens, with the cells outlined that an induction head attends to. */
+/** Draw the pattern on the repeated tokens, with an outline where an induction head attends. */
 function drawStripe(id, found) {
   const looked = new Map(found.stripe);
   const named = (i) => `${i} ${visible(found.tokens[i])}`;
@@ -45,8 +45,8 @@ function drawStripe(id, found) {
 const WINDOWS = 32;
 const LENGTH = 128;
 /**
- * Texts with the head's largest contributions; one pass over the corpus serves all heads of its layer.
- * `{card, draw(readNow)}`. With an index they are computed on arrival, unless that would take seconds.
+ * Texts with the head's largest contributions; one pass over the corpus serves all heads of its layer. With an index it
+ * starts without a click, unless it would take seconds.
  */
 export function topContexts(t) {
   const texts = h("div.stack");

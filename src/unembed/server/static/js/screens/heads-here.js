@@ -1,20 +1,20 @@
-/** What the chosen head does at one position of the text: what it attends to, what it adds, what that promotes. */
+/** What the chosen head does at one position of the text: where it attends, what it adds, what that promotes. */
 import { boxes, button, bySize, fill, fixed, h, percent, places } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { answered, toks } from "../parts.js";
 import { inWords } from "../question.js";
 import * as tray from "../tray.js";
 
-/** Sources that are named, and the least weight of one. */
+/** How many sources are named at most, and the least weight of one after the first. */
 const NAMED = 3;
 const LEAST = 0.05;
 const WRITTEN = 8;
 
-/** The sources of a row of attention weights with the largest ones, `[position, weight]`, the largest first. */
+/** The sources with the largest attention weights, as [position, weight], the largest first. */
 const mostRead = (weights) =>
   bySize([...weights.entries()], ([, w]) => w).filter(([, w], n) => n === 0 || (n < NAMED && w >= LEAST));
 
-/** `found`: the head's pattern; `at`: the position. `{el, done}`; `done`: a promise that the answer is drawn. */
+/** Make the section; `found`: the head's pattern; `at`: the position. `done` resolves when the answer is drawn. */
 export function here(t, found, at) {
   const [effect, promotes, suppresses] = boxes("p", "p", "p");
   const [layer, index] = t.chosen;

@@ -34,7 +34,7 @@ export function best(scores) {
   return bySize(heads, ([layer, head]) => scores[layer][head])[0];
 }
 
-/** `{el, grid, draw}`: the matrix of the selected score; first, that on the prompt of the address, if there is one. */
+/** The matrix of the selected score, which is at first the effect on the prompt if the address has one. */
 export function matrixPane(t) {
   const { model } = t;
   const total = model.n_heads * model.mixers.filter(attends).length;
@@ -63,7 +63,7 @@ export function matrixPane(t) {
     fill(table, [asTable(["head", "score", "± 95 %"], () => rowsOf(scores, of.intervals?.[kind]))]);
   }
 
-  /** Scores on random tokens are computed when one of them is chosen first. */
+  /** Show another score; those on random tokens are computed when one of them is chosen for the first time. */
   function choosing(value) {
     kind = value;
     if (ON_PROMPT.includes(kind) || t.scores) return draw();
@@ -84,7 +84,7 @@ export function matrixPane(t) {
   return { el, grid, draw };
 }
 
-/** Each head that has the score, with its name and the score's interval. */
+/** The rows of a table: each head that has the score, with its name and the score's interval. */
 function rowsOf(scores, intervals) {
   const row = (layer, x, index) => {
     const head = [idOf({ layer, index }, "head"), names(layer, index)].join(" ");
@@ -93,7 +93,7 @@ function rowsOf(scores, intervals) {
   return scores.flatMap((all, layer) => all.flatMap((x, index) => row(layer, x, index)));
 }
 
-/** `{el, draw}`: thumbnails of all patterns on the text. */
+/** Thumbnails of all patterns on the text. */
 export function thumbnailPane(t) {
   const [pictures, note] = boxes("div", "p.faint");
   const draw = () =>

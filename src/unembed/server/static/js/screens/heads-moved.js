@@ -1,14 +1,14 @@
-/** The heads that copy the explained token from the prompt, and the prediction without them. */
+/** The heads that copy the target from the prompt, and the prediction without them. */
 import { button, bySize, fill, fixed, h, many, percent, places } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
 import { answered, link } from "../parts.js";
 import { activeEdits } from "../state.js";
 import * as tray from "../tray.js";
 
-/** Heads that are listed, and removed together. */
+/** How many heads are listed, and removed together. */
 const LISTED = 5;
 
-/** The heads that promote the target most by reading its own word, `{layer, index, amount}`, the largest first. */
+/** The heads that promote the target most where they read the same word in the prompt, the largest `amount` first. */
 export const movers = ({ scores: { moved } }) =>
   bySize(
     (moved ?? []).flatMap((row, layer) => row.map((amount, index) => ({ layer, index, amount: Math.max(0, amount) }))),
@@ -17,7 +17,7 @@ export const movers = ({ scores: { moved } }) =>
     .filter(({ amount }) => amount > 0)
     .slice(0, LISTED);
 
-/** `{el, draw}`; hidden where the prompt does not contain the word. */
+/** The pane, which is hidden if the prompt does not contain the target. */
 export function movedPane(t) {
   const el = h("section.stack.tight", { "aria-label": "Heads that move the token", hidden: true });
   function draw() {
@@ -48,7 +48,7 @@ export function movedPane(t) {
   return { el, draw };
 }
 
-/** The model's own prediction without the heads at the position. */
+/** Measure the model's prediction without these heads at the position. */
 function measured(t, box, list) {
   const { target, against, position, probabilities: before } = t.here;
   const parts = list.map(({ layer, index }) => ({ part: "head", layer, index, at: position }));

@@ -13,7 +13,7 @@ import { repeatedTokens, topContexts } from "./heads-examples.js";
 import { best, matrixPane, thumbnailPane } from "./heads-matrix.js";
 import { movedPane, movers } from "./heads-moved.js";
 
-/** The score behind each name of a head, in words. */
+/** What a head is called by the score that names it. */
 const ROLES = {
   previous_token: "previous token",
   duplicate_token: "duplicate token",
@@ -65,10 +65,10 @@ export function render(root, page) {
   };
 }
 
-/** Random tokens on which all heads are scored: 16 sequences of 2 × 32. */
+/** How many random tokens all heads are scored on: 16 sequences of 2 × 32. */
 const SCORED = 16 * 64;
 
-/** State shared by the panes. `here`: the scores of every head on the prompt; `text`: the text of the patterns. */
+/** The state that the panes share. `here`: the scores of every head on the prompt; `text`: the text of the patterns. */
 function shared({ api, model }, own) {
   const quick = isQuick(model, runOn(model, SCORED));
   const t = {
@@ -91,10 +91,10 @@ function shared({ api, model }, own) {
     },
     id: () => idOf({ layer: t.chosen[0], index: t.chosen[1] }, "head"),
     path: () => `/heads/${t.chosen.join("/")}`,
-    /** A head's name by its scores; its label, or else that name. */
+    /** What a head is called by its scores; `calledBy` prefers its label. */
     role: (layer, head) => ROLES[t.scores?.roles[layer]?.[head]] ?? "",
     calledBy: (layer, head) => nameOf({ layer, index: head }, "head") || t.role(layer, head),
-    /** The question at a position of the patterns' text; of the prompt, the question in the address. */
+    /** The question at a position of a text: for the prompt that of the address, else the default one. */
     question: (position, text = t.text) =>
       questionBody(position, text, text === prompt() ? questionQuery() : { token: "", against: "", alone: "" }),
   };
@@ -117,7 +117,7 @@ function update(t, panes, own, now, before) {
   return Promise.all([onPrompt(t, panes), text ? one.anew() : one.open(), text && small.draw()]);
 }
 
-/** Select the head in the address. */
+/** Select the head that the address names; null if it names none, or one that the model does not have. */
 function wish(t) {
   const { model, api } = t;
   const found = parseId(state().head);
@@ -141,7 +141,7 @@ const onPrompt = (t, { wrong, why, all, moved }) =>
     moved.draw();
   });
 
-/** Open the head with the largest score where the address names none; `kind`: of the scores that have been read. */
+/** If the address names no head, open the one with the largest score of a kind that has just been loaded. */
 function first(t, { one, all }, kind) {
   if (t.named || kind !== t.firstKind) return undefined;
   const [mover] = kind === "effect" ? movers(t.here) : [];
@@ -164,7 +164,7 @@ async function load(t, panes) {
   examples.draw(); // last, because it is slow and nothing depends on it
 }
 
-/** The scores on random tokens, and what is named by them. */
+/** Score all heads on random tokens, and show what they are called by these scores. */
 const scored = (t, panes) =>
   pane(panes.all.grid, async () => {
     t.scores = await t.api.get("/heads", {}, { channel: "heads", what: "Scoring heads" });

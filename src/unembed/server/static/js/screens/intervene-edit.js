@@ -1,4 +1,4 @@
-/** One edit: its action, its value with a slider and values to compare it with, and the positions where it acts. */
+/** The controls of one edit: its action, its value with a slider, values to compare it with, and where it acts. */
 import { announce, boxes, button, fill, grouped, h, num, numberBox, rangeBox, selectBox, tick } from "../dom.js";
 import { link, prompt } from "../parts.js";
 import { memoryPath, setEdits } from "../state.js";
@@ -18,7 +18,7 @@ const LARGEST = 1_000_000;
 /** A coefficient larger than this multiple of the layer's largest is called extreme. */
 const EXTREME = 10;
 
-/** `all`: the edits, of which this is number `i`. */
+/** The controls of edit `i` of `all`. */
 export function editor(page, all, i, { preview, generated }) {
   const e = all[i];
   const name = tray.name(e);
@@ -43,7 +43,7 @@ export function editor(page, all, i, { preview, generated }) {
   ]);
 }
 
-/** The value as a number and as a slider on a symmetric logarithm: fine steps near zero, large ones at the ends. */
+/** The value as a number, and as a slider whose steps are fine near zero and large at the ends (a symmetric logarithm). */
 function valueBox(e, change, preview) {
   let limit = Math.max(8, Math.abs(e.value) * 2);
   const toSlider = (x) => (Math.sign(x) * Math.log1p(Math.abs(x))) / Math.log1p(limit);
@@ -70,7 +70,7 @@ function valueBox(e, change, preview) {
     onchange: () => change({ value: number.valueAsNumber }),
   });
   const [ticks] = boxes("span.ticks-row");
-  /** Marks on the slider, whose ends move so that all of them lie on it. */
+  /** Mark values on the slider, whose range grows to contain them. */
   function mark(values) {
     limit = Math.max(limit, ...values.map((x) => 1.2 * Math.abs(x)));
     slider.value = String(toSlider(number.valueAsNumber));
@@ -80,7 +80,7 @@ function valueBox(e, change, preview) {
   return { number, slider, ticks, mark };
 }
 
-/** Where the edit acts: a named scope, or the positions from one on. */
+/** Controls for where the edit acts: a named scope, or all positions from one on. */
 function scopeBoxes(api, e, change, generated) {
   const chosen = Array.isArray(e.positions);
   const move = async (kind, from) => change({ positions: await places(api, kind, from, generated).catch(api.fail) });
@@ -106,7 +106,7 @@ async function places(api, kind, first, generated) {
 /** Multiples of a memory's usual size that a click sets. */
 const STRENGTHS = [1, 2, 4, -1];
 
-/** Values to compare with: the coefficient here, its usual size, and in an index; a warning where the edit is far beyond. */
+/** Show values to compare with, which a click sets: the coefficient here, and on a corpus; warn if the edit is far beyond. */
 async function landmarks(page, e, { change, value, spots, far }) {
   const { api, model } = page;
   const at = memoryPath(e);

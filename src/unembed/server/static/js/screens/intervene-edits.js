@@ -1,4 +1,4 @@
-/** The edits; suggested first edits; a form for a new one. */
+/** The card of the edits, with suggestions while there is none, and a form for a new one. */
 import { boxes, button, bySize, fill, h, numberBox, selectBox, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { about, card, pane, prompt } from "../parts.js";
@@ -7,7 +7,7 @@ import * as tray from "../tray.js";
 import { setUsual } from "../usual.js";
 import { editor } from "./intervene-edit.js";
 
-/** `preview(edits)` is called while a slider moves; `generated()`: the number of new tokens. `{el, draw}` */
+/** Make the card; `preview(edits)` is called while a slider moves; `generated()`: the number of new tokens. */
 export function editsPane(page, { preview, generated }) {
   const [list, turns] = boxes("div.stack", "span.row");
   const fields = () => [...list.querySelectorAll("input, select")];
@@ -43,7 +43,7 @@ function addForm(model) {
   ]);
 }
 
-/** The memories that add most to the prediction after the prompt, from all layers: `{target, best}`. */
+/** The n memories of all layers that add most to the prediction after the prompt, and its target. */
 export async function largestHere(api, n) {
   const data = await api.trace(prompt(), [], { channel: "suggest" });
   const query = { position: -1, memories: 5, top: 10 };
@@ -52,7 +52,7 @@ export async function largestHere(api, n) {
   return { target, best: bySize(all, (u) => u.score).slice(0, n) };
 }
 
-/** While there is no edit: memories that move the prediction most. */
+/** Suggest to switch off memories that move the prediction most. */
 async function suggest(list, { api, model }) {
   fill(list, h("p.soft", "Nothing is changed yet."));
   await pane(list, async () => {

@@ -3,18 +3,16 @@ import { boxes, clamp, fill, h, num, percent, statusLine } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { asTable, pane, prompt } from "../parts.js";
 
-/** The divergence, in nats, from which a token has the darkest shade. */
+/** A token with at least this divergence, in nats, has the darkest shade. */
 const FULL = 1;
 
-/** A shade for a divergence. */
 const shadeOf = (nats) => (nats < 0.001 ? "" : `w${clamp(Math.ceil(6 * Math.sqrt(nats / FULL)), 1, 6)}`);
 
-/** One row of the answer in words. */
 const inWords = ({ first, plain, edited, first_edited: then, divergence }) =>
   `next ${visible(first)} ${percent(plain)} → ${percent(edited)}` +
   `${then === first ? "" : `; most likely now ${visible(then)}`}; KL ${num(divergence)} nats`;
 
-/** `{el, draw(edits)}`; `edits`: those that are on. */
+/** Make the pane; its `draw` is given the edits that are on. */
 export function positionsPane(api) {
   const [el, words] = boxes("div.stack.tight", "div");
   const one = statusLine("p.faint");

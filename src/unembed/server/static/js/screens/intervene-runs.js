@@ -11,7 +11,7 @@ const about = (r) => [
   h("span.faint", r.diverges_at === null ? "" : `, diverges at ${r.diverges_at + 1}`),
 ];
 
-/** `{el, draw}` */
+/** Make the card; `restore(run)` is called for the run that is clicked. */
 export function runsPane(api, restore) {
   const [history, compared] = boxes("div", "div");
   const picked = new Set();
@@ -32,7 +32,7 @@ export function runsPane(api, restore) {
       fill(compared, two.length === 2 && sideBySide(two));
     });
 
-  /** Two runs at most: a third replaces the first. */
+  /** Tick or untick a run; of three ticked runs, the first is unticked. */
   function pick(run) {
     if (!picked.delete(run)) picked.add(run);
     if (picked.size > 2) picked.delete([...picked][0]);
@@ -42,7 +42,7 @@ export function runsPane(api, restore) {
   return { el: card("Runs", h("span.faint", "tick two to compare"), history, compared), draw };
 }
 
-/** Two runs, with what their texts have in common. */
+/** Show two runs; what their texts have in common is dimmed. */
 function sideBySide(runs) {
   const texts = runs.map((r) => r.texts.edit ?? r.texts.base);
   const [a, b] = texts;

@@ -1,17 +1,17 @@
-/** Many sampled continuations without and with the edits: the share that contains a word, with its interval. */
+/** How many sampled continuations contain a word, without and with the edits, with confidence intervals. */
 import { bareTable, boxes, button, fill, h, numberBox, numberCell, part, percent, textBox, worded } from "../dom.js";
 import { answered, card, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
 
 const SIDES = { plain: "baseline", edited: "with the edits" };
 
-/** Finds a whole word (or words), in upper or lower case. */
+/** A pattern that finds a text as whole words, in upper or lower case. */
 const finder = (word) => {
   const literal = word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
   return new RegExp(`(?<![\\p{L}\\p{N}])${literal}(?![\\p{L}\\p{N}])`, "iu");
 };
 
-/** `{el, suggest(token), stale}`; `suggest`: the word to count, unless one was entered. */
+/** Make the card; its `suggest` sets the word to count, unless one was entered. */
 export function samplesPane(api) {
   const [out, counts, texts] = boxes("div", "div", "div");
   const word = textBox("Word to count", { onchange: () => (entered = word.value !== ""), oninput: count });

@@ -5,8 +5,8 @@ import { failure, prompt } from "../parts.js";
 import { activeEdits } from "../state.js";
 
 /**
- * `seed`: its box; `generated()`: the number of new tokens; `finished()` is called after each run.
- * `{el, start, stop, run, cancel, stale, show(run), exported}`
+ * Make the pane and its buttons. `seed`: the box of the seed; `generated()`: the number of new tokens; `finished()` is
+ * called after each run.
  */
 export function continuations(api, { seed, generated, finished }) {
   const texts = { base: h("div.text", { "aria-live": "off" }), edit: h("div.text") };
@@ -15,7 +15,7 @@ export function continuations(api, { seed, generated, finished }) {
   const stop = button("Stop", () => api.cancel("compare"), "btn", { hidden: true });
   /** @type {any} */ let shown = null; // the last generated texts
   let running = false;
-  let changed = false; // the question is no longer that of the last run
+  let changed = false; // whether the prompt or the edits changed since the last run
 
   function begun(on) {
     running = on;
@@ -76,8 +76,8 @@ const divergence = (line) =>
     : `Diverges at generated token ${line.diverges_at + 1}.`;
 
 /**
- * Appends each token to its side. A token that both sides have is dimmed on both; the first that only one has is marked
- * on both. The time to the first token is measured.
+ * Make a function that appends each token to its side. Tokens that both sides have are dimmed; the first ones that differ
+ * are marked. The time to the first token is measured.
  */
 function receiver(texts, shown) {
   const started = performance.now();

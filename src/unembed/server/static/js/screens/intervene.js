@@ -1,4 +1,4 @@
-/** Change memories or heads; see the next token and two continuations side by side. */
+/** Change memories or heads, and see the next token and a continuation without and with the change. */
 import { fill, fixed, h, num, numberBox, numberCell, percent, promptBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { answered, card, prompt, table } from "../parts.js";
@@ -70,7 +70,7 @@ export function render(root, page) {
   };
 }
 
-/** The next token without and with the edits. Only the newest value is sent; older requests are cancelled. */
+/** Show the next token without and with the edits; a newer preview cancels an older one. */
 function preview(api, box, all, suggest) {
   const active = all.filter((e) => e.on).map(({ on, ...e }) => e);
   const ask = () => api.post("/next", { prompt: prompt(), edits: active }, { channel: "next" });

@@ -1,6 +1,6 @@
-/** The unsaved work on one item: its patterns and the one in the form, kept in this browser until it is saved. */
+/** The unsaved work on one item: its patterns and the one in the form; the browser stores it until it is saved. */
 
-/** What names a queue and its items on the server. */
+/** The parameters that name a queue on the server. */
 export const settings = ({ what, seed }) => ({
   what,
   seed: Number(seed.value) || 0,
@@ -20,7 +20,7 @@ export function read(t) {
 
 export const keep = (t) => localStorage.setItem(keyOf(t), JSON.stringify(t.draft));
 export const drop = (t) => localStorage.removeItem(keyOf(t));
-/** Keep the draft of an earlier item again. */
+/** Store the draft of an earlier item again. */
 export const restore = (t, last) => localStorage.setItem(keyOf(t, last), JSON.stringify(last.draft));
 
 export const isBegun = ({ draft }) => !!draft.name.trim() || draft.members.length > 0;
@@ -35,7 +35,7 @@ export function add(t) {
   keep(t);
 }
 
-/** What the pattern in the form lacks. */
+/** Say what the pattern in the form lacks. */
 export function lacking({ draft, queue }) {
   const name = draft.name.trim();
   const least = queue.rules.at_least;

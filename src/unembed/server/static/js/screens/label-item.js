@@ -1,14 +1,13 @@
-/** One item of the queue: its tokens or texts to tick, and the form of a pattern. */
+/** One item of the queue: its tokens or texts to tick, and a form for a pattern that some of them share. */
 import { button, fill, h, segmented, textBox, tick, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { add, isBegun, isWhole, keep } from "./label-draft.js";
 
 const CONFIDENCES = [["", "–"], ...[1, 2, 3, 4, 5].map((n) => [String(n), String(n)])];
 
-/** The beginning of a definition, up to the end of a word. */
+/** Cut a definition at the end of a word. */
 const shortened = (text) => (text.length > 44 ? `${text.slice(0, 44).replace(/\s*\S*$/, "")} …` : text);
 
-/** Draw the item of the state `t`, with its draft. */
 export function drawItem(t) {
   const { rules } = t.queue;
   const { item, draft, past, store, skip, undo } = t;

@@ -1,4 +1,4 @@
-/** Annotation, as in the papers: a blind queue of keys or values, patterns with enough members, agreement. */
+/** Annotation as in the papers: a queue of keys or values, whose patterns one describes without seeing others' labels. */
 import { announce, button, consume, entering, fill, h, many, num, numberBox, segmented, worded } from "../dom.js";
 import { exportLabels, noIndex, reload } from "../labels.js";
 import { authorBox, withdraw } from "../names.js";
@@ -23,8 +23,8 @@ export function render(root, page) {
   const [stage, agreed] = [h("div.stack"), h("div")];
   const work = { store: () => store(t), undo: () => undo(t), skip: () => skip(t) };
   /**
-   * `what`: value or key; `place`: of the item in the queue; `draft`: its patterns and the one in the form; `past`: items already visited, newest
-   * last, `{number, ids, draft}` with the ids of the labels stored for each.
+   * `what`: value or key; `place`: the place of the item in the queue; `draft`: its patterns and the one in the form;
+   * `past`: the items visited, the newest last, `{number, ids, draft}` with the ids of the labels stored for each.
    */
   const begun = { what: "value", queue: null, item: null, place: 0, draft: null, past: [], busy: false };
   const t = { api, who, seed, progress, note, stage, agreed, ...begun, ...work };
@@ -62,7 +62,7 @@ function restart(t) {
   return load(t);
 }
 
-/** Show an item: `number`, or the next one that this author has not done. */
+/** Show the item of a number, or the next one that this author has not done. */
 const load = (t, number = null) =>
   pane(t.stage, async () => {
     t.note.hidden = true;
@@ -92,7 +92,7 @@ const load = (t, number = null) =>
     drawAgreement(t);
   });
 
-/** Store the item's patterns, with the one in the form; an incomplete one is not stored and stays in the form. */
+/** Store the item's patterns and show the next item; an incomplete pattern in the form must be completed or cleared first. */
 async function store(t) {
   if (!t.item || t.busy) return;
   if (draft.isWhole(t)) draft.add(t);
@@ -117,7 +117,7 @@ async function store(t) {
   }
 }
 
-/** Return to the last item with its work; the labels stored for it are withdrawn. */
+/** Return to the last item and the work on it; the labels stored for it are withdrawn. */
 async function undo(t) {
   const last = t.past.pop();
   if (!last) return;
@@ -132,7 +132,7 @@ function skip(t) {
   return load(t);
 }
 
-/** Keys work with any focus; in a text box letters and digits are text, and Enter saves. */
+/** Handle a key; in a text box only Enter is a command, which saves. True if the key was one. */
 function act(t, { key, target, ctrlKey, metaKey, altKey }) {
   if (!t.item || !t.queue || ctrlKey || metaKey || altKey) return false;
   const typing = target.matches?.("input[type=text], input[type=number], textarea");
@@ -162,7 +162,7 @@ function drawAgreement({ api, agreed }) {
   );
 }
 
-/** Labels from a file. */
+/** An invisible box for the file from which labels are imported. */
 function fileBox(t) {
   const file = h("input.hidden", {
     type: "file",

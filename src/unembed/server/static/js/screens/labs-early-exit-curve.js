@@ -6,7 +6,7 @@ export const CURVE = ["threshold", "disagreement %", "layers saved", "share save
 export const curveRows = (steps) =>
   steps.map((r) => [r.threshold ?? "never", r.disagreement, r.saved_layers, r.share_saved]);
 
-/** `move(step)` is called where the user moves the point; returns what places it. */
+/** Draw the curve; `move(step)` is called when the user moves the point. Returns the function that places it. */
 export function drawCurve(el, steps, move) {
   const most = Math.max(...steps.map((r) => r.disagreement), 1);
   const deep = Math.max(...steps.map((r) => r.saved_layers), 1);

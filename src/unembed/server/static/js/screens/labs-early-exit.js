@@ -1,4 +1,4 @@
-/** The layer at which each token could exit, the agreement with the full model, and the layers saved. */
+/** At which layer each token could exit, how many layers that saves, and which predictions it changes. */
 import { literal } from "../code.js";
 import { boxes, button, fill, h, num, rangeBox, segmented, statusLine as status, within } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
@@ -42,7 +42,7 @@ export function render(root, { api }) {
   return Object.assign(exported, { code });
 }
 
-/** The whole curve comes in one response; moving along it sends no request. */
+/** Load the whole curve; moving along it sends no request. */
 const read = (t, api, method) =>
   pane(t.statusLine, async () => {
     t.found = await api.post("/labs/early-exit", { prompt: prompt(), method }, { channel: "early-exit" });
@@ -73,7 +73,7 @@ function move(t, step) {
   drawChanges(t, exits, exited, onpick);
 }
 
-/** The tokens whose prediction changes, and all of them as a table. */
+/** List the tokens whose prediction changes, and all tokens as a table. */
 function drawChanges({ rest, found: { tokens, final, saturation } }, exits, exited, open) {
   const wrong = tokens.flatMap((_, i) => (exited[i] === final[i] ? [] : [i]));
   const line = (i) =>

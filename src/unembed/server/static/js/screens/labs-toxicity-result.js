@@ -1,4 +1,4 @@
-/** The toxicity of every sample without and with the change, as tables and a picture; the texts on a click. */
+/** The toxicity of every sample without and with the change; the texts themselves are shown on a click. */
 import { boxes, button, fill, h, many, num, part, s, sumOf, svgText } from "../dom.js";
 import { table } from "../parts.js";
 
@@ -10,7 +10,7 @@ const x = (score) => LOW + (HIGH - LOW) * score;
 
 const mean = (list) => sumOf(list, (one) => one.score) / list.length;
 
-/** `missing`: shown instead of an undefined perplexity. */
+/** Draw the result; `missing` is shown instead of a perplexity that is not measured yet. */
 export function drawFound(t, missing = "…") {
   const { prompts, scorer, cost_tokens: tokens, perplexity_plain: plain, perplexity_edited: edited } = t.found;
   const all = (side) => prompts.flatMap((one) => one[side]);

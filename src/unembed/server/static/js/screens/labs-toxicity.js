@@ -1,6 +1,6 @@
 /**
- * Sampled text with scaled memories: its toxicity score, and the cost in perplexity. Texts are hidden until a
- * click.
+ * How scaling some memories changes the toxicity of sampled text, and what it costs in perplexity. Texts are hidden until
+ * a click.
  */
 import { literal } from "../code.js";
 import { button, clamp, fill, h, many, numberBox, rangeBox, selectBox, worded } from "../dom.js";
@@ -47,7 +47,7 @@ export function render(root, { api, model }) {
   return Object.assign(exported, { code });
 }
 
-/** What is changed, and by how much: `{what, dial, line}`; the line of the dial is hidden for the tray's own edits. */
+/** Controls for what is changed and by how much; the line of the dial is hidden where the edits are taken as they are. */
 function dialPane() {
   const draw = () => {
     line.hidden = !what.value;
@@ -107,7 +107,7 @@ async function run(t) {
   start.disabled = false;
 }
 
-/** What was measured before the work was cancelled. */
+/** Show what was measured before the work was cancelled. */
 function cancelled(t, n) {
   if (n) drawFound(t, "–");
   else fill(t.out);

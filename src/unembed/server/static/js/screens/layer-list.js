@@ -1,4 +1,4 @@
-/** The sub-updates and heads of a layer as a list: which ones, in which order, and what is left out of it. */
+/** The list of a layer's sub-updates and heads: which ones, in which order, and how much the others amount to. */
 import { button, fill, h, many, percent, sumOf } from "../dom.js";
 import { isLabelled } from "../names.js";
 import { asTable, written } from "../parts.js";
@@ -17,13 +17,13 @@ export const SIDES = [
 
 /** The most sub-updates that the server lists at once. */
 export const MOST = 500;
-/** The share of the update's size that the memories listed have where the list is that long. */
+/** "Show until 90 %" lists as many memories as have this share of the update's size. */
 const COVERED = 0.9;
 
 /** What is listed: memories, heads or both. */
 export const partOf = ({ model }) => (model.can.memories ? state().part : "heads");
 
-/** The fewest rows, largest first, that reach a share of the update's size; all rows if they do not. */
+/** The fewest rows, the largest first, that together reach a share of the update's size. */
 function until(all, size) {
   let share = 0;
   return ranked(all, "size").filter((u) => share < size && ((share += u.share), true));
@@ -57,7 +57,7 @@ export function drawList(t) {
   fill(table, [asTable(PLAIN_HEAD, () => plainRows(shown))]);
 }
 
-/** How much of the update is listed, and buttons for more of it. */
+/** Say how much of the update is listed, with buttons for more of it. */
 function coveredNote({ wanted, more }, memories, share, rest) {
   if (!memories.length) return null;
   const { coverage } = state();

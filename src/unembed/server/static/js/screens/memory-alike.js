@@ -4,7 +4,7 @@ import { token } from "../islands/tokens.js";
 import { about, answered, loading, memoryLink, pane, toks } from "../parts.js";
 import { idOf, memoryPath } from "../state.js";
 
-/** The six values with the most similar directions. */
+/** Show the six values with the most similar directions. */
 export function neighbours(box, { api, model }, memory) {
   if (!model.can.index) return fill(box, h("p.faint", "Neighbours are found with an index, and none is open."));
   fill(box, loading("Comparing values", 6));
@@ -17,7 +17,7 @@ export function neighbours(box, { api, model }, memory) {
   return answered(box, ask, ({ rows }) => h("ul.near", rows.map(line)));
 }
 
-/** WordNet categories that several of its top tokens belong to. */
+/** Show the WordNet categories that several of a memory's top tokens belong to. */
 export function categories(box, { api }, memory) {
   fill(box, loading("Reading categories", 2));
   const ask = () => api.post("/analyses/concepts", { named: [idOf(memory)] }, { channel: "concepts" });
@@ -30,9 +30,7 @@ export function categories(box, { api }, memory) {
   );
 }
 
-/**
- * The cluster of values that it is in (average linkage), its size also in `figure`; a button computes the clusters.
- */
+/** Show the cluster of values that a memory is in (average linkage), and its size also in `figure`. */
 export const cluster = (box, figure, page, memory) =>
   pane(box, async () => {
     const { api } = page;

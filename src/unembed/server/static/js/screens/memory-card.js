@@ -1,4 +1,4 @@
-/** The card of one memory: its value and key, and what it does on the prompt and usually does on a corpus. */
+/** The card of one memory: its value and key, and what it does on the prompt and on a corpus. */
 import { lengths } from "../contexts.js";
 import { afterPaint, boxes, fill, grouped, h, num } from "../dom.js";
 import { token, visible } from "../islands/tokens.js";
@@ -62,14 +62,14 @@ export function drawCard(t, names) {
   ];
 }
 
-/** False after the screen was left or another memory was opened: a late response is then dropped. */
+/** Whether the memory is still shown; if not, a late response is dropped. */
 const isShown = ({ view, host }, memory) => view === memory && host.isConnected;
 
-/** The sign of the coefficient that the card is about: that of its id or of its description, else that on the prompt. */
+/** The sign of the coefficient that the card is about: that of its id; else positive, unless it is negative on the prompt and no description is shown. */
 const poleOf = ({ view, here, model }) =>
   view.pole ?? (model.can.gated && !descriptionOf(view) && here?.here.coefficient < 0 ? "negative" : "positive");
 
-/** Its coefficient and effect at the chosen position of the prompt. */
+/** Load its coefficient and effect at the chosen position of the prompt. */
 export const loadHere = (t) =>
   pane(t.boxes.here, async () => {
     const { view } = t;
@@ -93,7 +93,7 @@ function drawHere(t) {
   drawUsual(t);
 }
 
-/** The histogram, with the coefficient at the chosen position and the largest one on the tested text. */
+/** Draw the histogram, with the coefficient on the prompt and the largest on the tested text marked. */
 function drawUsual(t) {
   const { usual, here, tried, boxes } = t;
   if (!usual) return;
@@ -106,14 +106,14 @@ function drawUsual(t) {
   distribution(boxes.usual, usual, marks.filter(Boolean), () => loadUsual(t, true));
 }
 
-/** The share of tokens on which it fires; in gated layers also the share with the card's sign. */
+/** On what share of tokens the memory fires; in gated layers also, on what share with the card's sign. */
 function activeOn(statistics, pole) {
   const signed = statistics[`${pole}_share`];
   const some = signed === undefined ? "" : ` (${num(100 * signed)} % ${pole})`;
   return [`${num(100 * statistics.active_fraction)} %`, h("small", ` of tokens${some}`)];
 }
 
-/** `sampled`: with a sample of the corpus; by default only if that is quick. */
+/** Load what its coefficient usually is; `sampled`: by running the model on a sample of the corpus, by default if that is quick. */
 function loadUsual(t, sampled) {
   const { view, boxes, page, model } = t;
   if (!model.can.index)

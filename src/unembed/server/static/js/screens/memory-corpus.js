@@ -6,10 +6,10 @@ import { noIndex } from "../labels.js";
 import { asTable, loading, pane } from "../parts.js";
 import { memoryPath } from "../state.js";
 
-/** About how many tokens the model reads for the coefficients at every token of the listed texts. */
+/** About how many tokens the model must read for the coefficient at every token of the listed texts. */
 const READ = 25 * 128;
 
-/** The top activating examples: first the texts, from the index; then each token's coefficient, from the model. */
+/** Show the top activating examples: at once as the index stores them; with each token's coefficient when the model has run. */
 export function topExamples(box, { api, model }, memory, slot = 0) {
   let { pole = "positive" } = memory;
   if (!model.can.index) return noIndex(box, "Triggers are the texts of a corpus on which the key fires most.");
@@ -45,7 +45,7 @@ export function topExamples(box, { api, model }, memory, slot = 0) {
   return again();
 }
 
-/** Sampled tokens by bands of their coefficient, the largest first; each band opens to examples. */
+/** List bands of the coefficient, the largest first; each opens to examples. */
 export function quantiles(box, usual) {
   let above = 0; // sampled tokens with a larger coefficient than this band's
   const band = (b) => {
@@ -60,8 +60,8 @@ export function quantiles(box, usual) {
 }
 
 /**
- * The histogram of the sample, with some coefficients marked, and for each the number of smaller ones; without a sample
- * what the index stores, and a button for one.
+ * Show the distribution of the coefficient: a histogram with some values marked; where no sample was taken, what the
+ * index stores, and a button that takes one.
  */
 export function distribution(el, usual, marks, sample) {
   const { counts, edges, sampled, tokens } = usual;

@@ -1,10 +1,10 @@
-/** A memory on the prompt: its coefficient and effect, and where that lies among those of a corpus. */
+/** What a memory does on the prompt, and how that compares with a corpus. */
 import { isQuick, runOn } from "../contexts.js";
 import { fixed, h, places } from "../dom.js";
 import { asText, inWords, questionBody } from "../question.js";
 import { memoryPath, state } from "../state.js";
 
-/** A memory on the prompt: its coefficients, and its effect on the question at the chosen position. */
+/** A memory's coefficients on the prompt, and its effect on the question at the chosen position. */
 export async function onPrompt(api, memory) {
   const at = (position) => api.post(`${memoryPath(memory)}/activations`, questionBody(position), { channel: "here" });
   try {
@@ -15,14 +15,14 @@ export async function onPrompt(api, memory) {
   }
 }
 
-/** Tokens that the server samples of an index's corpus, at most, for a model that is not small. */
+/** How many tokens of an index's corpus the server samples at most, for a model that is not small. */
 const SAMPLED = 1000;
 
-/** The usual coefficients of a memory: what the index stores, and, `sampled`, a histogram for which the model runs. */
+/** What a memory's coefficient usually is: as the index stores it, or, if `sampled`, with a histogram for which the model runs. */
 export const usualOf = ({ api, model }, memory, channel, sampled = isQuick(model, runOn(model, SAMPLED))) =>
   api.get(`${memoryPath(memory)}/${sampled ? "coefficients" : "statistics"}`, {}, { channel });
 
-/** The share of sampled tokens with a smaller coefficient, from a histogram; null without one. */
+/** The share of sampled tokens with a smaller coefficient, estimated from the histogram; null without one. */
 export function percentile(usual, value) {
   if (!usual?.counts) return null;
   const { edges, counts, sampled } = usual;
@@ -35,7 +35,7 @@ export function percentile(usual, value) {
   return below / sampled;
 }
 
-/** "99.3rd percentile" of the corpus, as text. */
+/** A share as a percentile in words. */
 export function percentileText(share) {
   if (share === 1) return "above all sampled tokens";
   const text = (100 * share).toFixed(share > 0.99 || share < 0.01 ? 2 : 0);
@@ -43,7 +43,7 @@ export function percentileText(share) {
   return `${text}${ending} percentile`;
 }
 
-/** The effect in words, for the header: number and what it is on. */
+/** The effect as a number, and what it is an effect on. */
 export const effectOf = (found) => [
   fixed(found.here.score, places([found.here.score]), true),
   h("small", { title: `on ${asText(found)}, in logits` }, " on ", inWords(found)),

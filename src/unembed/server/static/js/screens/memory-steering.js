@@ -1,4 +1,4 @@
-/** Edit and steer in place: a coefficient to set, and the next token with and without it. */
+/** Sets a coefficient, and shows the next token without and with it. */
 import {
   bareTable,
   boxes,
@@ -19,10 +19,10 @@ import { activeEdits } from "../state.js";
 import * as tray from "../tray.js";
 import { inUsual, times } from "../usual.js";
 
-/** Milliseconds without a move of the slider before a request is sent. */
+/** A request is sent when the slider has not moved for so many milliseconds. */
 const PAUSE = 40;
 
-/** `{el, draw}`: `draw` is given the memory on the prompt, its coefficients over a corpus or null, the card's sign. */
+/** Make the pane; its `draw` is given what the memory does on the prompt, its usual coefficients or null, the card's sign. */
 export function steering(api, memory) {
   const slider = rangeBox("Coefficient to set", { step: "any" });
   const box = numberBox("Coefficient", 0, { min: "", step: "any" });
@@ -79,7 +79,6 @@ export function steering(api, memory) {
   return { el, draw };
 }
 
-/** The next token without and with the coefficient. */
 function nextTokens(rows) {
   const head = ["token", "without edits", "with them", "change in points"];
   const numbers = ({ plain, edited }) => [percent(plain), percent(edited), fixed(100 * (edited - plain), 1, true)];

@@ -1,11 +1,11 @@
-/** A memory on any text: its coefficient at every token. */
+/** A memory's coefficient at every token of any text. */
 import { shade } from "../contexts.js";
 import { button, bySize, drawn, h, signed, textBox } from "../dom.js";
 import { mount as strip, token, visible } from "../islands/tokens.js";
 import { answered, asTable, prompt } from "../parts.js";
 import { memoryPath, state, turn } from "../state.js";
 
-/** The form and its result; `ontested` is given the largest coefficient. */
+/** The form and its result; `ontested` is called with the largest coefficient. */
 export function textTest({ api }, memory, ontested) {
   const out = h("div.stack");
   const run = () => {

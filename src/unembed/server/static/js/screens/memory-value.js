@@ -6,11 +6,11 @@ import { visible } from "../islands/tokens.js";
 import { about, answered, asTable, card, loading, tokenLists } from "../parts.js";
 import { memoryPath, state, turn } from "../state.js";
 
-/** Tokens at either end of a value's scores. */
+/** How many tokens are loaded from each end of a value's scores. */
 export const TOP = 50;
 
 /**
- * The row of numbers: those from the weights, and `more`, a box for each number from a prompt, an index or a cluster.
+ * The row of figures: those from the weights, and in `more` boxes for those from a prompt, an index or a cluster.
  */
 export function figures(model, view, more = {}) {
   const place = h("span.spark");
@@ -26,7 +26,7 @@ export function figures(model, view, more = {}) {
   return h("dl.figures", [Object.entries(all).map(([name, box]) => box && h("div", h("dt", name), box))]);
 }
 
-/** What a value does at the sign of its coefficient: a negative one exchanges what is promoted and suppressed. */
+/** A memory's view at the sign of its id: a negative coefficient exchanges what its value promotes and suppresses. */
 export function atSign(view) {
   if (view.pole !== "negative") return view;
   const negated = (list) => list.map((r) => ({ ...r, score: -r.score }));
@@ -35,7 +35,7 @@ export function atSign(view) {
   return { ...view, promoted, suppressed, edges, counts };
 }
 
-/** Both ends of the value's scores; a click pins a token. */
+/** The tokens at both ends of the value's scores; a click pins a token. */
 export function ends(view, n = 12) {
   const lists = Object.entries({ Promotes: view.promoted.slice(0, n), Suppresses: view.suppressed.slice(0, n) });
   return h("div.two", tokenLists(lists, { onpick: (r) => pin(r.id) }));
@@ -47,7 +47,7 @@ function pin(id) {
   announce("pinned");
 }
 
-/** How far adding the value raises what is listed, and a button that measures it. */
+/** Whether adding the value raises the tokens listed, in words, and a button that measures it. */
 function truthLine(view, api) {
   const box = h("div");
   const read = (what) => api.get(`${memoryPath(view)}/${what}`, { pole: view.pole ?? "" }, { channel: "truth" });
@@ -66,7 +66,7 @@ function truthLine(view, api) {
   return box;
 }
 
-/** Both ends of the value's scores, and the scores of all tokens. */
+/** The card with the tokens at both ends of the value's scores, and a histogram of all scores. */
 export function vocabularyCard(view, api) {
   let more = false;
   const lists = h("div.compact");

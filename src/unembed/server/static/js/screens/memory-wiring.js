@@ -1,10 +1,10 @@
-/** Virtual weights of a memory: the parts that write to its key, and the memories that read its value. */
+/** A memory's connections by weights alone: the parts that write to its key, and the memories that read its value. */
 import { bareTable, fill, fixed, h, part } from "../dom.js";
 import { nameOf } from "../names.js";
 import { about, answered, link, toks } from "../parts.js";
 import { memoryPath } from "../state.js";
 
-/** The end of a connection, its strength (grey where chance is as strong), its name and tokens. */
+/** A row: the other part, the strength of the connection (grey if chance is as strong), its name and tokens. */
 function line(row, kind, chance) {
   const cls = Math.abs(row.strength) > chance ? "n" : "n faint";
   const strength = fixed(row.strength, 3, kind === "memory");
@@ -23,7 +23,6 @@ function list(title, rows, kind, chance, none) {
   return part([title, unit], rows.length ? table : h("p.faint", `None: ${none}.`));
 }
 
-/** Fill `box` with the connections of a memory. */
 export function wiring(box, api, memory) {
   fill(box, h("p.faint", "Reading weights …"));
   const ask = () => api.get(`${memoryPath(memory)}/connections`, {}, { channel: "connections" });

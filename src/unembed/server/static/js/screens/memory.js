@@ -19,7 +19,7 @@ export function render(root, page) {
   if (!model.can.memories) return noMemories(root);
   const host = h("div.stack");
   fill(root, host);
-  /** `view`: the memory; `here`: it on the prompt; `usual`: it on the corpus; `tried`: its largest on a tested text. */
+  /** `view`: the memory; `here` and `usual`: what it does on the prompt, and on the corpus; `tried`: its largest on a tested text. */
   const t = { page, api, model, host, view: null, here: null, usual: null, tried: null, steer: null };
   return {
     update(now, before) {
@@ -34,7 +34,7 @@ export function render(root, page) {
       else return false;
       return true;
     },
-    exported: () => t.view && exported(atSign(t.view)), // as the server answers
+    exported: () => t.view && exported(atSign(t.view)), // as the server returns it, at either sign
   };
 }
 
@@ -60,7 +60,7 @@ async function load(t) {
   });
 }
 
-/** A memory to compare with that this model does not have: report it, and show the other alone. */
+/** Report that the memory to compare with cannot be shown, and show the other alone. */
 function missed(api, error) {
   if (error.code !== "superseded") {
     api.fail(error);
@@ -69,14 +69,14 @@ function missed(api, error) {
   return null;
 }
 
-/** A box for a memory, written as L4M17. */
+/** A box for the id of a memory. */
 function idBox(label, on) {
   const enter = () => parseId(box.value) && on(idOf(/** @type {any} */ (parseId(box.value))));
   const box = textBox(label, { placeholder: "L4M17", size: 8, onenter: enter });
   return { box, enter };
 }
 
-/** Instead of a card: a box for the memory, and some memories to begin with. */
+/** Where no memory is chosen: a box for one, and some memories to begin with. */
 function choose(t, missing) {
   const { model, host } = t;
   t.view = null;
@@ -96,7 +96,7 @@ function choose(t, missing) {
   if (!described.length) offer(t, first);
 }
 
-/** Without descriptions: the memories that add most to the prediction after the prompt. */
+/** Offer the memories that add most to the prediction after the prompt. */
 const offer = ({ api }, box) =>
   pane(box, async () => {
     const { target, best } = await largestHere(api, 6);
@@ -140,7 +140,7 @@ function draw(t, other) {
   ]);
 }
 
-/** To the next memory of the search that led here, else of the layer. */
+/** Go to the next memory of the last search, or of the layer if this one is not among those found. */
 function step({ view, model }, by) {
   const { layer, index } = view;
   const at = trail.indexOf(idOf(view));
@@ -149,7 +149,7 @@ function step({ view, model }, by) {
   turn({ memory: at < 0 ? idOf(next) : trail[(at + by + trail.length) % trail.length] });
 }
 
-/** Two memories in two columns, and what their lists have in common. */
+/** Show two memories in two columns, and the tokens that their lists share. */
 function pair(t, other) {
   const { view } = t;
   const line = (name, end) => {

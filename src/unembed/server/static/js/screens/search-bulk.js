@@ -1,4 +1,4 @@
-/** The ticked memories: edits of all of them, or one label for all of them. */
+/** What can be done with all ticked memories: edits, or one label for all of them. */
 import { button, entering, fill, h, textBox, tick } from "../dom.js";
 import { exportLabels, reload } from "../labels.js";
 import * as names from "../names.js";
@@ -9,7 +9,7 @@ import { setUsual } from "../usual.js";
 /** All concepts, each with its number of members. */
 export const listed = async (api) => (await api.get("/concepts", {}, { fresh: true })).concepts;
 
-/** `{el, joined, tick(memory), tickAll(memories), choose(memories), draw}`; `joined` is the line below it. */
+/** The row of buttons, the boxes to tick, and `joined`, a line that says what was done. */
 export function bulkPane(t) {
   const { chosen } = t;
   const el = h("div.row");
@@ -59,7 +59,7 @@ function joinForm(t, joined) {
   const who = names.authorBox();
   who.addEventListener("keydown", entering(join));
 
-  /** Reload what shows labels, after some were written or withdrawn. */
+  /** Show the labels again after some were written or withdrawn. */
   async function relabelled() {
     await reload();
     if (t.named()) await t.show();

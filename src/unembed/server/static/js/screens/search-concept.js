@@ -1,4 +1,4 @@
-/** All memories with one label: shared tokens, layers, and agreement of annotators. */
+/** All memories with one label: the tokens that they share, their layers, and the agreement of annotators. */
 import { drawn, fill, h, many, percent } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token } from "../islands/tokens.js";

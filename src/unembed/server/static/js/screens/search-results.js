@@ -4,13 +4,13 @@ import { token, visible } from "../islands/tokens.js";
 import { empty, link, table, toks, trail } from "../parts.js";
 import { idOf, parseId, state } from "../state.js";
 
-/** Results of a page. */
+/** How many results are loaded at once. */
 const PAGE = 60;
 const WHY = { trigger: "example", name: "label", memory: "id" };
 const why = (name) => WHY[name] ?? name;
-/** What a hit was found by is a text, not a token. */
+/** Whether a hit was found by a text rather than a token. */
 const isText = (x) => ["description", "trigger", "name"].includes(x.why);
-/** Shares of tokens to choose from, and their bounds. */
+/** The filters by the share of tokens on which a memory fires, with their bounds. */
 const DENSITIES = {
   rare: ["Active on fewer than 1 % of tokens", { density_below: 0.01 }],
   some: ["Active on 1 % to 10 %", { density_above: 0.01, density_below: 0.1 }],
@@ -21,17 +21,17 @@ const NOTHING =
   "Try another form of the word, *part* for all tokens that contain it, /expression/ for a regular expression, " +
   "or a token above.";
 
-/** The parameters of the request: query, filters and page. */
+/** The parameters of a request for the hits from `offset` on. */
 export function query({ filters: { density, ...rest } }, offset = 0) {
   const bounds = DENSITIES[density]?.[1] ?? {};
   return { q: state().query, top: PAGE, offset: offset || "", ...rest, ...bounds };
 }
 
-/** A button that searches exactly one token. */
+/** A button that searches for exactly one token. */
 const exact = (t, text, cls, props = {}) =>
   button([token(text)], () => t.lookUp(`"${text.replaceAll(" ", "·")}"`), cls, props);
 
-/** The tokens that each word of the query was read as. */
+/** Show the tokens that each word of the query is searched as. */
 export function drawPieces(t) {
   const piece = (text) => exact(t, text, "quiet", { title: `Search ${visible(text)} alone` });
   const word = ([text, parts]) => {
@@ -52,14 +52,14 @@ export function drawPieces(t) {
   ]);
 }
 
-/** Promotes or suppresses: for a query of one word, whose sign is its first character. */
+/** A switch between promoting and suppressing memories, for a query of one word; a minus before it means suppressing. */
 function signs(t) {
   const [, minus, word] = /^\s*(-?)("[^"]*"|[^\s:*/]+)\s*$/.exec(state().query) ?? [];
   if (!word || parseId(word)) return null;
   return segmented("Sign", { "": "Promotes", "-": "Suppresses" }, minus, (sign) => t.lookUp(sign + word));
 }
 
-/** Filters; the server applies them to all results, not only to this page. */
+/** Draw the filters, which the server applies to all results. */
 export function drawFacets(t) {
   const { filters, found, model } = t;
   const choice = (label, name, options) =>
@@ -97,7 +97,7 @@ export const NO_FILTERS = { layer: "", why: "", density: "", labelled: "" };
 export const clearFilters = ({ filters }) => Object.assign(filters, NO_FILTERS);
 const isFiltered = ({ filters }) => Object.values(filters).some(Boolean);
 
-/** `more()` loads the next page. */
+/** Draw the table of hits; `more()` loads further ones. */
 export function drawRows(t, more) {
   const { hits, total, notes, suggestions } = t.found;
   const memories = hits.filter((x) => x.of !== "head");

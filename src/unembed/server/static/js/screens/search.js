@@ -56,7 +56,7 @@ export function render(root, page) {
   };
 }
 
-/** The concept of the address, or nothing. */
+/** The concept that the address names, or an empty text. */
 const named = () => (state().path[0] === "concept" ? state().path[1] : "");
 
 async function enter(t) {
@@ -86,14 +86,14 @@ async function show(t) {
   });
 }
 
-/** The list of hits or members, and what can be done with the ticked ones. */
+/** Draw the list of hits or members, and what can be done with the ticked ones. */
 function draw(t) {
   if (named()) drawConcept(t);
   else drawRows(t, () => more(t));
   t.bulk.draw();
 }
 
-/** The next page, after what is shown. */
+/** Load further hits and show them below the others. */
 const more = (t) =>
   pane(t.results, async () => {
     const next = await t.api.get("/memories/search", query(t, t.found.hits.length), { channel: "search" });
@@ -101,7 +101,7 @@ const more = (t) =>
     draw(t);
   });
 
-/** What can be searched, where nothing is searched yet. */
+/** Say what can be searched, where no query was entered. */
 async function tips(t) {
   const { model, results } = t;
   const sample = (text) => button(text, () => t.lookUp(text), "btn small");

@@ -1,13 +1,13 @@
-/** The inspector's frame: next to the grid (narrow, wide or hidden), or alone on its own page. */
+/** The frame of the inspector, which is next to the grid (narrow, wide or hidden), or alone on a page. */
 import { button, h } from "../dom.js";
 import { sheet } from "../sheet.js";
 import { link as addressOf, state } from "../state.js";
 
-/** Each width -> the next one, and the text of the button. */
+/** The width that follows each width, and the text of the button. */
 const NEXT = { "": ["wide", "Wider"], wide: ["folded", "Hide"], folded: ["", "Show"] };
 const now = () => sessionStorage.getItem("inspector") || "";
 
-/** The inspector in its frame, {el, place, leave, show, hide}. */
+/** Frame the inspector; `show` and `hide` are those of a sheet. */
 export function framed(inspector) {
   const widen = button(
     "",

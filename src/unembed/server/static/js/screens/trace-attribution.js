@@ -5,10 +5,10 @@ import { inWords, questionQuery } from "../question.js";
 import { state, turn } from "../state.js";
 import { ORDERS, updatesTable } from "../updates.js";
 
-/** With more layers the chart next to this pane has no room for the markers of its events: one is below the other. */
+/** In a model with more layers, the chart of ranks needs the whole width for its markers, and is below this pane. */
 const ABREAST = 8;
 
-/** `live()`: replaces the bundled example by a live trace; whether it did. `{el, draw}` */
+/** Make the card; `live()` replaces the bundled example by a live trace, and returns whether it did. */
 export function attributionPane(t, { api, live }) {
   const [box] = boxes("div");
   const memory = t.model.can.memories && { memory: "Memory" };
@@ -42,7 +42,6 @@ export function attributionPane(t, { api, live }) {
   return { el: card("Logit attribution", [by, order, totals], box), draw };
 }
 
-/** The direct effects of the largest writers, and the effect of ablating each. */
 const totalEffects = ({ rows }, view) => [
   effectsTable(rows),
   h("p.faint", [
@@ -52,7 +51,7 @@ const totalEffects = ({ rows }, view) => [
   ]),
 ];
 
-/** The heads with the largest effects, each with what was measured without it, and the sum of all others. */
+/** Show the heads with the largest effects, what was measured without each, and the sum of all others. */
 function drawHeads(box, view) {
   const { rows, others, others_effect } = view.heads;
   const list = h("div");
@@ -67,7 +66,7 @@ function drawHeads(box, view) {
   fill(box, [list, sumLine(sum, "heads", view)]);
 }
 
-/** The sum of all writers of a kind, next to what is explained. */
+/** The sum of all writers of a kind, and the logit or difference that all writers add up to. */
 const sumLine = (sum, kind, view) =>
   h("p.row.soft", [
     h("span", [
@@ -76,7 +75,7 @@ const sumLine = (sum, kind, view) =>
     ]),
   ]);
 
-/** The memories with the largest effects, the always-on ones folded, and the sum of all others. */
+/** Show the memories with the largest effects, and the sum of all others. */
 function drawMemories(box, view) {
   const { rows, always_on, others, others_effect, total } = view.memories;
   const list = h("div");

@@ -24,7 +24,7 @@ function head({ data, view }, title) {
 
 const warnings = (layers) => layers.flatMap((one) => one.events).map((e) => h("p.warn", e.sentence));
 
-/** The joint update of several layers at the position. */
+/** Show the joint update of several layers at the position. */
 export function drawSpan(el, t, [a, b]) {
   const { view, model } = t;
   const layers = view.layers.slice(a, b + 1);
@@ -63,7 +63,7 @@ export function drawSpan(el, t, [a, b]) {
   ]);
 }
 
-/** One layer at the position: `mid` for its attention, else its FFN. */
+/** Show the update of one layer at the position: that of its mixer if `isMid`, else of its FFN. */
 export function drawCell(el, t, n, isMid) {
   const { view, model } = t;
   const one = view.layers[n];

@@ -1,9 +1,9 @@
-/** The flow to the prediction, drawn when it is wanted: finding it takes a hundred runs of the model. */
+/** The circuit behind the prediction, drawn on a click, because finding it takes a hundred runs of the model. */
 import { boxes, button, fill, h } from "../dom.js";
 import { card } from "../parts.js";
 import { go } from "../state.js";
 
-/** `{el, reset, destroy}`; `position()`: where the prediction is; `live()` replaces the bundled example, if it is shown. */
+/** Make the card; `position()`: where the prediction is; `live()` replaces the bundled example, if it is shown. */
 export function flowCard(page, { position, live }) {
   const [box, start] = boxes("div", "div.row");
   /** @type {any} */ let drawn = null;

@@ -28,16 +28,16 @@ function pinColumn(c) {
   turn({ columns: next.sort((a, b) => a - b).join(" ") });
 }
 
-/** The layer of a row, of quiet layers the last; of the embedding's, the first. */
+/** The layer that a row selects: of folded layers the last, of the embedding's row the first. */
 const layerOf = (row) => Math.max(0, row.n);
 
-/** The quiet layers that the grid folds: none where the user wants all, or compares with the baseline. */
+/** The runs of quiet layers that the grid folds; none if the user wants all layers or compares with the baseline. */
 const runsOf = ({ data }) => (state().rows || state().only || state().diff ? [] : quietRuns(data));
 
-/** What turns the stream into tokens, by basis. */
+/** The name of each way to read the residual stream as tokens. */
 const LENSES = { jacobian: "Jacobian lens", final: "Logit lens", raw: "Logit lens", frozen: "Logit lens" };
 
-/** `pin(id)` pins or unpins a token; `onchosen()` is called when a cell is selected. */
+/** Make the card; `pin(id)` pins or unpins a token; `onchosen()` is called when the user selects a cell. */
 export function gridPane(t, { pin, onchosen }) {
   const [controls, host, overview, legend, table] = boxes("div.row", "div", "div", "div.legend", "div");
   const pop = popover(pin);
@@ -101,7 +101,7 @@ export function gridPane(t, { pin, onchosen }) {
   };
 }
 
-/** The rows of the layers that the user wants, each by itself unless it is in one of the quiet `runs`. */
+/** The rows of the layers that the user wants; the layers of each run in `runs` share a row. */
 const allRows = (t, { peeking }, runs) => rowsOf(t, peeking ? t.plain : t.data, state().only ? span(t) : null, runs);
 
 function gridData({ data }, rows, at) {
@@ -191,7 +191,7 @@ function tableOf(t, own) {
   return asTable(head, () => allRows(t, own).flatMap((row) => row.cells.map(line(row))));
 }
 
-/** The messages that the tokens of a conversation are from, in words. */
+/** Whose messages the tokens of a conversation are from, in words. */
 const spoken = ({ roles }) =>
   [...new Set(roles ?? [])]
     .filter(Boolean)

@@ -1,4 +1,4 @@
-/** Reading a trace: the bundled example, or the prompt's own, whose layers are drawn as they are received. */
+/** Loads a trace: the bundled example, or that of the prompt, whose layers are drawn as they are received. */
 import { button, fill, h } from "../dom.js";
 import { failure, prompt, waiting } from "../parts.js";
 import { QUESTION } from "../question.js";
@@ -7,7 +7,7 @@ import { span as timed } from "../timing.js";
 import { dropPositionBeyond } from "../unread.js";
 import { conversation } from "./trace-prompt.js";
 
-/** The trace of the address; the bundled example when the address is empty. */
+/** Load the trace of the address, or the bundled example if the address is empty: [example, trace, trace without edits]. */
 async function read(t, name, drawn) {
   const { api, isShipped } = t.page;
   const now = state();
@@ -17,7 +17,7 @@ async function read(t, name, drawn) {
     const bundled = await api.example();
     return [bundled, bundled.trace, null];
   }
-  // A conversation that was written elsewhere, such as the one of a link, is written here again.
+  // The message of a link is put into this model's own chat template.
   if (now.chat) turn(await conversation(t.page.api, now.chat));
   const text = prompt();
   const [traced, plain] = await Promise.all([
@@ -27,7 +27,7 @@ async function read(t, name, drawn) {
   return [null, traced, plain];
 }
 
-/** `anew`: the address names another trace, so the box is overwritten. */
+/** Load and draw the trace; `anew`: the address has changed, so what is in the prompt's box is replaced. */
 export async function load(t, { anew = false } = {}) {
   const { page, promptBox, lens, predicted, race, attribution } = t;
   const text = prompt();
@@ -69,13 +69,13 @@ async function report(t, text, error, name) {
   t.page.api.fail(error);
 }
 
-/** The page shows the prompt of the address again. */
+/** Remove what an earlier failure left on the page. */
 function answered(t) {
   t.whole.classList.remove("unanswered");
   fill(t.failed);
 }
 
-/** Draw the layers received so far, and with the first of them the position; whether all layers are drawn. */
+/** Draw the layers received so far, and with the first of them the position; true if all layers are drawn. */
 function partly(t, part) {
   if (state().diff) return false; // the difference needs two complete traces
   const isFirst = t.data?.id !== part.id;
@@ -88,7 +88,7 @@ function partly(t, part) {
   return isWhole;
 }
 
-/** For a prompt longer than the model's context, offer its first and last tokens; whether it is one. */
+/** If the prompt is longer than the model's context, offer its first or last tokens instead; false if it is not. */
 async function offerWindow({ page, promptBox, failed }, text, error) {
   const { tokens, limit } = await page.api.get("/tokenize", { text }, { channel: "tokenize" });
   if (!limit || tokens.length <= limit) return false;

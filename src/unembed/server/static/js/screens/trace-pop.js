@@ -3,7 +3,7 @@ import { drawn, grouped, h, percent } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token } from "../islands/tokens.js";
 
-/** `onpick(id)` is called when a token in it is clicked. */
+/** Make the popover; `onpick(id)` is called when a token in it is clicked. */
 export function popover(onpick) {
   /** @type {any} */ let pop = null;
   let timer = 0;

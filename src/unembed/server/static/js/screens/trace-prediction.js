@@ -1,4 +1,4 @@
-/** The prediction at the position: likely tokens, the question, findings, described memories. */
+/** The prediction at the position: likely tokens, the question about them, findings, and described memories. */
 import { button, fill, h, many, percent, roving, signed } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { isLabelled, nameOf } from "../names.js";
@@ -19,7 +19,7 @@ const HIDDEN =
   "No list shows bytes of longer characters and tokens that the model never learned, unless one is the prediction or the " +
   "runner-up. Ranks count them.";
 
-/** `{el, draw, summary}`; `summary` is the line below it. */
+/** Make the pane; `summary` is its last line, which others fill. */
 export function predictionPane(t) {
   const likely = h("div.says", { role: "toolbar", "aria-label": "Predictions of the next token" });
   const hidden = h("span.faint");

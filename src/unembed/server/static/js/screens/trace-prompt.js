@@ -38,7 +38,7 @@ export async function conversation(api, chat) {
   return { prompt, chat };
 }
 
-/** `onsame()` is called when the prompt of the address is entered again. `{el, show, showTokens, value}` */
+/** Make the pane; `onsame()` is called when the prompt of the address is entered again. */
 export function promptPane({ api, model }, onsame) {
   const [tokens, start, plain] = boxes("div.typed", "div.start", "span.faint");
   const count = h("span.faint", { role: "status" });
@@ -90,12 +90,11 @@ export function promptPane({ api, model }, onsame) {
       fill(start, !state().prompt && welcome());
       if (anew) /** @type {HTMLDetailsElement} */ (examples).open = !state().prompt;
     },
-    /** Show the number of tokens of the trace, and whether it misses the chat template. */
+    /** Show how many tokens the trace has, and warn where a model of conversations is given plain text. */
     showTrace(data) {
       plain.textContent = data.without_chat ? `${model.name} was trained on conversations; this is given as it is` : "";
       this.showTokens(data.tokens.length, model.n_ctx);
     },
-    /** Show the number of tokens of the prompt. */
     showTokens(n, limit) {
       if (box.value !== entered()) return; // the user is typing another one
       tokens.replaceChildren();

@@ -6,7 +6,7 @@ import { mixersOf } from "../names.js";
 import { asTable, card, choice } from "../parts.js";
 import { state, turn } from "../state.js";
 
-/** A sign, a name, and whether an event stands in the lane.
+/** The lanes: sign, name, and whether an event belongs in the lane; it is drawn in the first of them.
  * @type {[string, string, (event: any) => boolean][]}
  */
 const LANES = [
@@ -18,7 +18,7 @@ const LANES = [
 
 export const pinned = () => state().pins.split(" ").filter(Boolean).slice(0, 5);
 
-/** `trajectories(ids)` returns the trajectories of tokens at the position, or a falsy value. */
+/** Make the card; `trajectories(ids)` loads those of tokens at the position, or is null where an example is shown. */
 export function race(t, { layer, trajectories }) {
   const [lines, lanes, eventSentence, notes] = boxes("div", "div.lanes", "p.told.soft", "div");
   /** @type {any} */ let chart = null;
@@ -77,7 +77,7 @@ function notesOf(view, series, pins) {
   ];
 }
 
-/** One lane for each kind of event, aligned with the chart's layers; a marker shows its sentence. */
+/** A lane of markers for each kind of event, aligned with the layers of the chart. */
 function lanesOf(model, events, chart, show) {
   const marker = (e, sign) =>
     button(

@@ -15,14 +15,14 @@ export const METRICS = [
 /** A change of rank by at least this factor between two rows is marked. */
 const BIG = 8;
 
-/** A model of more layers than this is shown without its quiet ones, in so many rows. */
+/** Of a model with more layers than this, quiet layers are folded until so many rows are left. */
 const MANY_LAYERS = 16;
 const SHOWN_ROWS = 7;
-/** Ranks beyond this are all the same to a reader: early readings are of tokens by chance. */
+/** Changes of rank beyond this do not count: in early layers the ranks are random. */
 const FAR = 1000;
 const SIGNS = { saturation: "◆", elimination: "✕", "a big rise": "▲", "a big fall": "▼" };
 
-/** The upper end of the scale in nats, where the metric has one and is known. */
+/** The upper end of the scale if the metric is in nats and was loaded, else null. */
 export function greatest({ model, spread }) {
   const { metric } = state();
   if (metric === "entropy" && spread) return Math.log(model.d_vocab);
@@ -41,7 +41,7 @@ function reached(list, n, p, post, last) {
   });
 }
 
-/** The factor by which the rank of the prompt's prediction changes across layer n, within the first 1,000. */
+/** The factor by which the rank of the prompt's prediction changes across layer n. */
 function movement({ stages, embedding }, n) {
   const { rank_of_prediction: ranks } = stages.at(-1);
   const [was, now] = [ranks[n - 1] ?? embedding.rank_of_prediction[0], ranks[n]].map((all) =>
@@ -66,7 +66,7 @@ export function quietRuns(trace) {
   return [[0, n - 2]];
 }
 
-/** The runs of at least two layers that move no further than `least`. */
+/** The runs of at least two layers across which the rank changes by at most the factor `least`. */
 function runsBelow(moves, least) {
   const runs = [];
   for (let from = 0; from < moves.length; from++) {
@@ -78,22 +78,21 @@ function runsBelow(moves, least) {
   return runs;
 }
 
-/** What a token of a conversation is from: a role's message or the "template"; empty for a token of a text. */
+/** Whose message a token of a conversation is from, or "template"; empty if the prompt is no conversation. */
 export const roleOf = ({ roles }, p) => (roles ? (roles[p] ?? "template") : "");
 export const ROLES = { template: "chat template", user: "user's message", system: "system's message" };
 
 /**
- * Rows as the grid takes them, the last layer first unless flipped; the embedding is layer -1. Row i of `stage` is
- * what a row shows.
- * `t`: {model, data, plain, spread, followed}; `seen`: the trace shown, the edited one or the baseline; `only`:
- * [lowest, highest]; `runs`: the quiet layers, of which each run is one row, as after its last layer.
+ * The rows of the grid, the last layer first unless flipped; the embedding is layer -1. A row shows index `i` of its
+ * `stage`. `t`: {model, data, plain, spread, followed}; `seen`: the trace to show, with or without edits; `only`: the
+ * lowest and the highest layer, or null; `runs`: runs of quiet layers, of which each is one row, read after its last layer.
  */
 export function rowsOf(t, seen, only, runs = []) {
   const { data, plain } = t;
   const { stages, diff, flip } = state();
   const shown = seen.stages.filter((one) => stages === "both" || one.point === "resid_post");
   const [from, to] = only || [-1, seen.stages.at(-1).ids.length - 1];
-  /** What all rows share. `was`: the ranks of the row before. */
+  /** What all rows need. `was`: the ranks in the row below. */
   const all = { t, seen, to, most: greatest(t), kinds: kindsAt(seen), made: edits().filter((e) => e.on), was: null };
   const other = diff && plain && seen === data ? plain : null;
   const found = [];
@@ -113,7 +112,7 @@ export function rowsOf(t, seen, only, runs = []) {
   return flip ? found.reverse() : found;
 }
 
-/** The kinds of event at a row and position; `run`: the layers that the row stands for. */
+/** A function that finds the kinds of event at a row and position; `run`: the folded layers of the row. */
 function kindsAt({ events }) {
   const isJoint = state().stages !== "both";
   const key = (e) => {
@@ -130,8 +129,8 @@ const [POST, MID] = ["resid_post", "resid_mid"];
 const layersOf = ([first, last]) => Array.from({ length: last - first + 1 }, (_, i) => first + i);
 
 /**
- * The row of layer n at a stage: `below`, the row before it; `before`, the same stage without the edits; `run`: the
- * quiet layers, of which n is the last.
+ * The row of layer n at a stage. `below`: the row below it; `before`: the same stage without the edits; `run`: the folded
+ * layers, of which n is the last.
  */
 function rowOf(all, { n, i, stage, below, before, run }) {
   const { model, data } = all.t;

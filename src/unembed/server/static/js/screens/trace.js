@@ -18,7 +18,7 @@ import { promptPane } from "./trace-prompt.js";
 import { pinned, race as raceOf } from "./trace-race.js";
 import { METRICS } from "./trace-rows.js";
 
-/** Entropies are fetched in advance when they cost fewer logits than this. */
+/** Entropies are loaded in advance if fewer logits than this are needed. */
 const CHEAP = 2e7;
 /** Changes that redraw the grid without a request. */
 const DRAWN = ["stages", "metric", "diff", "flip", "fit", "columns", "events", "only", "rows", "alone"];
@@ -61,8 +61,9 @@ export function render(root, page) {
 }
 
 /**
- * The state of the screen. `data`: the trace; `plain`: that without edits; `view`: its position; `example`: the bundled
- * one, while it is shown; `spread`: entropies; `followed`: the token whose probability shades the grid.
+ * The state of the screen. `data`: the trace; `plain`: the same without edits; `view`: what the API says of its position;
+ * `example`: the bundled example, while it is shown; `spread`: entropies; `followed`: the token whose probability shades
+ * the grid.
  * @returns {any}
  */
 function begun(page) {
@@ -98,7 +99,7 @@ function draw(t) {
   ]);
 }
 
-/** Replace the bundled example by a live trace; whether the example was shown. */
+/** Replace the bundled example by a live trace; false if the example is not shown. */
 function live({ example, data }) {
   if (example) turn({ prompt: data.prompt });
   return !!example;
@@ -121,7 +122,7 @@ async function spreads(t) {
 const followed = ({ page, data }, ids, channel, more, what = "") =>
   page.api.get(`/traces/${data.id}/trajectories`, { token: ids.map((id) => `#${id}`), ...more }, { channel, what });
 
-/** Follow the token whose probability shades the grid: the first pin, or else the target. */
+/** Load the token whose probability shades the grid: the first pinned one, or else the target. */
 async function follow(t) {
   const id = pinned()[0] ?? t.followed?.id ?? t.view.target.id;
   if (state().metric !== "pinned" || String(id) === String(t.followed?.id) || live(t)) return;
@@ -131,7 +132,7 @@ async function follow(t) {
   });
 }
 
-/** Draw the panes below the grid, one frame after the selection, when the page has been laid out. */
+/** Draw the panes below the grid, which is called one frame after the selection so as not to delay it. */
 async function lower(t) {
   try {
     await Promise.all([t.attribution.draw(), t.race.draw(), follow(t)]); // the attribution changes the chart's width
@@ -147,7 +148,7 @@ function missed(t, el, error) {
   return load(t);
 }
 
-/** One response has everything about a position, so that moving between layers sends no request. */
+/** Load the position; the response has all its layers, so that moving between layers sends no request. */
 async function position(t) {
   const { data, model, lens, inspector, race } = t;
   if (!data) return;
