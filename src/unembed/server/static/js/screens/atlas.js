@@ -1,6 +1,6 @@
 /** All memories (FFN neurons) of the model on one map: values with similar directions share an island. */
 import { literal } from "../code.js";
-import { boxes, button, debounced, fill, grouped, h, segmented, textBox } from "../dom.js";
+import { button, debounced, fill, grouped, h, namedBoxes, segmented, statusLine, textBox } from "../dom.js";
 import { mount } from "../islands/map.js";
 import { visible } from "../islands/tokens.js";
 import { about, card, columns, noMemories, pane } from "../parts.js";
@@ -13,8 +13,8 @@ import { COLOURS, colour, paint } from "./atlas-shades.js";
 export function render(root, page) {
   const { api, model } = page;
   if (!model.can.memories) return noMemories(root);
-  const [canvas, legend, panel, best] = boxes("div", "div.row.map-legend", "div.stack", "div");
-  const chosenCard = card("Selected memory", null, panel);
+  const boxes = namedBoxes({ canvas: "div", legend: "div.row.map-legend", panel: "div.stack", best: "div" });
+  const chosenCard = card("Selected memory", null, boxes.panel);
   const enter = () => turn({ query: input.value.trim() });
   const input = textBox("Search the map", {
     placeholder: 'a word, -word, "·token", *part*, /expression/, name:label',
@@ -22,20 +22,20 @@ export function render(root, page) {
     onenter: enter,
     onchange: enter,
   });
-  const [counted, found] = ["p.soft", "span.faint"].map((one) => h(one, { role: "status" }));
-  const pop = h("div.map-pop", { id: "map-pop", hidden: true });
-  const panes = { canvas, legend, panel, best, input, counted, found, pop, over: sheet(chosenCard) };
-  /** The state of the screen, and its panes. `points`: see `pointsOf`; `at`: the point of each id. */
-  /** @type {any} */ const t = {
-    api,
-    model,
-    ...panes,
-    atlas: null,
-    points: null,
-    map: null,
-    at: new Map(),
-    ...noSelection(),
+  const panes = {
+    ...boxes,
+    input,
+    counted: statusLine("p.soft"),
+    found: statusLine("span.faint"),
+    pop: h("div.map-pop", { id: "map-pop", hidden: true }),
+    over: sheet(chosenCard),
   };
+  /**
+   * The state of the screen. `points`: see `pointsOf`; `at`: the point of each id; `matched`: the points that the search
+   * found, or null; `hidden`: the kinds, layers or densities that the legend hides.
+   */
+  const begun = { atlas: null, points: null, map: null, at: new Map(), matched: null, brushed: [], hidden: new Set() };
+  /** @type {any} */ const t = { api, model, ...panes, ...begun };
   fill(root, frame(t, chosenCard, enter));
   return {
     update: (now, before) => update(t, now, before),
@@ -49,9 +49,6 @@ export function render(root, page) {
     exported: () => t.atlas && { name: "atlas", json: t.atlas, rows: rowsOf(t) },
   };
 }
-
-/** `matched`: the points that the search found, or null; `hidden`: the kinds, layers or densities that are off. */
-const noSelection = () => ({ matched: null, brushed: [], hidden: new Set() });
 
 function frame(t, chosenCard, enter) {
   const colours = Object.entries(COLOURS).slice(0, t.model.can.index ? 3 : 2);

@@ -1,6 +1,6 @@
 /** Compare two prompts: activation patching shows which layers and positions make their predictions differ. */
 import { literal } from "../code.js";
-import { boxes, button, fill, h, num, promptBox, signed, textBox, worded } from "../dom.js";
+import { button, fill, h, namedBoxes, num, promptBox, signed, statusLine, textBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { about, candidates, card, choice, comparedPrompts, dimming, pane } from "../parts.js";
 import { differ, go, state, turn } from "../state.js";
@@ -16,16 +16,19 @@ const DIRECTIONS = [
 
 export function render(root, page) {
   const submit = () => enter(t);
-  const [both, map, scale, mapTable, parts, texts] = boxes(
-    "div.two",
-    "div",
-    "p.faint",
-    "div",
-    "div.stack",
-    "div.three",
-  );
-  const [difference, cellSentence, statusLine] = ["p", "p.soft", "p.soft"].map((one) => h(one, { role: "status" }));
-  const panes = { both, map, scale, mapTable, parts, texts, difference, cellSentence, statusLine };
+  const panes = {
+    ...namedBoxes({
+      both: "div.two",
+      map: "div",
+      scale: "p.faint",
+      mapTable: "div",
+      parts: "div.stack",
+      texts: "div.three",
+    }),
+    difference: statusLine("p"),
+    cellSentence: statusLine("p.soft"),
+    statusLine: statusLine("p.soft"),
+  };
   const inputs = {
     prompts: Object.values(SIDES).map((name) => promptBox(name, submit, { rows: 2 })),
     target: textBox("Target token", { size: 10, onchange: () => turn({ token: t.target.value }) }),

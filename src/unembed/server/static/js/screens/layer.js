@@ -1,6 +1,6 @@
 /** One layer at one position: the readings before and after, and the updates between them. */
 import { architecture } from "../architecture.js";
-import { boxes, button, fill, h, selectBox, within } from "../dom.js";
+import { button, fill, h, namedBoxes, part, selectBox, within } from "../dom.js";
 import { mount as strip, token } from "../islands/tokens.js";
 import { lastUpdate } from "../names.js";
 import {
@@ -28,12 +28,13 @@ const PARTS = { ffn: "Memories", heads: "Heads", both: "Both" };
 
 export function render(root, page) {
   const { api, model } = page;
-  const [title, crumbs, three, where, attributed] = boxes("h1", "div.soft", "div.sandwich.wide", "div", "div");
-  const [list, listNote, table, between] = boxes("div", "p.faint", "div", "span");
-  const tokens = h("div", { "aria-label": "Positions" });
-  const panes = { title, crumbs, three, where, attributed, list, listNote, table, between, tokens };
+  const panes = {
+    ...namedBoxes({ title: "h1", crumbs: "div.soft", three: "div.sandwich.wide", where: "div", attributed: "div" }),
+    ...namedBoxes({ list: "div", listNote: "p.faint", table: "div" }),
+    between: h("span", "Before and after"),
+    tokens: h("div", { "aria-label": "Positions" }),
+  };
   const layer = () => layerHere(model.n_layers);
-  fill(between, "Before and after");
   /** `wanted`: the number of memories to list. */
   const begun = { data: null, view: null, wanted: 20 };
   const t = { ...panes, page, api, model, root, layer, why: questionPicker(), ...begun, more: () => more(t) };
@@ -141,7 +142,7 @@ function draw(t) {
   const onpick = (p) => turn({ position: String(p), token: "" });
   strip(t.tokens, { tokens: page.tokens, selected: at }, { onpick });
   const column = (name, now, from, rank) =>
-    h("div", h("h3", name), candidates(now, { from, n: 10, onpick: (c) => turn({ token: `#${c.id}` }), rank }));
+    part(name, candidates(now, { from, n: 10, onpick: (c) => turn({ token: `#${c.id}` }), rank }));
   const parallel = () => model.ffns[one.layer] && mixer && written(h("p.note"), "parallel");
   fill(t.three, [
     column("Before", one.before, null, one.rank_before),

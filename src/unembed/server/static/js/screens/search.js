@@ -1,5 +1,5 @@
 /** Memories found by the words that they promote or suppress, by their examples and labels; and concepts. */
-import { boxes, button, debounced, entering, fill, grouped, h } from "../dom.js";
+import { button, debounced, entering, fill, grouped, h, namedBoxes } from "../dom.js";
 import { columns, dimming, empty, pane, topTokens, written } from "../parts.js";
 import { differ, go, openCard, state, turn } from "../state.js";
 import { bulkPane, listed } from "./search-bulk.js";
@@ -18,30 +18,18 @@ export function render(root, page) {
     oninput: debounced(submit, 90),
     onkeydown: entering(submit),
   });
-  const [pieces, facets, results] = boxes("div.faint", "div.row", "div.stack.found");
-  const title = h("h1", "Search");
-  const panes = { input, title, pieces, facets, results };
+  const panes = namedBoxes({ title: "h1", pieces: "div.faint", facets: "div.row", results: "div.stack.found" });
   const begun = { found: null, filters: { ...NO_FILTERS }, chosen: new Map() };
   const lookUp = (text) => ((input.value = text), submit());
   const { api, model } = page;
   /** `found`: the hits of the query or the members of the concept; `chosen`: the ticked memories by id. */
-  /** @type {any} */ const t = {
-    api,
-    model,
-    ...panes,
-    ...begun,
-    named,
-    lookUp,
-    draw: () => draw(t),
-    show: () => show(t),
-    bulk: null,
-  };
-  t.bulk = bulkPane(t);
+  /** @type {any} */ const t = { api, model, input, ...panes, ...begun, named, lookUp };
+  Object.assign(t, { draw: () => draw(t), show: () => show(t), bulk: bulkPane(t) });
   fill(root, [
     h("div.stack.bounded", [
-      title,
+      t.title,
       h("div.row", input, button("Search", submit, "btn main")),
-      [pieces, facets, t.bulk.el, t.bulk.joined, results],
+      [t.pieces, t.facets, t.bulk.el, t.bulk.joined, t.results],
     ]),
   ]);
   return {
