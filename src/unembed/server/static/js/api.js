@@ -92,7 +92,6 @@ export const file = (name) =>
     name,
     fetch(new URL(`../${name}.json`, import.meta.url)).then((answer) => answer.json()),
   );
-export const example = () => file("example");
 
 function store(key, body) {
   responses.delete(key);

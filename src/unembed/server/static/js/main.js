@@ -70,7 +70,7 @@ async function start() {
   else if (index && index !== model.index_mark)
     page.warnOther(`index ${index}`, model.index ? `index ${model.index_mark}` : "no index");
   page.presets = presets(page);
-  tray.mount(byId("tray"), state(), compare, page.presets);
+  tray.mount(byId("tray"), compare, page.presets);
   watch(follow);
   tour.mount();
   await open();

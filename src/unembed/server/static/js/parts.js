@@ -201,7 +201,7 @@ export function asTable(head, rows, title = "As a table") {
 }
 
 /** A link to the card of a memory or head, and its name; Shift and a click compare it with the open memory. */
-export function link(one, kind, props = {}) {
+export function link(one, kind = "memory", props = {}) {
   const head = kind === "head";
   const id = idOf(one, kind);
   const follow = (e) => {
@@ -215,8 +215,6 @@ export function link(one, kind, props = {}) {
     name && h("span.tag", { dir: "auto", title: "label" }, name),
   ];
 }
-
-export const memoryLink = (one, props) => link(one, "memory", props);
 
 /** The ids of the memories of the last search, through which Previous and Next go. */
 export const trail = [];

@@ -3,23 +3,19 @@ import * as api from "./api.js";
 import { button, fill, h, many } from "./dom.js";
 import { nameOf } from "./names.js";
 import { prompt } from "./parts.js";
-import { edits, idOf, setEdits, turn, watch } from "./state.js";
+import { differ, edits, idOf, setEdits, state, turn, watch } from "./state.js";
 
-const verb = (e) =>
-  e.action === "set"
-    ? `set ${short(e.value)}`
-    : e.action === "add"
-      ? `${e.value < 0 ? "−" : "+"}${short(Math.abs(e.value))}`
-      : e.value === 0
-        ? "off"
-        : `×${short(e.value)}`;
+function verb({ action, value }) {
+  if (action === "set") return `set ${short(value)}`;
+  if (action === "add") return `${value < 0 ? "−" : "+"}${short(Math.abs(value))}`;
+  return value === 0 ? "off" : `×${short(value)}`;
+}
 const short = (x) => String(Number(x.toPrecision(4))).replace("-", "−");
-const scope = (e) =>
-  e.positions === "all"
-    ? "everywhere"
-    : e.positions === "last"
-      ? "at the last token"
-      : `at ${e.positions.length > 3 ? `${e.positions[0]} to ${e.positions.at(-1)}` : e.positions.join(", ")}`;
+function scope({ positions: at }) {
+  if (at === "all") return "everywhere";
+  if (at === "last") return "at the last token";
+  return `at ${at.length > 3 ? `${at[0]} to ${at.at(-1)}` : at.join(", ")}`;
+}
 export const name = (e) => idOf(e, e.target);
 
 /** Some edits in words. */
@@ -34,14 +30,13 @@ let turning = false;
 export function undo(again = false) {
   const [from, to] = again ? [undone, past] : [past, undone];
   if (!from.length) return false;
-  to.push(now());
+  to.push(editsOf(state()));
   turning = true;
   turn(from.pop());
   turning = false;
   return true;
 }
-const now = () => ({ edits: shown.edits, disabled: shown.disabled });
-let shown = { edits: "", disabled: "" };
+const editsOf = ({ edits, disabled }) => ({ edits, disabled });
 
 export const undoButtons = () => [
   button("Undo", () => undo(), "btn small", { disabled: !past.length, title: "Ctrl Z" }),
@@ -49,7 +44,7 @@ export const undoButtons = () => [
 ];
 
 /** Show the tray in `el`; `compare` runs the comparison; `more`: what follows the buttons. */
-export function mount(el, state, compare, more) {
+export function mount(el, compare, more) {
   const note = h("p.faint", { role: "status" });
   const noted = () => later(note, edits()).catch(api.fail);
   const draw = () => {
@@ -58,32 +53,27 @@ export function mount(el, state, compare, more) {
     el.hidden = !list.length;
     if (!list.length) return;
     const any = list.some((e) => e.on);
+    const flipAll = () => setEdits(list.map((e) => ({ ...e, on: !any })));
     fill(el, [
       h("div.tray-head", [
         h("h2", many(list.length, "edit")),
         list.map((e, i) => chip(e, i, list)),
         h("span.spacer"),
         undoButtons(),
-        button(
-          any ? "Bypass all" : "Switch all on",
-          () => setEdits(list.map((e) => ({ ...e, on: !any }))),
-          "btn small",
-        ),
+        button(any ? "Bypass all" : "Switch all on", flipAll, "btn small"),
         button("Run and compare", compare, "btn small main"),
         more,
       ]),
       note,
     ]);
   };
-  shown = state;
   watch((next, before) => {
     if (next.prompt !== before.prompt) noted();
-    if (next.edits === before.edits && next.disabled === before.disabled) return;
+    if (!differ(next, before, "edits", "disabled")) return;
     if (!turning) {
-      past.push({ edits: before.edits, disabled: before.disabled });
+      past.push(editsOf(before));
       undone.length = 0;
     }
-    shown = next;
     draw();
   });
   draw();
@@ -119,9 +109,7 @@ async function later(note, list) {
 
 /** Add an edit in place of an earlier one of the same kind on the same part. */
 export function add(edit) {
-  const rest = edits().filter(
-    (e) => !(e.target === edit.target && e.layer === edit.layer && e.index === edit.index && e.action === edit.action),
-  );
+  const rest = edits().filter((e) => differ(e, edit, "target", "layer", "index", "action"));
   setEdits([...rest, { positions: "all", on: true, ...edit }], false);
 }
 

@@ -2,7 +2,7 @@
 import { button, fill, fixed, grouped, h, many, num } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import * as names from "../names.js";
-import { memoryLink, table, toks } from "../parts.js";
+import { link, table, toks } from "../parts.js";
 import { go, idOf, memoryPath, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
 
@@ -94,7 +94,7 @@ function drawOne(t, i) {
   const one = points.one(i);
   const described = points.best(i);
   const island = atlas.islands[atlas.cluster[i]];
-  const linked = memoryLink(one);
+  const linked = link(one);
   const promoted = h("p", points.top(i));
   const draw = (found) => fill(promoted, toks(found.promoted.map((one) => one.token)));
   t.api.get(memoryPath(one), { top: 8 }, { channel: "atlas-one" }).then(draw, t.api.fail);
@@ -134,7 +134,7 @@ function drawDescribed(best, at, show) {
   const line = (id) => {
     const point = at.get(id.replace("-", ""));
     const text = [h("b", id), " ", names.at(id)];
-    return point === undefined ? memoryLink(parseId(id)) : button(text, () => show({ point }), "quiet");
+    return point === undefined ? link(parseId(id)) : button(text, () => show({ point }), "quiet");
   };
   return fill(best, [
     h(

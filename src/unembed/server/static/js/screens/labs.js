@@ -1,7 +1,7 @@
 /** Labs: steering by words, toxicity, early exit. */
 import { literal } from "../code.js";
 import { button, fill, h, segmented, textBox, worded } from "../dom.js";
-import { about, answered, card, memoryLink, pane, prompt, table, toks } from "../parts.js";
+import { about, answered, card, link, pane, prompt, table, toks } from "../parts.js";
 import { asksAnew, go, setEdits, state } from "../state.js";
 
 const LABS = { steer: "Steer by words", toxicity: "Toxicity", "early-exit": "Early exit" };
@@ -63,7 +63,7 @@ function drawValues({ rows, edits }) {
     setEdits(edits.map((e) => ({ ...e, on: true })));
     go({ screen: "intervene" });
   };
-  const line = (r) => [memoryLink(r), r.word, r.rank, r.score, toks(r.top_tokens, 99)];
+  const line = (r) => [link(r), r.word, r.rank, r.score, toks(r.top_tokens, 99)];
   return [
     table(["memory", "word", "rank", "score", "promotes"], rows.map(line)),
     h("div", button("Put these into the edits", take, "btn main")),

@@ -1,7 +1,7 @@
 /** A memory's nearest neighbours, its cluster, and the WordNet categories of its tokens. */
 import { button, fill, grouped, h, num } from "../dom.js";
 import { token } from "../islands/tokens.js";
-import { about, answered, loading, memoryLink, pane, toks } from "../parts.js";
+import { about, answered, link, loading, pane, toks } from "../parts.js";
 import { idOf, memoryPath } from "../state.js";
 
 /** Show the six values with the most similar directions. */
@@ -11,7 +11,7 @@ export function neighbours(box, { api, model }, memory) {
   const ask = () => api.post("/analyses/index-similar", { memory: idOf(memory), top: 6 }, { channel: "similar" });
   const line = (row) =>
     h("li", [
-      h("div.head", memoryLink(row), h("span.faint", `cosine ${num(row.cosine)}`)),
+      h("div.head", link(row), h("span.faint", `cosine ${num(row.cosine)}`)),
       h("div.toks", toks(row.top_tokens)),
     ]);
   return answered(box, ask, ({ rows }) => h("ul.near", rows.map(line)));
@@ -53,7 +53,9 @@ export const cluster = (box, figure, page, memory) =>
           h("span.soft", `Promoted by several of ${counted}: `),
           shared.map(([t, times]) => [token(t), h("small.faint", ` ${times}  `)]),
         ]),
-      h("div.row", [members.map((m) => memoryLink(m, { class: "btn small tok", title: `cosine ${num(m.cosine)}` }))]),
+      h("div.row", [
+        members.map((m) => link(m, "memory", { class: "btn small tok", title: `cosine ${num(m.cosine)}` })),
+      ]),
       about("cluster"),
     ]);
   });

@@ -2,7 +2,7 @@
 import { button, fill, h, signed, textBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { describedIds, descriptionOf } from "../names.js";
-import { card, dimming, empty, loading, memoryLink, noMemories, pane, toks, trail } from "../parts.js";
+import { card, dimming, empty, link, loading, noMemories, pane, toks, trail } from "../parts.js";
 import { QUESTION } from "../question.js";
 import { differ, go, idOf, memoryPath, parseId, state, turn } from "../state.js";
 import * as tray from "../tray.js";
@@ -85,7 +85,7 @@ function choose(t, missing) {
   const isFirst = (id, i, all) => all.findIndex((other) => kindOf(other) === kindOf(id)) === i;
   const described = describedIds().filter(isFirst).slice(0, 8);
   const list = h("ul.described", { "aria-label": "Memories with a description, the best first" }, [
-    described.map((id) => h("li", memoryLink(parseId(id)))),
+    described.map((id) => h("li", link(parseId(id)))),
   ]);
   const text =
     `${missing}A memory (FFN neuron) is named by its layer (0 to ${model.n_layers - 1}) and its index (0 to ` +
@@ -104,7 +104,7 @@ const offer = ({ api }, box) =>
       h("p.soft", "These move ", token(target.token), " most after the prompt, in logits:"),
       h(
         "div.row",
-        best.map((u) => h("span", memoryLink(u, { class: "btn small tok" }), " ", h("small", signed(u.score)))),
+        best.map((u) => h("span", link(u, "memory", { class: "btn small tok" }), " ", h("small", signed(u.score)))),
       ),
     ]);
   });

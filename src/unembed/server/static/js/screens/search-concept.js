@@ -2,7 +2,7 @@
 import { drawn, fill, h, many, percent } from "../dom.js";
 import * as bars from "../islands/bars.js";
 import { token } from "../islands/tokens.js";
-import { about, card, memoryLink, table, toks } from "../parts.js";
+import { about, card, link, table, toks } from "../parts.js";
 
 export function drawConcept({ found, results, bulk }) {
   const { members, tokens, by_layer: counts, agreement } = found;
@@ -23,7 +23,7 @@ export function drawConcept({ found, results, bulk }) {
     ]),
     table(
       [bulk.tickAll(members), "memory", "labelled by", "annotators", "top tokens"],
-      members.map((x) => [bulk.tick(x), memoryLink(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]),
+      members.map((x) => [bulk.tick(x), link(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]),
       many(members.length, "memory", "memories"),
     ),
     about("concept"),

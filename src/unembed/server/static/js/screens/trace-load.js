@@ -14,7 +14,7 @@ async function read(t, name, drawn) {
   const edits = activeEdits();
   const untouched = !now.prompt && !edits.length && now.position === "" && now.sort === "effect";
   if (untouched && isShipped && !QUESTION.some((part) => now[part])) {
-    const bundled = await api.example();
+    const bundled = await api.file("example");
     return [bundled, bundled.trace, null];
   }
   // The message of a link is put into this model's own chat template.
