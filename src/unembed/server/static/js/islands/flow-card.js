@@ -100,10 +100,7 @@ function listed(data, edges, end, title, onpick, most = LISTED) {
   const item = (edge) => {
     const other = edge[end];
     const name = other === ANSWER ? "the answer" : nameOf(data, data.nodes[other]);
-    return h(
-      "li",
-      button([h("span", name), h("b", logits(weight(edge)))], () => onpick(other)),
-    );
+    return h("li", [button([h("span", name), h("b", logits(weight(edge)))], () => onpick(other))]);
   };
   return h("div.flow-list", [
     title && h("h4", title),

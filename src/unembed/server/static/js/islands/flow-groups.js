@@ -73,11 +73,10 @@ function allGroups({ base, mine }) {
 }
 
 /** The data with the chosen groups as boxes. */
-export const drawnData = (f) =>
-  withGroups(
-    f.base,
-    allGroups(f).filter((group) => f.closed.has(key(group))),
-  );
+export function drawnData(f) {
+  const closed = allGroups(f).filter((group) => f.closed.has(key(group)));
+  return withGroups(f.base, closed);
+}
 
 /** What the card says of a group: its parts, and the prediction with the group changed. */
 export function aboutGroup(data, { group, label, relevance }) {

@@ -101,16 +101,13 @@ function textsOf({ open, from, to }, tokens, many) {
 const columnAt = (columns, p) =>
   p === null ? columns.length - 1 : columns.findIndex(({ open, from }) => open && from === p);
 
-/** The width that some ribbons need side by side, given the logits of each. */
-const portsOf = (weights, scale) => sumOf(weights, (weight) => Math.abs(weight) * scale + 2);
+/** The width that the ribbons at one end of a box need side by side. */
+const portsOf = (ribbons, end, i, scale) => sumOf(ribbons, (r) => (r[end] === i ? Math.abs(r.weight) * scale + 2 : 0));
 
 function sized(node, { ribbons, boxes }, scale, sizes, text, columns) {
   const i = boxes.indexOf(node);
-  const at = (end) => ribbons.filter((r) => r[end] === i).map((r) => r.weight);
-  const ports = Math.max(
-    portsOf([...at("target"), node.others_in], scale),
-    portsOf([...at("source"), node.others_out], scale),
-  );
+  const side = (end, others) => portsOf(ribbons, end, i, scale) + Math.abs(others) * scale + 2;
+  const ports = Math.max(side("target", node.others_in), side("source", node.others_out));
   const letters = Math.max(text[0].length + text[1].length + 2, text[2].length * 0.92) * sizes.letter + sizes.pad;
   const width =
     node.kind === "token" ? 0 : Math.max(ports + sizes.pad - 4, Math.min(sizes.widest, Math.max(sizes.box, letters)));
@@ -118,11 +115,7 @@ function sized(node, { ribbons, boxes }, scale, sizes, text, columns) {
 }
 
 function sizedAnswer({ ribbons }, scale, sizes, width, text) {
-  const into = ribbons.filter((r) => r.target === ANSWER);
-  const ports = portsOf(
-    into.map((r) => r.weight),
-    scale,
-  );
+  const ports = portsOf(ribbons, "target", ANSWER, scale);
   const letters = Math.max(...text.map((line) => line.length)) * sizes.letter + 26;
   const most = width - sizes.margin - EDGE;
   return { text, ports, width: Math.min(most, Math.max(ports + 24, Math.min(letters, most))) };

@@ -108,9 +108,6 @@ export function mount(el, /** @type {any} */ { tokens, selected, classes, titles
     el.onpointerleave = () => options.onhover();
   }
   shade(classes);
-  fill(
-    el,
-    chips.map((chip, i) => (tokens[i].includes("\n") ? [chip, h("br")] : chip)),
-  );
+  fill(el, [chips.map((chip, i) => (tokens[i].includes("\n") ? [chip, h("br")] : chip))]);
   return { shade };
 }

@@ -64,6 +64,7 @@ function drawSeveral(t, list) {
     atlas.density ? rounded(atlas.density[i]) : "",
     points.top(i),
   ];
+  const caption = list.length > LISTED ? `the first ${LISTED}` : "";
   fill(t.panel, [
     h("p", { role: "status" }, h("b", many(list.length, "memory", "memories"))),
     common.length > 0 &&
@@ -74,11 +75,7 @@ function drawSeveral(t, list) {
     list.length <= SWITCHED
       ? h("div", [button("Switch all off", () => tray.addAll(list.map(points.one), "scale", 0), "btn small")])
       : h("p.faint", `Up to ${SWITCHED} can be switched off at once.`),
-    table(
-      ["memory", "active on", "top tokens"],
-      list.slice(0, LISTED).map(row),
-      list.length > LISTED ? `the first ${LISTED}` : "",
-    ),
+    table(["memory", "active on", "top tokens"], list.slice(0, LISTED).map(row), caption),
   ]);
 }
 
@@ -122,27 +119,15 @@ function drawOne(t, i) {
 /** List the memories with the best tested descriptions, where the atlas has no gallery. */
 function drawDescribed(best, at, show) {
   const ids = names.describedIds();
-  if (!ids.length)
-    return fill(best, [
-      h(
-        "p.faint",
-        "No memory of this model is described. ",
-        h("code", "unembed atlas build"),
-        " describes and tests them.",
-      ),
-    ]);
+  const build = [h("code", "unembed atlas build"), " describes and tests them."];
+  if (!ids.length) return fill(best, h("p.faint", "No memory of this model is described. ", build));
   const line = (id) => {
     const point = at.get(id.replace("-", ""));
     const text = [h("b", id), " ", names.at(id)];
     return point === undefined ? link(parseId(id)) : button(text, () => show({ point }), "quiet");
   };
-  return fill(best, [
-    h(
-      "p.faint",
-      `${grouped(ids.length)} tested descriptions, the best 30: where the memory fires, and what it raises.`,
-    ),
-    h("ol.best", [ids.slice(0, 30).map((id) => h("li", line(id)))]),
-  ]);
+  const about = `${grouped(ids.length)} tested descriptions, the best 30: where the memory fires, and what it raises.`;
+  return fill(best, h("p.faint", about), h("ol.best", [ids.slice(0, 30).map((id) => h("li", line(id)))]));
 }
 
 /** How the value's token scores correlate with what adding the value does, and the same for other values, if measured. */

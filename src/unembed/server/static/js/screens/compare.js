@@ -62,24 +62,19 @@ function frame(t, submit) {
     const [prompt, other] = comparedPrompts();
     go({ prompt: other, other: prompt, token: "", against: "", ...NOTHING_PICKED });
   };
+  const which = [choice("Patch", "point", POINTS), choice("Direction", "direction", DIRECTIONS)];
+  const start = button("Continue all three", () => continueAll(t), "btn small");
   return h("div.stack.bounded", [
     h("h1", "Compare two prompts"),
     h("div.two", [Object.values(SIDES).map((name, i) => h("label.stack.tight", h("span.faint", name), t.prompts[i]))]),
     h("div.row", button("Compare", submit, "btn main", { title: "Enter" }), button("Swap", swap, "btn")),
     card("Next token", [worded("target", t.target), worded("against", t.rival)], t.both, t.difference),
-    card(
-      "Activation patching",
-      [choice("Patch", "point", POINTS), choice("Direction", "direction", DIRECTIONS)],
-      [t.map, t.scale, t.cellSentence, about("patching"), t.mapTable],
-    ),
-    h("div.two", [
+    card("Activation patching", which, t.map, t.scale, t.cellSentence, about("patching"), t.mapTable),
+    h(
+      "div.two",
       card("Heads and memories of the cell", null, t.parts),
-      card(
-        "Continuations",
-        button("Continue all three", () => continueAll(t), "btn small"),
-        [t.statusLine, t.texts],
-      ),
-    ]),
+      card("Continuations", start, t.statusLine, t.texts),
+    ),
   ]);
 }
 

@@ -66,18 +66,14 @@ export function headCard(t, own) {
       `Attends most to ${visible(found.tokens[best])} (${percent(found.weights[at][best])}). Orange: tokens that it ` +
       "attends to; blue: later tokens that attend to it. Click a token to select it.";
     const now = here(t, found, at);
+    const from = ["Attention from ", token(found.tokens[at]), ` (${at})`];
     fill(el, [
       now.el,
       h("div.two", [
         h("div.stack", [
           h("label.row.faint", "text", h("span", { style: { flex: "1", display: "grid" } }, own)),
           part("Contribution by source token", sources),
-          part(
-            ["Attention from ", token(found.tokens[at]), ` (${at})`],
-            looks(found, at, read),
-            h("p.faint", note),
-            terms,
-          ),
+          part(from, looks(found, at, read), h("p.faint", note), terms),
           weights(found, shown),
         ]),
         h("div.stack", circuits(t, circuit)),

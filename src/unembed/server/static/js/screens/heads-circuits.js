@@ -13,17 +13,12 @@ export function circuits(t, circuit) {
   const { raises, lowers, looks_for: sought, ignores, notes, maps } = circuit;
   const others = h("div");
   drawPartners(t, others);
-  const raised = h(
-    "div",
-    button("Other words that it raises", () => drawRaised(t, raised), "btn small"),
-  );
+  const raised = h("div", [button("Other words that it raises", () => drawRaised(t, raised), "btn small")]);
+  const read = sought.length ? lists({ "Attended to": sought, Avoided: ignores }) : h("p.note", notes.join(" "));
   return [
     maps && part("Words that it maps to words", h("p", `${maps}: by its weights, for the words' embeddings.`)),
     part(["OV: output when attending to ", token(circuit.source)], lists({ Promotes: raises, Suppresses: lowers })),
-    part(
-      ["QK: tokens that ", token(circuit.destination), " attends to"],
-      [sought.length ? lists({ "Attended to": sought, Avoided: ignores }) : h("p.note", notes.join(" "))],
-    ),
+    part(["QK: tokens that ", token(circuit.destination), " attends to"], read),
     raised,
     others,
     notes.length > 0 && sought.length > 0 && h("p.faint", `OV and QK from the weights alone: ${notes.join("; ")}.`),

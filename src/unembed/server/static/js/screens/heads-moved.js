@@ -9,13 +9,11 @@ import * as tray from "../tray.js";
 const LISTED = 5;
 
 /** The heads that promote the target most where they read the same word in the prompt, the largest `amount` first. */
-export const movers = ({ scores: { moved } }) =>
-  bySize(
-    (moved ?? []).flatMap((row, layer) => row.map((amount, index) => ({ layer, index, amount: Math.max(0, amount) }))),
-    ({ amount }) => amount,
-  )
-    .filter(({ amount }) => amount > 0)
-    .slice(0, LISTED);
+export function movers({ scores: { moved } }) {
+  const all = (moved ?? []).flatMap((row, layer) => row.map((amount, index) => ({ layer, index, amount })));
+  const positive = all.filter(({ amount }) => amount > 0);
+  return bySize(positive, ({ amount }) => amount).slice(0, LISTED);
+}
 
 /** The pane, which is hidden if the prompt does not contain the target. */
 export function movedPane(t) {

@@ -49,10 +49,7 @@ export function samplesPane(api) {
       wanted
         ? bareTable("table", head, Object.entries(SIDES).map(row))
         : h("p.faint", "Enter a word: it is counted on both sides."),
-      h(
-        "p.faint",
-        `${found.plain.length} samples each, with the model's own sampling settings; exact binomial intervals.`,
-      ),
+      h("p.faint", `${found.plain.length} samples each, by the model's sampling settings; exact binomial intervals.`),
     ]);
     const text = (one) => h(`li${wanted && has(one) ? "" : ".faint"}`, { dir: "auto" }, one);
     const side = ([name, title]) => part(title, h("ol", found[name].map(text)));

@@ -29,16 +29,14 @@ export function topExamples(box, { api, model }, memory, slot = 0) {
       const all = () => (fill(more), pane(list, every));
       const title = "The model reads the texts again: this takes a while";
       const more = h("div", button("Shade every token", all, "quiet", { title }));
+      const note = `The ${rows.length} strongest, which index ${model.index} stores; the key fires at the marked token.`;
       const plain = rows.map((r) => ({ ...r, tokens: [r.prefix, r.token], coefficients: [] }));
       contexts(list, plain, 10);
       fill(box, [
         model.can.gated && segmented("Coefficients", { positive: "Positive", negative: "Negative" }, pole, choose),
         list,
         !quick && more,
-        h(
-          "p.faint",
-          `The ${rows.length} strongest, which index ${model.index} stores; the key fires at the marked token.`,
-        ),
+        h("p.faint", note),
       ]);
       return quick ? every() : undefined;
     });

@@ -100,12 +100,10 @@ function choose(t, missing) {
 const offer = ({ api }, box) =>
   pane(box, async () => {
     const { target, best } = await largestHere(api, 6);
+    const line = (u) => h("span", link(u, "memory", { class: "btn small tok" }), " ", h("small", signed(u.score)));
     fill(box, [
       h("p.soft", "These move ", token(target.token), " most after the prompt, in logits:"),
-      h(
-        "div.row",
-        best.map((u) => h("span", link(u, "memory", { class: "btn small tok" }), " ", h("small", signed(u.score)))),
-      ),
+      h("div.row", best.map(line)),
     ]);
   });
 

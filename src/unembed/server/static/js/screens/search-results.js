@@ -21,6 +21,10 @@ const NOTHING =
   "Try another form of the word, *part* for all tokens that contain it, /expression/ for a regular expression, " +
   "or a token above.";
 
+const EXACT =
+  "Exact: all values are scored. First are the 1,000 in which the word stands out most, by its score over the standard " +
+  "deviation of the value's scores. Ranks are shown up to 100.";
+
 /** The parameters of a request for the hits from `offset` on. */
 export function query({ filters: { density, ...rest } }, offset = 0) {
   const bounds = DENSITIES[density]?.[1] ?? {};
@@ -104,9 +108,8 @@ export function drawRows(t, more) {
   trail.splice(0, Infinity, ...memories.map((x) => idOf(x)));
   const what = memories.length < hits.length ? "memories and heads" : total === 1 ? "memory" : "memories";
   const caption = `${grouped(total)} ${what}${hits.length < total ? `, ${grouped(hits.length)} of them shown` : ""}`;
-  const head = ["memory", "found by", "match", "rank", "score", t.model.can.index && "active on", "top tokens"].filter(
-    Boolean,
-  );
+  const density = t.model.can.index ? ["active on"] : [];
+  const head = ["memory", "found by", "match", "rank", "score", ...density, "top tokens"];
   const filtered = isFiltered(t) && h("p", "The filters may hide results.");
   fill(t.results, [
     notes.map((n) => h("p.warn", n)),
@@ -114,12 +117,7 @@ export function drawRows(t, more) {
     hits.length
       ? table([t.bulk.tickAll(memories), ...head], rowsOf(t), caption)
       : empty("Nothing found", NOTHING, filtered),
-    hits.some((x) => x.why === "promotes" || x.why === "suppresses") &&
-      h(
-        "p.faint",
-        "Exact: all values are scored. First are the 1,000 in which the word stands out most, by its score over " +
-          "the standard deviation of the value's scores. Ranks are shown up to 100.",
-      ),
+    hits.some((x) => x.why === "promotes" || x.why === "suppresses") && h("p.faint", EXACT),
     hits.some((x) => x.density !== null) && h("p.faint", activeOn(t.model)),
     hits.length < total &&
       button(`Show ${Math.min(PAGE, total - hits.length)} more`, more, "btn", { "aria-describedby": "shown" }),

@@ -9,14 +9,11 @@ const now = () => sessionStorage.getItem("inspector") || "";
 
 /** Frame the inspector; `show` and `hide` are those of a sheet. */
 export function framed(inspector) {
-  const widen = button(
-    "",
-    () => {
-      sessionStorage.setItem("inspector", NEXT[now()][0]);
-      place();
-    },
-    "quiet widen",
-  );
+  const turn = () => {
+    sessionStorage.setItem("inspector", NEXT[now()][0]);
+    place();
+  };
+  const widen = button("", turn, "quiet widen");
   const away = h("a");
   const el = h("aside.card.stack", { "aria-label": "Selected cell" }, [
     h("div.row", widen, h("span.spacer"), away),

@@ -57,12 +57,8 @@ function drawHeads(box, view) {
   const list = h("div");
   const after = [[many(others, "other head"), others_effect]];
   const sum = sumOf(rows, (row) => row.effect) + others_effect;
-  updatesTable(
-    list,
-    rows.map((row) => ({ ...row, index: row.head, score: row.effect })),
-    view,
-    { after },
-  );
+  const heads = rows.map((row) => ({ ...row, index: row.head, score: row.effect }));
+  updatesTable(list, heads, view, { after });
   fill(box, [list, sumLine(sum, "heads", view)]);
 }
 

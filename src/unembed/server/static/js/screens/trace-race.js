@@ -79,19 +79,16 @@ function notesOf(view, series, pins) {
 
 /** A lane of markers for each kind of event, aligned with the layers of the chart. */
 function lanesOf(model, events, chart, show) {
-  const marker = (e, sign) =>
-    button(
-      sign || (e.kind === "rise" ? "▲" : "▼"),
-      () => turn({ layer: String(e.layer), stage: e.cause === "ffn" ? "post" : "mid" }),
-      "marker",
-      {
-        style: { left: chart.x(e.layer) },
-        title: e.sentence,
-        "aria-label": e.sentence,
-        onfocus: () => show(e),
-        onpointerenter: () => show(e),
-      },
-    );
+  const marker = (e, sign) => {
+    const select = () => turn({ layer: String(e.layer), stage: e.cause === "ffn" ? "post" : "mid" });
+    return button(sign || (e.kind === "rise" ? "▲" : "▼"), select, "marker", {
+      style: { left: chart.x(e.layer) },
+      title: e.sentence,
+      "aria-label": e.sentence,
+      onfocus: () => show(e),
+      onpointerenter: () => show(e),
+    });
+  };
   return LANES.map(([sign, kind], i) => {
     const here = events.filter((e) => LANES.findIndex(([, , of]) => of(e)) === i);
     const name = kind === "mixer" ? mixersOf(model) : kind;
