@@ -43,19 +43,14 @@ export function contexts(box, rows, first, quantity = "coefficient") {
     shown = 99;
     box.draw();
   };
-  box.draw = () =>
-    fill(box, [
-      rows
-        .slice(0, shown)
-        .map((r) =>
-          h("div.trigger", [
-            h("span.value", { title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
-            passage(r, most, quantity),
-            r.prompt !== null && useButton(r),
-          ]),
-        ),
-      shown < rows.length && button(`Show all ${rows.length}`, all, "quiet"),
+  const line = (r) =>
+    h("div.trigger", [
+      h("span.value", { title: `document ${r.document}, token ${r.position}` }, num(r.coefficient)),
+      passage(r, most, quantity),
+      r.prompt !== null && useButton(r),
     ]);
+  box.draw = () =>
+    fill(box, rows.slice(0, shown).map(line), shown < rows.length && button(`Show all ${rows.length}`, all, "quiet"));
   dropDetached();
   drawn.add(box);
   box.draw();

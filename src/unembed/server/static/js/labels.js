@@ -109,18 +109,10 @@ function labelForm(one, stored) {
   const save = () => {
     const missing = [label, who].find((input) => !input.value.trim());
     if (missing) return missing.focus();
-    const body = {
-      ...one,
-      label: label.value,
-      author: who.value,
-      note: note.value,
-      tags: tags.value
-        .split(",")
-        .map((t) => t.trim())
-        .filter(Boolean),
-      ...(sure.value && { confidence: Number(sure.value) }),
-      ...(verdict.value && { verdict: verdict.value }),
-    };
+    const words = tags.value.split(",").map((text) => text.trim());
+    const body = { ...one, label: label.value, author: who.value, note: note.value, tags: words.filter(Boolean) };
+    if (sure.value) body.confidence = Number(sure.value);
+    if (verdict.value) body.verdict = verdict.value;
     return api.send("/labels", body).then(stored, api.fail);
   };
   const label = textBox("Name", { placeholder: "a name for it", onenter: save });

@@ -97,13 +97,9 @@ export function attribution(el, a, tokens = []) {
   const small = a.rows.length > MANY_WRITERS ? large.splice(LARGEST_WRITERS) : [];
   const rest = sumOf(small, (row) => row.contribution) + (a.others_contribution ?? 0);
   const every = chart(a.rows, a.others, a.others_contribution);
+  const all = h("summary.faint", `All ${a.rows.length}, in the order of the model`);
   fill(el, [
-    small.length
-      ? [
-          chart(large, small.length + a.others, rest),
-          h("details", h("summary.faint", `All ${a.rows.length}, in the order of the model`), every),
-        ]
-      : every,
+    small.length ? [chart(large, small.length + a.others, rest), h("details", all, every)] : every,
     h("p.row.soft", [
       h("span", "Sum ", h("b", num(a.total)), " = ", of, ` ${num(a.logit)} logits`),
       h("span.faint", `relative error ${a.error.toExponential(1)}`),
@@ -112,17 +108,12 @@ export function attribution(el, a, tokens = []) {
 }
 
 /** Direct and total effects of writers, as `with_effects` returns them. */
-export const effectsTable = (rows) =>
-  table(
-    ["writer", "direct effect", "total effect", "where they differ"],
-    rows.map((row) => [
-      row.writer,
-      numberCell(signed(row.direct_effect)),
-      numberCell(row.total_effect === null ? "" : signed(row.total_effect)),
-      row.note,
-    ]),
-    "Direct and total effects",
-  );
+export function effectsTable(rows) {
+  const number = (x) => numberCell(x === null ? "" : signed(x));
+  const lines = rows.map((row) => [row.writer, number(row.direct_effect), number(row.total_effect), row.note]);
+  const head = ["writer", "direct effect", "total effect", "where they differ"];
+  return table(head, lines, "Direct and total effects");
+}
 
 function follow(row) {
   const kind = row.label.split(" ")[0];
@@ -271,9 +262,8 @@ export function waiting(...els) {
 
 /** Whether a request failed because the address names a token that the model does not have; then the default is used. */
 function dropped(error) {
-  const { token: target, against } = state();
-  if (!(target || against) || !(error.code === "not_one_token" || /^token \d+$| against itself$/.test(error.message)))
-    return false;
+  const isOfToken = error.code === "not_one_token" || /^token \d+$| against itself$/.test(error.message);
+  if (!isOfToken || !(state().token || state().against)) return false;
   api.fail(error);
   turn({ token: "", against: "", single: "" });
   return true;
@@ -283,13 +273,9 @@ function dropped(error) {
 export function failure(el, error, again) {
   if (error.code === "superseded" || dropped(error)) return;
   if (!error.code) console.error(error);
-  fill(el, [
-    h("div.warn.stack", [
-      h("p", h("b", error.message), error.why ? `: ${error.why}` : ""),
-      error.fix && h("p.soft", error.fix),
-      again && error.code !== "unsupported" && h("div", button("Try again", again, "btn small")),
-    ]),
-  ]);
+  const what = h("p", h("b", error.message), error.why ? `: ${error.why}` : "");
+  const repeat = again && error.code !== "unsupported" && h("div", button("Try again", again, "btn small"));
+  fill(el, h("div.warn.stack", what, error.fix && h("p.soft", error.fix), repeat));
 }
 
 export const inOneLine = (error) => [error.message, error.why, error.fix].filter(Boolean).join(". ");

@@ -172,6 +172,10 @@ export function parseId(text) {
   return negative ? { ...one, pole: "negative" } : one;
 }
 
+/** The ids of the pinned tokens. */
+export const pinned = () => parts(current.pins, " ").slice(0, MOST_PINS);
+export const MOST_PINS = 5;
+
 /** The path of a memory in the API. */
 export const memoryPath = ({ layer, index }) => `/memories/${layer}/${index}`;
 
@@ -205,9 +209,8 @@ export function oneEdit(text) {
 /** The `edits` of a state that `on(text)` accepts, and which of those are `disabled`. */
 export function readableEdits(found, on) {
   const off = parts(found.disabled, ",");
-  const rest = parts(found.edits, ";")
-    .map((text, i) => ({ text, off: off.includes(String(i)) }))
-    .filter(({ text }) => on(text));
+  const all = parts(found.edits, ";").map((text, i) => ({ text, off: off.includes(String(i)) }));
+  const rest = all.filter(({ text }) => on(text));
   return {
     edits: rest.map(({ text }) => text).join(";"),
     disabled: rest.flatMap((one, i) => (one.off ? [i] : [])).join(","),
@@ -221,13 +224,10 @@ export function edits() {
 }
 
 /** Edits as text for the address. */
-export const written = (list) =>
-  list
-    .map((e) => {
-      const where = Array.isArray(e.positions) ? e.positions.join(",") : e.positions;
-      return `${idOf(e, e.target)}:${e.action}:${e.value}@${where}`;
-    })
-    .join(";");
+export function written(list) {
+  const where = ({ positions }) => (Array.isArray(positions) ? positions.join(",") : positions);
+  return list.map((e) => `${idOf(e, e.target)}:${e.action}:${e.value}@${where(e)}`).join(";");
+}
 
 /** Put a list of edits into the state. */
 export function setEdits(list, push) {

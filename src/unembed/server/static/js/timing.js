@@ -31,24 +31,18 @@ export function changed(now, before) {
 
 /** Show the durations measured on this page. */
 export function panel(table) {
-  const limits = {
-    ...Object.fromEntries(Object.entries(CLASSES).map(([name, [most]]) => [name, most])),
-    trace: 100,
-    sort: 50,
-  };
+  const ofState = Object.fromEntries(Object.entries(CLASSES).map(([name, [most]]) => [name, most]));
+  const limits = { ...ofState, trace: 100, sort: 50 };
   const spans = performance.getEntriesByType("measure").filter((one) => one.name in limits);
   const rows = [...Map.groupBy(spans, (one) => one.name)].map(([name, list]) => {
     const times = list.map((one) => one.duration).sort((a, b) => a - b);
     const quantiles = [0.5, 0.95, 1].map((q) => Math.round(times[Math.ceil(q * times.length) - 1]));
     return [name, times.length, ...quantiles, limits[name]];
   });
+  const head = ["interaction", "times", "median (ms)", "p95", "most", "limit"];
   const dialog = modal({ "aria-label": "Timings" }, [
     h("h1", "Timings"),
-    table(
-      ["interaction", "times", "median (ms)", "p95", "most", "limit"],
-      rows,
-      "From the event to the frame after it, on this page.",
-    ),
+    table(head, rows, "From the event to the frame after it, on this page."),
     button("Close", () => dialog.close(), "btn main"),
   ]);
 }

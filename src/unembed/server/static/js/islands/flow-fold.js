@@ -51,20 +51,11 @@ export function fold(data, n, thin = THIN) {
 }
 
 /** The box for all that flows into the answer from parts that are not drawn. */
-const rest = (relevance) => ({
-  name: "others",
-  kind: "others",
-  number: OTHERS,
-  layer: null,
-  position: null,
-  reads: null,
-  promotes: [],
-  label: "all parts that are not drawn, directly",
-  relevance,
-  removed: null,
-  others_in: 0,
-  others_out: 0,
-});
+function rest(relevance) {
+  const none = { layer: null, position: null, reads: null, promotes: [], removed: null, others_in: 0, others_out: 0 };
+  const label = "all parts that are not drawn, directly";
+  return { ...none, name: "others", kind: "others", number: OTHERS, label, relevance };
+}
 
 const has = (place, source, target) => place.has(source) && (target === ANSWER || place.has(target));
 

@@ -24,23 +24,9 @@ export function mount(el, data, options = {}) {
   const side = h("div.flow-card", { role: "region", "aria-label": "The chosen part", "aria-live": "polite" });
   const table = h("details.flow-all", h("summary", "As a table"), h("div.flow-scroll"));
   const bar = h("div.flow-groups", { role: "group", "aria-label": "Groups of parts" });
-  const f = {
-    el,
-    data,
-    base: data,
-    closed: new Set(),
-    mine: new Set(),
-    bar,
-    options,
-    picture,
-    side,
-    table,
-    boxes: options.boxes,
-    number: ANSWER,
-    width: 0,
-  };
-  const named = data.nodes.findIndex(({ name }) => name === options.chosen);
-  if (named >= 0) f.number = named;
+  const number = data.nodes.findIndex(({ name }) => name === options.chosen);
+  const shown = { data, base: data, boxes: options.boxes, number: number < 0 ? ANSWER : number, width: 0 };
+  const f = { el, bar, picture, side, table, options, ...shown, closed: new Set(), mine: new Set() };
   fill(el, h("div.flow", bar, h("div.flow-both", picture, side), table));
   table.addEventListener("toggle", () => table.open && fillTable(f));
   const redraw = () => picture.clientWidth && picture.clientWidth !== f.width && draw(f);

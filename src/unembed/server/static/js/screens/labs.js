@@ -6,6 +6,8 @@ import { asksAnew, go, setEdits, state } from "../state.js";
 
 const LABS = { steer: "Steer by words", toxicity: "Toxicity", "early-exit": "Early exit" };
 const MODULES = { toxicity: () => import("./labs-toxicity.js"), "early-exit": () => import("./labs-early-exit.js") };
+const NO_VALUES = "This model has no memories (FFN neurons) to turn on.";
+const NO_MEMORIES = "This laboratory works on memories, and this model has none.";
 
 export function render(root, page) {
   const host = h("div.stack");
@@ -17,17 +19,12 @@ export function render(root, page) {
   function draw() {
     const name = which();
     tabs.show(name);
-    const missing = (text) => fill(host, h("p.note", text));
     shown = null;
-    if (!page.model.can.memories)
-      return name === "steer"
-        ? missing("This model has no memories (FFN neurons) to turn on.")
-        : missing("This laboratory works on memories, and this model has none.");
+    if (!page.model.can.memories) return fill(host, h("p.note", name === "steer" ? NO_VALUES : NO_MEMORIES));
     if (name === "steer") shown = steer(host, page.api);
     else
       pane(host, async () => {
-        const module = await MODULES[name]();
-        shown = module.render(host, page);
+        shown = (await MODULES[name]()).render(host, page);
       });
   }
 

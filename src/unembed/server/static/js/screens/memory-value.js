@@ -4,7 +4,7 @@ import { announce, button, drawn, fill, grouped, h, num, sumOf } from "../dom.js
 import * as histogram from "../islands/histogram.js";
 import { visible } from "../islands/tokens.js";
 import { about, answered, asTable, card, loading, tokenLists } from "../parts.js";
-import { memoryPath, state, turn } from "../state.js";
+import { MOST_PINS, memoryPath, pinned, turn } from "../state.js";
 
 /** How many tokens are loaded from each end of a value's scores. */
 export const TOP = 50;
@@ -42,8 +42,7 @@ export function ends(view, n = 12) {
 }
 
 function pin(id) {
-  const pins = state().pins.split(" ").filter(Boolean);
-  turn({ pins: [...new Set([...pins, String(id)])].slice(-5).join(" ") });
+  turn({ pins: [...new Set([...pinned(), String(id)])].slice(-MOST_PINS).join(" ") });
   announce("pinned");
 }
 
@@ -55,13 +54,10 @@ function truthLine(view, api) {
     fill(box, loading("Adding the value to 24 passages", 1));
     answered(box, () => read("truth/measured"), draw);
   };
-  const draw = (found) =>
-    h("p", { class: found.borne_out === false ? "warn" : "faint" }, [
-      found.words,
-      " ",
-      found.of !== "memory" &&
-        button("Measure", measure, "quiet", { title: "Some seconds; minutes for a large model" }),
-    ]);
+  const title = "Some seconds; minutes for a large model";
+  const start = button("Measure", measure, "quiet", { title });
+  const draw = ({ of, words, borne_out: isTrue }) =>
+    h("p", { class: isTrue === false ? "warn" : "faint" }, words, " ", of !== "memory" && start);
   answered(box, () => read("truth"), draw);
   return box;
 }
@@ -83,11 +79,7 @@ export function vocabularyCard(view, api) {
   draw();
   const counted = grouped(sumOf(view.counts, Number));
   const data = { ...view, marks: [], label: `Scores of all ${counted} tokens, heights logarithmic` };
-  const rows = () =>
-    view.promoted.map((p, i) => {
-      const { token, score } = view.suppressed[i];
-      return [visible(p.token), p.score, visible(token), score];
-    });
+  const row = (i) => [view.promoted[i], view.suppressed[i]].flatMap(({ token, score }) => [visible(token), score]);
   const way = { jacobian: "by the lens fitted on text" }[view.provenance.basis] ?? "by the logit lens (W_U alone)";
   const sign = view.pole === "negative" ? ", at a coefficient of −1" : "";
   const note = `projected ${way}${sign}; click a token to pin it in Trace`;
@@ -97,6 +89,6 @@ export function vocabularyCard(view, api) {
     h("h3", "Scores of all tokens"),
     drawn(histogram.mount, data),
     about("memory"),
-    asTable(["promoted", "score", "suppressed", "score"], rows, "All as a table"),
+    asTable(["promoted", "score", "suppressed", "score"], () => [...view.promoted.keys()].map(row), "All as a table"),
   ]);
 }

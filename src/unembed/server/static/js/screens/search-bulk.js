@@ -15,21 +15,19 @@ export function bulkPane(t) {
   const el = h("div.row");
   const joined = h("p.soft", { role: "status" });
   const form = joinForm(t, joined);
-  const choose = (list, on = true) => {
+  function choose(list, on = true) {
     for (const x of list) on ? chosen.set(idOf(x), x) : chosen.delete(idOf(x));
-  };
+  }
   const all = (text, edit) => button(text, () => edit([...chosen.values()]), "btn small");
   function draw() {
-    fill(el, [
-      chosen.size > 0 && [
-        h("span.soft", `${chosen.size} chosen`),
-        all("Switch off", (list) => tray.addAll(list, "scale", 0)),
-        all("Double", (list) => tray.addAll(list, "scale", 2)),
-        all("Set to 3 × usual", (list) => setUsual(list, 3)),
-        t.model.can.index && form,
-        button("Clear", () => (chosen.clear(), t.draw()), "quiet"),
-      ],
-    ]);
+    const buttons = [
+      all("Switch off", (list) => tray.addAll(list, "scale", 0)),
+      all("Double", (list) => tray.addAll(list, "scale", 2)),
+      all("Set to 3 × usual", (list) => setUsual(list, 3)),
+      t.model.can.index && form,
+      button("Clear", () => (chosen.clear(), t.draw()), "quiet"),
+    ];
+    fill(el, chosen.size > 0 && [h("span.soft", `${chosen.size} chosen`), buttons]);
   }
   function flipAll(list, on) {
     choose(list, on);

@@ -7,6 +7,8 @@ import { about, card, link, table, toks } from "../parts.js";
 export function drawConcept({ found, results, bulk }) {
   const { members, tokens, by_layer: counts, agreement } = found;
   const rows = counts.map((n, i) => ({ label: `Layer ${i}`, value: n, text: String(n) }));
+  const head = [bulk.tickAll(members), "memory", "labelled by", "annotators", "top tokens"];
+  const line = (x) => [bulk.tick(x), link(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)];
   fill(results, [
     h("p.soft", [
       agreement === null
@@ -21,11 +23,7 @@ export function drawConcept({ found, results, bulk }) {
       ]),
       card("Over the layers", null, drawn(bars.mount, { rows })),
     ]),
-    table(
-      [bulk.tickAll(members), "memory", "labelled by", "annotators", "top tokens"],
-      members.map((x) => [bulk.tick(x), link(x), x.authors.join(", "), x.annotators, toks(x.top_tokens)]),
-      many(members.length, "memory", "memories"),
-    ),
+    table(head, members.map(line), many(members.length, "memory", "memories")),
     about("concept"),
   ]);
 }

@@ -66,11 +66,11 @@ function signs(t) {
 /** Draw the filters, which the server applies to all results. */
 export function drawFacets(t) {
   const { filters, found, model } = t;
-  const choice = (label, name, options) =>
-    selectBox(label, options, filters[name], (value) => {
-      filters[name] = value;
-      t.show();
-    });
+  const choose = (name) => (value) => {
+    filters[name] = value;
+    t.show();
+  };
+  const choice = (label, name, options) => selectBox(label, options, filters[name], choose(name));
   const layers = Object.entries(found.layers).map(([n, hits]) => [n, `Layer ${n} (${hits})`]);
   const reasons = Object.entries(found.reasons).map(([name, hits]) => [name, `${why(name)} (${hits})`]);
   const densities = Object.entries(DENSITIES).map(([name, [text]]) => [name, text]);

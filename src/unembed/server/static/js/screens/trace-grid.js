@@ -169,20 +169,9 @@ function controlsOf(t, pinThis) {
 
 function tableOf(t, own) {
   const { metric } = state();
-  const named = [
-    greatest(t) !== null && `${metric} (nats)`,
-    metric === "pinned" && t.followed && `probability of ${visible(t.followed.token)}`,
-  ].filter(Boolean);
-  const head = [
-    "layer",
-    "stage",
-    "position",
-    "token",
-    "first",
-    "probability",
-    "rank of the final prediction",
-    ...named,
-  ];
+  const head = ["layer", "stage", "position", "token", "first", "probability", "rank of the final prediction"];
+  if (greatest(t) !== null) head.push(`${metric} (nats)`);
+  if (metric === "pinned" && t.followed) head.push(`probability of ${visible(t.followed.token)}`);
   const line = (row) => (c, p) => {
     const stage = row.title.replace(/^Layer \d+ /, "").toLowerCase();
     const more = [c.nats, c.followed].filter((x) => x !== null);
@@ -192,31 +181,24 @@ function tableOf(t, own) {
 }
 
 /** Whose messages the tokens of a conversation are from, in words. */
-const spoken = ({ roles }) =>
-  [...new Set(roles ?? [])]
-    .filter(Boolean)
-    .map((role) => ROLES[role] ?? role)
-    .join(", ");
+function spoken({ roles }) {
+  const all = [...new Set(roles)].filter(Boolean);
+  return all.map((role) => ROLES[role] ?? role).join(", ");
+}
 
 function legendOf(t) {
   const ramp = h("i", { "aria-hidden": "true" }, [Array.from({ length: 17 }, (_, q) => h("b", { class: `q${q}` }))]);
   const most = greatest(t);
   const { metric, events, diff } = state();
   const of = metric === "pinned" && t.followed && h("span", "of ", token(t.followed.token));
-  const scale =
-    most !== null
-      ? ["0", ramp, `${num(most)} nats`]
-      : metric === "rank"
-        ? [`rank ${grouped(t.model.d_vocab)}`, ramp, "rank 1 (logarithmic)"]
-        : ["0 %", ramp, "100 % (square root)", of];
+  let scale = ["0 %", ramp, "100 % (square root)", of];
+  if (most !== null) scale = ["0", ramp, `${num(most)} nats`];
+  else if (metric === "rank") scale = [`rank ${grouped(t.model.d_vocab)}`, ramp, "rank 1 (logarithmic)"];
   const [quiet] = runsOf(t);
+  const folded = "quiet layers: the rank of the prompt's prediction moves least (Enter unfolds them)";
   /** @type {[string, string, boolean][]} */
   const signs = [
-    [
-      `Layers ${quiet?.join("–")}`,
-      "quiet layers: the rank of the prompt's prediction moves least (Enter unfolds them)",
-      Boolean(quiet),
-    ],
+    [`Layers ${quiet?.join("–")}`, folded, !!quiet],
     ["▢", "top-1 is the final prediction", true],
     ["│", "the same token as in the row before", true],
     ["◆", "saturation", !events && t.model.can.events],

@@ -15,6 +15,7 @@ const follow = (one) =>
     ? go(cardOf(one, one.kind))
     : turn({ layer: String(one.layer), stage: one.point === "resid_post" ? "post" : "mid" });
 
+const EFFECT = "what it adds to the target's logit over what it adds to the average token's";
 const HIDDEN =
   "No list shows bytes of longer characters and tokens that the model never learned, unless one is the prediction or the " +
   "runner-up. Ranks count them.";
@@ -31,43 +32,31 @@ export function predictionPane(t) {
   function draw() {
     const { view, data } = t;
     const shown = view.prediction.slice(0, 5);
+    const last = [token(data.tokens[view.position].token), h("span.faint", ` (${view.position})`)];
+    const candidate = (c) =>
+      button([token(c.token), h("small", percent(c.probability))], () => turn({ token: `#${c.id}` }), "", {
+        title: `explain this token (logit ${c.logit.toFixed(2)})`,
+        "aria-pressed": String(c.id === view.target.id),
+      });
+    const append = () => go({ prompt: data.prompt + shown[0].token, position: "", layer: "", token: "" });
+    const title = "Append the first token to the prompt";
     fill(likely, [
-      h("span.soft", [
-        "After ",
-        token(data.tokens[view.position].token),
-        h("span.faint", ` (${view.position})`),
-        " the model predicts",
-      ]),
-      shown.map((c) =>
-        button([token(c.token), h("small", percent(c.probability))], () => turn({ token: `#${c.id}` }), "", {
-          title: `explain this token (logit ${c.logit.toFixed(2)})`,
-          "aria-pressed": String(c.id === view.target.id),
-        }),
-      ),
-      button("→", () => go({ prompt: data.prompt + shown[0].token, position: "", layer: "", token: "" }), "quiet", {
-        title: "Append the first token to the prompt",
-        "aria-label": "→ append",
-      }),
+      h("span.soft", "After ", last, " the model predicts"),
+      shown.map(candidate),
+      button("→", append, "quiet", { title, "aria-label": "→ append" }),
     ]);
     roving(likely);
     why.draw(view);
     hidden.textContent = view.hidden ? `${many(view.hidden, "token")} not listed` : "";
     hidden.title = HIDDEN;
-    fill(described, [
-      view.described.map((one) =>
-        h("li", [
-          link(one, "memory")[0],
-          h("span.tag", { dir: "auto" }, named(one)),
-          h("span.effect", { title: "what it adds to the target's logit over what it adds to the average token's" }, [
-            `${signed(one.effect)} to `,
-            token(view.target.token),
-          ]),
-        ]),
-      ),
-    ]);
-    fill(found, [
-      view.findings.map((one) => h("li", [button(one.sentence, () => follow(one), "", { title: one.definition })])),
-    ]);
+    const about = (one) => [
+      link(one)[0],
+      h("span.tag", { dir: "auto" }, named(one)),
+      h("span.effect", { title: EFFECT }, `${signed(one.effect)} to `, token(view.target.token)),
+    ];
+    const finding = (one) => button(one.sentence, () => follow(one), "", { title: one.definition });
+    fill(described, [view.described.map((one) => h("li", about(one)))]);
+    fill(found, [view.findings.map((one) => h("li", finding(one)))]);
     roving(found);
   }
 

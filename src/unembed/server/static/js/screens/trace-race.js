@@ -4,7 +4,7 @@ import * as ranks from "../islands/ranks.js";
 import { visible } from "../islands/tokens.js";
 import { mixersOf } from "../names.js";
 import { asTable, card, choice } from "../parts.js";
-import { state, turn } from "../state.js";
+import { pinned, state, turn } from "../state.js";
 
 /** The lanes: sign, name, and whether an event belongs in the lane; it is drawn in the first of them.
  * @type {[string, string, (event: any) => boolean][]}
@@ -15,8 +15,6 @@ const LANES = [
   ["", "mixer", (e) => e.cause === "attention" || e.cause === "mixer"],
   ["", "FFN", () => true],
 ];
-
-export const pinned = () => state().pins.split(" ").filter(Boolean).slice(0, 5);
 
 /** Make the card; `trajectories(ids)` loads those of tokens at the position, or is null where an example is shown. */
 export function race(t, { layer, trajectories }) {

@@ -1,9 +1,9 @@
 /** The first screen: how the next-token prediction forms, layer by layer, at every position. */
 import { architecture } from "../architecture.js";
-import { afterPaint, boxes, button, fill, h, within } from "../dom.js";
+import { afterPaint, button, fill, h, namedBoxes, within } from "../dom.js";
 import { about, card, failure, pane, waiting } from "../parts.js";
 import { QUESTION, questionQuery } from "../question.js";
-import { asksAnew, differ, state, turn } from "../state.js";
+import { asksAnew, differ, MOST_PINS, pinned, state, turn } from "../state.js";
 import { span as timed } from "../timing.js";
 import * as tour from "../tour.js";
 import * as tray from "../tray.js";
@@ -15,7 +15,7 @@ import { gridPane, span } from "./trace-grid.js";
 import { load } from "./trace-load.js";
 import { predictionPane } from "./trace-prediction.js";
 import { promptPane } from "./trace-prompt.js";
-import { pinned, race as raceOf } from "./trace-race.js";
+import { race as raceOf } from "./trace-race.js";
 import { METRICS } from "./trace-rows.js";
 
 /** Entropies are loaded in advance if fewer logits than this are needed. */
@@ -67,20 +67,10 @@ export function render(root, page) {
  * @returns {any}
  */
 function begun(page) {
-  const [where, inspector, failed] = boxes("div", "div.stack", "div.failed");
-  const t = {
-    page,
-    model: page.model,
-    data: null,
-    plain: null,
-    view: null,
-    example: null,
-    spread: null,
-    followed: null,
-  };
-  const panes = { where, inspector, failed, whole: null, aside: framed(inspector), promptBox: null, predicted: null };
-  const drawing = { draw: () => draw(t), position: () => position(t), spreads: () => spreads(t), soon: 0 };
-  return Object.assign(t, panes, drawing, { lens: null, attribution: null, race: null, flow: null });
+  const panes = namedBoxes({ where: "div", inspector: "div.stack", failed: "div.failed" });
+  const nothing = { data: null, plain: null, view: null, example: null, spread: null, followed: null, soon: 0 };
+  const t = { page, model: page.model, ...nothing, ...panes, aside: framed(panes.inspector) };
+  return Object.assign(t, { draw: () => draw(t), position: () => position(t), spreads: () => spreads(t) });
 }
 
 function draw(t) {
@@ -133,13 +123,9 @@ async function follow(t) {
 }
 
 /** Draw the panes below the grid, which is called one frame after the selection so as not to delay it. */
-async function lower(t) {
-  try {
-    await Promise.all([t.attribution.draw(), t.race.draw(), follow(t)]); // the attribution changes the chart's width
-  } catch (error) {
-    return missed(t, t.race.lines, error);
-  }
-}
+const lower = (t) =>
+  Promise.all([t.attribution.draw(), t.race.draw(), follow(t)]) // the attribution changes the chart's width
+    .catch((error) => missed(t, t.race.lines, error));
 
 /** Post the prompt again if the trace is no longer in the server's cache; show any other failure. */
 function missed(t, el, error) {
@@ -190,7 +176,7 @@ function drawInspector(t) {
 function pin(id) {
   const pins = pinned();
   const one = String(id);
-  turn({ pins: (pins.includes(one) ? pins.filter((x) => x !== one) : [...pins, one].slice(-5)).join(" ") });
+  turn({ pins: (pins.includes(one) ? pins.filter((x) => x !== one) : [...pins, one].slice(-MOST_PINS)).join(" ") });
 }
 
 async function update(t, now, before) {
@@ -253,9 +239,8 @@ function pressed({ lens, data, model, view, plain }, key) {
 }
 
 /** The rows of a file. */
-const rowsOf = ({ lens, data }) => [
-  ["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"],
-  ...lens
-    .rows()
-    .flatMap((row) => row.cells.map((c, p) => [row.i, row.point, p, data.tokens[p].token, c.text, c.prob, c.rank])),
-];
+function rowsOf({ lens, data }) {
+  const line = (row) => (c, p) => [row.i, row.point, p, data.tokens[p].token, c.text, c.prob, c.rank];
+  const head = ["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"];
+  return [head, ...lens.rows().flatMap((row) => row.cells.map(line(row)))];
+}
