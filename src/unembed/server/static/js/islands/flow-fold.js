@@ -28,14 +28,15 @@ export function fold(data, n, thin = THIN) {
   const direct = data.edges.filter(([, target]) => target === ANSWER);
   const most = Math.max(...direct.map(([, , weight]) => size(weight)), 1e-9);
   const chosen = boxed(data, n, most);
-  const place = new Map(chosen.map((node, i) => [node.number, i]));
-  const ribbons = data.edges
-    .filter(([source, target, weight]) => has(place, source, target) && size(weight) >= thin * most)
-    .map(([source, target, weight]) => ({
-      source: place.get(source),
-      target: target === ANSWER ? ANSWER : place.get(target),
-      weight,
-    }));
+  const place = new Map([...chosen.map((node, i) => [node.number, i]), [ANSWER, ANSWER]]);
+  const drawn = data.edges.filter(
+    ([source, target, weight]) => place.has(source) && place.has(target) && size(weight) >= thin * most,
+  );
+  const ribbons = drawn.map(([source, target, weight]) => ({
+    source: place.get(source),
+    target: place.get(target),
+    weight,
+  }));
   const left = (i, end) => -sumOf(ribbons, (r) => (r[end] === i ? r.weight : 0));
   const boxes = chosen.map((node, i) => ({
     ...node,
@@ -56,8 +57,6 @@ function rest(relevance) {
   const label = "all parts that are not drawn, directly";
   return { ...none, name: "others", kind: "others", number: OTHERS, label, relevance };
 }
-
-const has = (place, source, target) => place.has(source) && (target === ANSWER || place.has(target));
 
 /** The nodes with a box: n groups, heads and memories, the largest ones, and other nodes that are too large to leave out. */
 function boxed({ nodes, edges }, n, most) {

@@ -148,9 +148,8 @@ const widthOf = (row, c, { lane, between }) =>
   sumOf(row.items, (item) => (item.column === c ? item.width + (item.isLane ? lane : between) : 0));
 
 function rowsOf(boxes, most) {
-  const levels = [...new Set(boxes.map(({ node }) => levelOf(node)))]
-    .filter((level) => level >= 0)
-    .sort((a, b) => a - b);
+  const levels = [...new Set(boxes.map(({ node }) => levelOf(node)))].filter((level) => level >= 0);
+  levels.sort((a, b) => a - b);
   return levels.flatMap((level) => {
     const here = boxes.filter(({ node }) => levelOf(node) === level);
     const taken = new Map();

@@ -13,18 +13,7 @@ import { token, visible } from "./tokens.js";
 export function draw(el, data, chosen = () => {}) {
   el.classList.add("unembed", "unembed-out");
   const [, kind] = data.schema.split(/[./]/);
-  const drawings = {
-    emergence,
-    bars: signedBars,
-    flow: circuit,
-    heads: scores,
-    heat,
-    memory,
-    pattern,
-    ranks,
-    readings,
-  };
-  return drawings[kind](el, data, chosen);
+  return DRAWINGS[kind](el, data, chosen);
 }
 
 /** A drawing with a line of text under it. */
@@ -54,9 +43,8 @@ function lens(el, { text, label, tokens, n_layers: n }, { top, more }, chosen) {
   const { host, note } = noted(el, text);
   const onselect = (r, c) => {
     const layer = rows[r].n;
-    note.textContent = top(layer, c)
-      .map(([word, p]) => `${visible(word)} ${percent(p)}`)
-      .join("   ");
+    const words = top(layer, c).map(([word, p]) => `${visible(word)} ${percent(p)}`);
+    note.textContent = words.join("   ");
     chosen({ layer, position: c });
   };
   const columns = tokens.map((word) => ({ text: word }));
@@ -104,10 +92,8 @@ function memory(el, data, chosen) {
     return h("div", h("b", title), box);
   };
   const by = data.provenance.basis === "jacobian" ? "the fitted lens" : "W_U, without the final norm";
-  const { host } = noted(
-    el,
-    `Layer ${data.layer}, memory ${data.index}: its value projected by ${by}; value norm ${num(data.norm)}`,
-  );
+  const text = `Layer ${data.layer}, memory ${data.index}: its value projected by ${by}; value norm ${num(data.norm)}`;
+  const { host } = noted(el, text);
   host.className = "columns";
   fill(host, list("Promotes", data.promoted), list("Suppresses", data.suppressed));
 }
@@ -137,3 +123,6 @@ function heat(el, { values, shown: numbers, rows, columns, note: label, unit }, 
 /** The rank of tokens by layer, a line for each. */
 const ranks = (el, data, chosen) =>
   lines.mount(noted(el, data.note).host, data, { onpick: (layer) => chosen({ layer }) });
+
+/** The drawing of each schema. */
+const DRAWINGS = { emergence, bars: signedBars, flow: circuit, heads: scores, heat, memory, pattern, ranks, readings };

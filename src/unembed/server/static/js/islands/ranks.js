@@ -83,17 +83,16 @@ function curves({ series, layers, probability }, { x, y }) {
 function ends({ series, probability }, { n, x, y }) {
   let low = -20;
   const all = series.map((one, k) => ({ at: y(valuesOf(one, probability)[n - 1]), name: one.name, k }));
-  return all
-    .sort((a, b) => a.at - b.at)
-    .map(({ at, name, k }) => {
-      low = Math.max(at, low + 14);
-      return svgText(x(n - 1) + 10, low + 4, visible(name), "start", `end line${k}`);
-    });
+  const fromTop = all.sort((a, b) => a.at - b.at);
+  return fromTop.map(({ at, name, k }) => {
+    low = Math.max(at, low + 14);
+    return svgText(x(n - 1) + 10, low + 4, visible(name), "start", `end line${k}`);
+  });
 }
 
 function described(data) {
-  const lines = data.series.map(
-    (one) => `${visible(one.name)}: ${(data.probability ? one.probabilities.map(asPercent) : one.ranks).join(", ")}`,
-  );
-  return `${data.probability ? "Probability" : "Rank"} after each layer. ${lines.join(". ")}`;
+  const { probability } = data;
+  const values = (one) => (probability ? one.probabilities.map(asPercent) : one.ranks).join(", ");
+  const lines = data.series.map((one) => `${visible(one.name)}: ${values(one)}`);
+  return `${probability ? "Probability" : "Rank"} after each layer. ${lines.join(". ")}`;
 }

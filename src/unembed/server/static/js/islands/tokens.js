@@ -5,16 +5,8 @@
 import { button, fill, h } from "./nodes.js";
 
 const NAMED = { " ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡" };
-const MARKS = new Set([
-  "·",
-  "↵",
-  "⇥",
-  "␡",
-  "⟨",
-  "⟩",
-  "◌",
-  ...Array.from({ length: 32 }, (_, i) => String.fromCharCode(0x2400 + i)),
-]);
+const CONTROLS = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0x2400 + i));
+const MARKS = new Set([..."·↵⇥␡⟨⟩◌", ...CONTROLS]);
 const HIDDEN = new RegExp(
   String.raw`[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Zs}\u034F\u115F\u1160\u17B4\u17B5\u180B\u180C\u180D` +
     String.raw`\u180F\u2800\u3164\uFFA0\uFE00-\uFE0F\u{E0100}-\u{E01EF}]`,
@@ -33,7 +25,7 @@ export function pieces(text) {
   for (const char of text) {
     const code = Number(char.codePointAt(0));
     if (NAMED[char]) found.push([NAMED[char], true]);
-    else if (code < 32) found.push([String.fromCharCode(0x2400 + code), true]);
+    else if (code < 32) found.push([CONTROLS[code], true]);
     else if (code >= 0xdc80 && code <= 0xdcff) found.push([`⟨0x${hex(code - 0xdc00, 2)}⟩`, true]);
     else if (MARKS.has(char) || HIDDEN.test(char)) found.push([`⟨U+${hex(code, 4)}⟩`, true]);
     else if (COMBINING.test(char) && (!previous || MARKS.has(previous) || HIDDEN.test(previous)))
@@ -47,10 +39,10 @@ export function pieces(text) {
 const hex = (n, width) => n.toString(16).toUpperCase().padStart(width, "0");
 
 /** The text as one string. @param {string} text */
-export const visible = (text) =>
-  pieces(text)
-    .map(([piece]) => piece)
-    .join("");
+export function visible(text) {
+  const shown = pieces(text).map(([piece]) => piece);
+  return shown.join("");
+}
 
 /** Elements to clone: a grid repeats the same few tokens in hundreds of cells. */
 const made = new Map();

@@ -129,10 +129,8 @@ function ordered(node) {
     const style = getComputedStyle(child);
     return style.position === "static" ? 0 : Number(style.zIndex) || 0;
   };
-  return [...node.childNodes]
-    .map((child) => [level(child), child])
-    .sort((a, b) => a[0] - b[0])
-    .map(([, child]) => child);
+  const levels = new Map([...node.childNodes].map((child) => [child, level(child)]));
+  return [...levels.keys()].sort((a, b) => Number(levels.get(a)) - Number(levels.get(b)));
 }
 
 const placed = (box, at) => ({ x: box.left - at.x, y: box.top - at.y, width: box.width, height: box.height });
@@ -195,10 +193,8 @@ function text(node, out, at) {
   const font = fontOf(style);
   const ascent = measure(font).measureText("x").fontBoundingBoxAscent;
   const { fill, "fill-opacity": opacity } = colour(style.color);
-  for (const { line, box } of lines(
-    node,
-    style.whiteSpace.startsWith("pre") || style.whiteSpaceCollapse === "preserve",
-  )) {
+  const keepsSpaces = style.whiteSpace.startsWith("pre") || style.whiteSpaceCollapse === "preserve";
+  for (const { line, box } of lines(node, keepsSpaces)) {
     if (!overlap(box, at.shown)) continue;
     const made = s("text", { x: box.left - at.x, y: box.top - at.y + ascent, ...font, fill }, line);
     if (opacity < 1) made.setAttribute("fill-opacity", opacity);
@@ -222,11 +218,8 @@ function lines(node, keepsSpaces) {
   const font = fontOf(getComputedStyle(node.parentElement));
   range.selectNodeContents(node);
   const all = [...range.getClientRects()].filter((box) => box.width);
-  if (all.length < 2)
-    return all.map((box) => ({
-      line: keepsSpaces ? clean(node.data) : asShown(clean(node.data), box.width, font),
-      box,
-    }));
+  const whole = (box) => (keepsSpaces ? clean(node.data) : asShown(clean(node.data), box.width, font));
+  if (all.length < 2) return all.map((box) => ({ line: whole(box), box }));
   const found = [];
   let at = 0;
   for (const letter of node.data) {
@@ -245,14 +238,8 @@ function lines(node, keepsSpaces) {
 function typed(el, style, box, out, at) {
   const font = fontOf(style);
   const size = font["font-size"];
-  const words =
-    el.type === "checkbox"
-      ? el.checked
-        ? "☑"
-        : "☐"
-      : el.tagName === "SELECT"
-        ? el.selectedOptions[0]?.text
-        : el.value;
+  let words = el.tagName === "SELECT" ? el.selectedOptions[0]?.text : el.value;
+  if (el.type === "checkbox") words = el.checked ? "☑" : "☐";
   const tall = Number.parseFloat(style.lineHeight) || size * 1.4;
   const multi = el.tagName === "TEXTAREA";
   const left = box.left - at.x + Number.parseFloat(style.paddingLeft);

@@ -172,10 +172,10 @@ function bring({ over, canvas }) {
   if (over.show()) canvas.parentElement.scrollIntoView({ block: "start" });
 }
 
-const remember = debounced(
-  ({ x, y, zoom }) => turn({ view: zoom === 1 ? "" : [x, y, zoom].map((v) => Number(v.toFixed(4))).join(",") }),
-  150,
-);
+const remember = debounced(({ x, y, zoom }) => {
+  const rounded = [x, y, zoom].map((v) => Number(v.toFixed(4)));
+  turn({ view: zoom === 1 ? "" : rounded.join(",") });
+}, 150);
 
 /** Apply search, colour and selection of the address. */
 async function look(t) {

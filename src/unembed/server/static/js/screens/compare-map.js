@@ -41,9 +41,8 @@ export function drawMap({ view, found, map, scale, cellSentence, mapTable }) {
   const at = cell(found);
   const { values, recovered, layers, positions, tokens } = found;
   const other = into() === "corrupted" ? "clean" : "corrupted";
-  const there = new Map(
-    view.pairs.map(([clean, corrupted]) => (other === "clean" ? [corrupted, clean] : [clean, corrupted])),
-  );
+  const pairs = view.pairs.map(([clean, corrupted]) => (other === "clean" ? [corrupted, clean] : [clean, corrupted]));
+  const there = new Map(pairs);
   const isOther = (p) => view[into()].tokens[p].id !== view[other].tokens[there.get(p)]?.id;
   const [, name, what] = pointOf(found);
   const data = {

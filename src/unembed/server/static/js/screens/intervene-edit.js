@@ -86,11 +86,8 @@ function scopeBoxes(api, e, change, generated) {
   const move = async (kind, from) => change({ positions: await places(api, kind, from, generated).catch(api.fail) });
   const here = chosen && { chosen: `positions ${e.positions[0]} to ${e.positions.at(-1)}` };
   const scope = selectBox("Where", { ...SCOPES, ...here }, chosen ? "chosen" : e.positions, (kind) => move(kind));
-  const from =
-    chosen &&
-    numberBox("First position", e.positions[0], {
-      onchange: () => from.validity.valid && from.value && move("from", from.valueAsNumber),
-    });
+  const onchange = () => from.validity.valid && from.value && move("from", from.valueAsNumber);
+  const from = chosen && numberBox("First position", e.positions[0], { onchange });
   return [scope, from];
 }
 
