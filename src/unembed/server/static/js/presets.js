@@ -11,21 +11,20 @@ export function presets(page) {
   const list = h("ul.runs");
   const note = h("p.faint");
 
-  const line = (one) =>
-    h("li", [
-      button([h("b", { dir: "auto" }, one.name), h("span.faint", ` ${editsInWords(one.edits)}`)], () => load(one), "", {
-        title: "Put these edits into the tray",
-      }),
-      button("×", () => write(api.remove(`/presets/${one.id}`)), "btn small", { "aria-label": `Delete ${one.name}` }),
+  const line = (one) => {
+    const content = [h("b", { dir: "auto" }, one.name), h("span.faint", ` ${editsInWords(one.edits)}`)];
+    const remove = () => write(api.remove(`/presets/${one.id}`));
+    return h("li", [
+      button(content, () => load(one), "", { title: "Put these edits into the tray" }),
+      button("×", remove, "btn small", { "aria-label": `Delete ${one.name}` }),
     ]);
+  };
   const read = () =>
     pane(list, async () => {
       const { presets: stored, persistent } = await api.get("/presets", {}, { fresh: true });
       fill(list, stored.map(line));
-      fill(note, [
-        !stored.length && "None is saved yet. ",
-        !persistent && "Without an index they last until the server stops.",
-      ]);
+      const passing = !persistent && "Without an index they last until the server stops.";
+      fill(note, !stored.length && "None is saved yet. ", passing);
     });
   const write = (request) => request.then(read, api.fail);
 

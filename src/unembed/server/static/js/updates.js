@@ -1,6 +1,6 @@
 /** A table of memories (FFN neurons) and heads with what each adds to the logits in question, one line each. */
 import * as api from "./api.js";
-import { append, bareTable, button, fill, fixed, h, many, percent, places, sumOf } from "./dom.js";
+import { append, bareTable, button, bySize, fill, fixed, h, many, percent, places, sumOf } from "./dom.js";
 import { token, visible } from "./islands/tokens.js";
 import { indexed, nameOf } from "./names.js";
 import { link, pane, toks } from "./parts.js";
@@ -100,18 +100,14 @@ function moves(u, isMeasured) {
     const [verb, list] = (down ? lowered.length : !raised.length) ? ["lowers ", lowered] : ["raises ", raised];
     return [h("small", verb), toks(list, 8)];
   }
+  if (!u.top_tokens) return null;
   const verb = down ? "suppresses " : isMeasured && "promotes ";
-  return (
-    u.top_tokens && [
-      verb && h("small.faint", verb),
-      toks(u.coefficient < 0 === down ? u.top_tokens : u.bottom_tokens, 8),
-    ]
-  );
+  return [verb && h("small.faint", verb), toks(u.coefficient < 0 === down ? u.top_tokens : u.bottom_tokens, 8)];
 }
 
 /** The token from which most of a head's effect comes, and the head's attention to it. */
 function reads({ sources = [] }) {
-  const most = [...sources].sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect))[0];
+  const [most] = bySize(sources, (source) => source.effect);
   return most ? [token(most.token), ` ${percent(most.weight)}`] : "";
 }
 
@@ -120,10 +116,7 @@ function line(u, e, largest, { digits, coefficients, isMeasured }) {
   const kind = kindOf(u);
   const name = nameOf(u, kind);
   const width = `${Math.max(1, (Math.abs(e) / largest) * 50)}%`;
-  const bar = h("span", {
-    class: e < 0 ? "bar minus" : "bar plus",
-    style: { width, [e < 0 ? "right" : "left"]: "50%" },
-  });
+  const bar = h(e < 0 ? "span.bar.minus" : "span.bar.plus", { style: { width, [e < 0 ? "right" : "left"]: "50%" } });
   const row = h("tr.sub-update", [
     h("td.writer", link(u, kind)[0]),
     h("td.n.wide-only", kind === "head" ? reads(u) : fixed(u.coefficient, coefficients)),
@@ -158,18 +151,11 @@ function opened(control, row, u) {
   row.after(h("tr.more", h("td", { colspan: columns }, body)));
   return pane(body, async () => {
     const name = nameOf(u);
-    const { raised, lowered } = u.moved ?? {};
-    const ends = Object.entries({
-      raises: raised,
-      lowers: lowered,
-      promotes: u.top_tokens,
-      suppresses: u.bottom_tokens,
-    });
-    const filled = ends.filter(([, list]) => list?.length);
-    fill(body, [
-      name && h("p", h("b", name)),
-      filled.map(([end, list]) => h("p", h("span.soft", `${end} `), toks(list, 10))),
-    ]);
+    const { raised: raises, lowered: lowers } = u.moved ?? {};
+    const ends = { raises, lowers, promotes: u.top_tokens, suppresses: u.bottom_tokens };
+    const filled = Object.entries(ends).filter(([, list]) => list?.length);
+    const line = ([end, list]) => h("p", h("span.soft", `${end} `), toks(list, 10));
+    fill(body, name && h("p", h("b", name)), filled.map(line));
     if (!indexed()) return;
     const query = { top: 2, context: 16 };
     const found = await api.get(`${memoryPath(u)}/triggers`, query, { channel: `more ${u.layer}.${u.index}` });
@@ -184,14 +170,8 @@ function opened(control, row, u) {
 }
 
 /** The rows of a file. */
-export const plainRows = (rows) =>
-  rows.map((u) => [
-    id(u),
-    u.coefficient ?? "",
-    u.norm,
-    u.share,
-    u.score,
-    u.deviation ?? "",
-    u.top_tokens.slice(0, 6).map(visible).join(" "),
-  ]);
+export function plainRows(rows) {
+  const promoted = (u) => u.top_tokens.slice(0, 6).map(visible).join(" ");
+  return rows.map((u) => [id(u), u.coefficient ?? "", u.norm, u.share, u.score, u.deviation ?? "", promoted(u)]);
+}
 export const PLAIN_HEAD = ["writer", "coefficient", "norm", "share", "effect", "beyond the mean", "promotes"];

@@ -64,14 +64,11 @@ function drawSeveral(t, list) {
     atlas.density ? rounded(atlas.density[i]) : "",
     points.top(i),
   ];
+  const counted = ([id, n]) => [token(atlas.tokens[id]), h("small.faint", ` ${n} `)];
   const caption = list.length > LISTED ? `the first ${LISTED}` : "";
   fill(t.panel, [
     h("p", { role: "status" }, h("b", many(list.length, "memory", "memories"))),
-    common.length > 0 &&
-      h("p", [
-        h("span.faint", "Shared tokens "),
-        common.slice(0, 8).map(([id, n]) => [token(atlas.tokens[id]), h("small.faint", ` ${n} `)]),
-      ]),
+    common.length > 0 && h("p", h("span.faint", "Shared tokens "), common.slice(0, 8).map(counted)),
     list.length <= SWITCHED
       ? h("div", [button("Switch all off", () => tray.addAll(list.map(points.one), "scale", 0), "btn small")])
       : h("p.faint", `Up to ${SWITCHED} can be switched off at once.`),
@@ -98,11 +95,7 @@ function drawOne(t, i) {
   fill(t.panel, [
     // The description has a line of its own.
     h("h3", described ? linked.slice(0, names.isLabelled(one) ? 2 : 1) : linked),
-    described &&
-      h("p", [
-        `${described.name === points.id(i) ? "" : `${described.name}: `}${described.description}`,
-        h("span.faint", ` best memory ${described.rank}${truthOf(described)}`),
-      ]),
+    described && descriptionOf(described, points.id(i)),
     promoted,
     h("p.faint", [`layer ${one.layer}`, atlas.kinds[atlas.kind[i]], points.density(i)].filter(Boolean).join(" · ")),
     h("div.row", [
@@ -129,6 +122,12 @@ function drawDescribed(best, at, show) {
   const about = `${grouped(ids.length)} tested descriptions, the best 30: where the memory fires, and what it raises.`;
   return fill(best, h("p.faint", about), h("ol.best", [ids.slice(0, 30).map((id) => h("li", line(id)))]));
 }
+
+const descriptionOf = (one, id) =>
+  h("p", [
+    `${one.name === id ? "" : `${one.name}: `}${one.description}`,
+    h("span.faint", ` best memory ${one.rank}${truthOf(one)}`),
+  ]);
 
 /** How the value's token scores correlate with what adding the value does, and the same for other values, if measured. */
 const truthOf = ({ truth, truth_control: control }) =>

@@ -64,16 +64,11 @@ export function drawMap({ view, found, map, scale, cellSentence, mapTable }) {
   ];
   const hint = "Each cell is a run with one patched activation; choose one to see its heads and memories.";
   const unpatched = view[into()].tokens.filter((_, p) => !there.has(p)).map((one) => token(one.token));
+  const why = " Not patched, because the other prompt has no token in their place: ";
+  const list = unpatched.map((one, i) => [i > 0 && ", ", one]);
   const isStill = recovered.every((row) => row.every((x) => Math.abs(x) < STILL));
-  fill(cellSentence, [
-    at ? patched(at) : hint,
-    unpatched.length > 0 && [
-      " Not patched, because the other prompt has no token in their place: ",
-      unpatched.map((one, i) => [i > 0 && ", ", one]),
-      isStill && ". No cell moves the logit difference",
-      ".",
-    ],
-  ]);
+  const end = isStill ? ". No cell moves the logit difference." : ".";
+  fill(cellSentence, at ? patched(at) : hint, unpatched.length > 0 && [why, list, end]);
   const head = ["layer", "position", "token", "logit difference", "fraction recovered"];
   fill(mapTable, [asTable(head, () => patchingRows(found, visible))]);
 }

@@ -32,15 +32,8 @@ function addForm(model) {
     if (kind.value === "head") tray.off(at, "head");
     else setUsual([at], 1);
   };
-  return h("details", [
-    h("summary", "Add an edit"),
-    h("div.edit-form", [
-      h("label", "what", kind),
-      h("label", "layer", layer),
-      h("label", "index", index),
-      button("Add", add, "btn"),
-    ]),
-  ]);
+  const boxes = [h("label", "what", kind), h("label", "layer", layer), h("label", "index", index)];
+  return h("details", h("summary", "Add an edit"), h("div.edit-form", boxes, button("Add", add, "btn")));
 }
 
 /** The n memories of all layers that add most to the prediction after the prompt, and its target. */
@@ -59,10 +52,9 @@ async function suggest(list, { api, model }) {
     if (!model.can.memories) return;
     const { target, best } = await largestHere(api, 3);
     if (edits().length) return; // an edit was added or restored meanwhile
-    const off = (u) =>
-      button(`Switch off ${idOf(u)} (${signed(u.score)})`, () => tray.off(u), "btn small", {
-        title: u.top_tokens.slice(0, 8).join(" "),
-      });
+    const title = (u) => u.top_tokens.slice(0, 8).join(" ");
+    const text = (u) => `Switch off ${idOf(u)} (${signed(u.score)})`;
+    const off = (u) => button(text(u), () => tray.off(u), "btn small", { title: title(u) });
     fill(list, [
       h("p.soft", "Nothing is changed yet. Memories that move ", token(target.token), " most here:"),
       h("div.row", best.map(off)),

@@ -58,16 +58,12 @@ export function drawItem(t) {
   ]);
 }
 
-const tokens = (item, box) =>
-  h("div.ticks", [
-    item.tokens.map(({ token: text, description }, i) =>
-      h("label", { title: description || "" }, [
-        box(i),
-        token(text),
-        description && h("span.faint", shortened(description)),
-      ]),
-    ),
-  ]);
+function tokens(item, box) {
+  const about = (text) => text && h("span.faint", shortened(text));
+  const line = ({ token: text, description }, i) =>
+    h("label", { title: description || "" }, box(i), token(text), about(description));
+  return h("div.ticks", item.tokens.map(line));
+}
 
 function prefixes(item, box) {
   const text = ({ prefix, token: last }) => h("span.context", { dir: "auto" }, prefix.slice(-260), h("mark", last));

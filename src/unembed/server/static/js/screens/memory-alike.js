@@ -9,11 +9,8 @@ export function neighbours(box, { api, model }, memory) {
   if (!model.can.index) return fill(box, h("p.faint", "Neighbours are found with an index, and none is open."));
   fill(box, loading("Comparing values", 6));
   const ask = () => api.post("/analyses/index-similar", { memory: idOf(memory), top: 6 }, { channel: "similar" });
-  const line = (row) =>
-    h("li", [
-      h("div.head", link(row), h("span.faint", `cosine ${num(row.cosine)}`)),
-      h("div.toks", toks(row.top_tokens)),
-    ]);
+  const head = (row) => h("div.head", link(row), h("span.faint", `cosine ${num(row.cosine)}`));
+  const line = (row) => h("li", head(row), h("div.toks", toks(row.top_tokens)));
   return answered(box, ask, ({ rows }) => h("ul.near", rows.map(line)));
 }
 
@@ -46,16 +43,12 @@ export const cluster = (box, figure, page, memory) =>
     };
     const start = button("Compute clusters", () => pane(box, compute), "btn small");
     if (!size) return fill(box, h("p", `The ${all} of the model are not clustered yet. `, start));
+    const tokens = shared.map(([t, times]) => [token(t), h("small.faint", ` ${times}  `)]);
+    const member = (m) => link(m, "memory", { class: "btn small tok", title: `cosine ${num(m.cosine)}` });
     fill(box, [
       h("p", `${size} of ${all}, in one of ${n} clusters`, size > 1 && `; mean cosine ${num(coherence)}`),
-      shared.length > 0 &&
-        h("p", [
-          h("span.soft", `Promoted by several of ${counted}: `),
-          shared.map(([t, times]) => [token(t), h("small.faint", ` ${times}  `)]),
-        ]),
-      h("div.row", [
-        members.map((m) => link(m, "memory", { class: "btn small tok", title: `cosine ${num(m.cosine)}` })),
-      ]),
+      shared.length > 0 && h("p", h("span.soft", `Promoted by several of ${counted}: `), tokens),
+      h("div.row", members.map(member)),
       about("cluster"),
     ]);
   });
