@@ -2,6 +2,7 @@
 import {
   boxes,
   bySize,
+  clamp,
   drawn,
   fill,
   fixed,
@@ -89,8 +90,7 @@ export function headCard(t, own) {
 /** The tokens of the text, orange where the chosen one attends to them, blue where they attend to it. */
 function looks({ tokens, weights }, at, onpick) {
   const between = (from, i) => (i <= from ? weights[from][i] : weights[i][from]);
-  const shade = (w, i, from) =>
-    w > 0.01 ? `${i <= from ? "w" : "c"}${Math.max(1, Math.min(6, Math.ceil(w * 6)))}` : "";
+  const shade = (w, i, from) => (w > 0.01 ? `${i <= from ? "w" : "c"}${clamp(Math.ceil(w * 6), 1, 6)}` : "");
   const shades = (from) => tokens.map((_, i) => shade(between(from, i), i, from));
   const titles = tokens.map((_, i) => `${i <= at ? "attended to" : "attends to it"}: ${percent(between(at, i))}`);
   const words = h("div");

@@ -11,17 +11,11 @@ export function repeatedTokens(t) {
   const onchange = () => draw();
   const length = numberBox("Tokens before the repetition", 16, { min: 2, max: 64, onchange });
   const seed = numberBox("Seed of the random tokens", 0, { onchange });
-  const text = textBox("Text to repeat", {
-    placeholder: "random tokens, or your own text",
-    style: { flex: "1 1 200px" },
-    onchange,
-  });
+  const placeholder = "random tokens, or your own text";
+  const text = textBox("Text to repeat", { placeholder, style: { flex: "1 1 200px" }, onchange });
   function draw() {
-    const query = {
-      length: clamp(Number(length.value) || 16, 2, 64),
-      seed: Math.max(0, Number(seed.value) || 0),
-      text: text.value,
-    };
+    const numbers = { length: clamp(Number(length.value) || 16, 2, 64), seed: Math.max(0, Number(seed.value) || 0) };
+    const query = { ...numbers, text: text.value };
     const ask = () => t.api.get(`${t.path()}/induction`, query, { channel: "induction" });
     return answered(out, ask, (found) => drawStripe(t.id(), found));
   }

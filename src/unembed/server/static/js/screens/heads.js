@@ -183,9 +183,8 @@ function drawLabels(t, { called, one, all, small }) {
 }
 
 /** The rows of a file. */
-const rowsOf = ({ scores, here }) => [
-  ["kind", "layer", "head", "score"],
-  ...Object.entries({ ...scores?.scores, ...here?.scores }).flatMap(([kind, rows]) =>
-    rows.flatMap((row, l) => row.flatMap((x, n) => (x === null ? [] : [[kind, l, n, x]]))),
-  ),
-];
+function rowsOf({ scores, here }) {
+  const all = Object.entries({ ...scores?.scores, ...here?.scores });
+  const rows = all.flatMap(([kind, layers]) => layers.flatMap((row, l) => row.map((x, n) => [kind, l, n, x])));
+  return [["kind", "layer", "head", "score"], ...rows.filter(([, , , score]) => score !== null)];
+}

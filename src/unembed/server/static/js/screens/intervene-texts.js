@@ -99,13 +99,12 @@ function receiver(texts, shown) {
   };
 }
 
-const exported = (shown) => ({
-  name: "comparison",
-  json: shown,
-  rows: [
-    ["side", "generated_token", "id", "token", "probability"],
-    ...["base", "edit"].flatMap((side) =>
-      shown[side].map((one, i) => [side, i + 1, one.id ?? "", one.token, one.probability ?? ""]),
-    ),
-  ],
-});
+function exported(shown) {
+  const line = (side) => (one, i) => [side, i + 1, one.id ?? "", one.token, one.probability ?? ""];
+  const rows = ["base", "edit"].flatMap((side) => shown[side].map(line(side)));
+  return {
+    name: "comparison",
+    json: shown,
+    rows: [["side", "generated_token", "id", "token", "probability"], ...rows],
+  };
+}

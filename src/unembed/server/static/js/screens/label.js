@@ -1,5 +1,19 @@
 /** Annotation as in the papers: a queue of keys or values, whose patterns one describes without seeing others' labels. */
-import { announce, button, consume, entering, fill, h, many, num, numberBox, segmented, worded } from "../dom.js";
+import {
+  announce,
+  boxes,
+  button,
+  consume,
+  entering,
+  fill,
+  h,
+  many,
+  num,
+  numberBox,
+  segmented,
+  statusLine,
+  worded,
+} from "../dom.js";
 import { exportLabels, noIndex, reload } from "../labels.js";
 import { authorBox, withdraw } from "../names.js";
 import { answered, card, empty, noMemories, pane, table } from "../parts.js";
@@ -18,9 +32,9 @@ export function render(root, page) {
   const again = () => restart(t);
   const who = authorBox(again);
   const seed = numberBox("Seed of the queue", 0, { onchange: again });
-  const progress = h("p.soft", { role: "status" });
+  const progress = statusLine("p.soft");
   const note = h("p.warn", { role: "alert", hidden: true });
-  const [stage, agreed] = [h("div.stack"), h("div")];
+  const [stage, agreed] = boxes("div.stack", "div");
   const work = { store: () => store(t), undo: () => undo(t), skip: () => skip(t) };
   /**
    * `what`: value or key; `place`: the place of the item in the queue; `draft`: its patterns and the one in the form;
@@ -152,14 +166,12 @@ function act(t, { key, target, ctrlKey, metaKey, altKey }) {
 function drawAgreement({ api, agreed }) {
   const ask = () => api.get("/annotations/agreement", {}, { fresh: true });
   const pairs = (kappas) => Object.entries(kappas).map(([both, kappa]) => `${both}: ${num(kappa)}`);
-  return answered(agreed, ask, ({ questions }) =>
-    questions.some((one) => one.items)
-      ? table(
-          ["question", "items", "Fleiss' kappa", "Cohen's kappa of two"],
-          questions.map((one) => [one.question, one.items, one.fleiss ?? "–", pairs(one.pairs).join("; ")]),
-        )
-      : h("p.faint", "Agreement appears when two people have annotated the same item."),
-  );
+  const head = ["question", "items", "Fleiss' kappa", "Cohen's kappa of two"];
+  const line = (one) => [one.question, one.items, one.fleiss ?? "–", pairs(one.pairs).join("; ")];
+  return answered(agreed, ask, ({ questions }) => {
+    if (questions.some((one) => one.items)) return table(head, questions.map(line));
+    return h("p.faint", "Agreement appears when two people have annotated the same item.");
+  });
 }
 
 /** An invisible box for the file from which labels are imported. */

@@ -14,8 +14,8 @@ export function drawCurve(el, steps, move) {
   const y = (r) => 160 - (r.saved_layers / deep) * 140;
   let at = 0;
   const point = draggable(steps.length, (event) => {
-    const next = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1 }[event.key];
-    const to = next ?? { Home: 0, End: steps.length }[event.key];
+    const [up, down] = [at + 1, at - 1];
+    const to = { ArrowRight: up, ArrowUp: up, ArrowLeft: down, ArrowDown: down, Home: 0, End: steps.length }[event.key];
     if (to === undefined) return;
     consume(event);
     move(to);
@@ -25,31 +25,27 @@ export function drawCurve(el, steps, move) {
     const far = steps.map((r) => Math.hypot(x(r) - p.x, y(r) - p.y));
     move(far.indexOf(Math.min(...far)));
   };
-  const pressed = (e) => (svg.setPointerCapture(e.pointerId), near(e), point.focus(), e.preventDefault());
-  const svg = s(
-    "svg.ranks",
-    {
-      viewBox: "0 0 360 196",
-      style: { "max-width": "460px", "touch-action": "none" },
-      role: "group",
-      "aria-label": "Layers saved against disagreement",
-      onpointerdown: pressed,
-      onpointermove: (e) => e.buttons && near(e),
-    },
-    [
-      s("line.rule", { x1: 40, x2: 340, y1: 160, y2: 160 }),
-      s("line.rule", { x1: 40, x2: 40, y1: 20, y2: 160 }),
-      s("polyline.line.line0", { points: steps.map((r) => `${x(r)},${y(r)}`).join(" ") }),
-      steps.map((r) => s("circle.dot.line0", { cx: x(r), cy: y(r), r: 3 })),
-      point,
-      svgText(40, 12, "layers saved"),
-      svgText(34, 24, String(Number(deep.toFixed(2))), "end"),
-      svgText(34, 164, "0", "end"),
-      svgText(40, 176, "0 %", "middle"),
-      svgText(190, 190, "predictions that change", "middle"),
-      svgText(340, 176, `${num(most)} %`, "middle"),
-    ],
-  );
+  const props = {
+    viewBox: "0 0 360 196",
+    style: { "max-width": "460px", "touch-action": "none" },
+    role: "group",
+    "aria-label": "Layers saved against disagreement",
+    onpointerdown: (e) => (svg.setPointerCapture(e.pointerId), near(e), point.focus(), e.preventDefault()),
+    onpointermove: (e) => e.buttons && near(e),
+  };
+  const svg = s("svg.ranks", props, [
+    s("line.rule", { x1: 40, x2: 340, y1: 160, y2: 160 }),
+    s("line.rule", { x1: 40, x2: 40, y1: 20, y2: 160 }),
+    s("polyline.line.line0", { points: steps.map((r) => `${x(r)},${y(r)}`).join(" ") }),
+    steps.map((r) => s("circle.dot.line0", { cx: x(r), cy: y(r), r: 3 })),
+    point,
+    svgText(40, 12, "layers saved"),
+    svgText(34, 24, String(Number(deep.toFixed(2))), "end"),
+    svgText(34, 164, "0", "end"),
+    svgText(40, 176, "0 %", "middle"),
+    svgText(190, 190, "predictions that change", "middle"),
+    svgText(340, 176, `${num(most)} %`, "middle"),
+  ]);
   fill(el, [svg, asTable(CURVE, () => curveRows(steps), "The curve as a table")]);
   return (step) => {
     at = step;

@@ -28,13 +28,9 @@ export function render(root, { api, model }) {
       [h("div.stack", prompts, h("div.row", worded("change", what)), line, out, about("suppress"))],
     ),
   ]);
-  if (!activeEdits().length)
-    fill(out, [
-      h("div.note.row", [
-        "No edit is on. Choose a concept, or find values that promote words.",
-        button("Steer by words", () => go({ path: ["steer"] }), "btn small"),
-      ]),
-    ]);
+  const steer = button("Steer by words", () => go({ path: ["steer"] }), "btn small");
+  const hint = "No edit is on. Choose a concept, or find values that promote words.";
+  if (!activeEdits().length) fill(out, h("div.note.row", hint, steer));
   if (model.can.index)
     api.get("/concepts", {}, { fresh: true }).then(({ concepts }) => offer(what, concepts), api.fail);
   const code = () => [
@@ -69,10 +65,9 @@ function offer(what, concepts) {
 /** The edits under test. */
 async function chosen({ api, what, dial }) {
   if (!what.value) return activeEdits();
-  const members =
-    what.value === "tray"
-      ? activeEdits().filter((e) => e.target !== "head")
-      : (await api.get(`/concepts/${encodeURIComponent(what.value.slice(1))}`, {}, { fresh: true })).members;
+  const concept = `/concepts/${encodeURIComponent(what.value.slice(1))}`;
+  const ofTray = () => activeEdits().filter((e) => e.target !== "head");
+  const members = what.value === "tray" ? ofTray() : (await api.get(concept, {}, { fresh: true })).members;
   return members.slice(0, 64).map((one) => tray.edited(one, "scale", Number(dial.value)));
 }
 
@@ -115,9 +110,8 @@ function cancelled(t, n) {
   t.out.prepend(h("p.note", { role: "status" }, `Cancelled: ${done}.`));
 }
 
-const rowsOf = ({ prompts }) => [
-  ["prompt", "side", "sample", "toxicity"],
-  ...prompts.flatMap((one) =>
-    Object.entries(SIDES).flatMap(([side, name]) => one[side].map((x, i) => [one.prompt, name, i, x.score])),
-  ),
-];
+function rowsOf({ prompts }) {
+  const side = (one, [key, name]) => one[key].map((x, i) => [one.prompt, name, i, x.score]);
+  const rows = prompts.flatMap((one) => Object.entries(SIDES).flatMap((pair) => side(one, pair)));
+  return [["prompt", "side", "sample", "toxicity"], ...rows];
+}

@@ -12,6 +12,7 @@ import { drawCard, loadHere } from "./memory-card.js";
 import { topExamples } from "./memory-corpus.js";
 import { atSign, ends, figures, TOP } from "./memory-value.js";
 
+const RULE = "made by rule from its triggers and promoted tokens";
 const PROMPT_CHANGES = ["prompt", "position", "edits", "disabled", ...QUESTION];
 
 export function render(root, page) {
@@ -115,13 +116,9 @@ function draw(t, other) {
   fill(host, [
     h("div.row", [
       h("h1", idOf(view), other && ` and ${idOf(other)}`),
-      description && // labels follow it as tags
-        h("span.described-as", { title: "made by rule from its triggers and promoted tokens" }, [
-          description,
-          " ",
-          h("small.faint", "automatic description"),
-        ]),
-      names,
+      description &&
+        h("span.described-as", { title: RULE }, `${description} `, h("small.faint", "automatic description")),
+      names, // labels, as tags
       h("span.spacer"),
       h("div.row", [
         other
@@ -168,11 +165,8 @@ function pair(t, other) {
   ];
 }
 
-const exported = (view) => ({
-  name: `memory-${view.layer}-${view.index}`,
-  json: { ...view, pole: undefined },
-  rows: [
-    ["end", "id", "token", "score"],
-    ...["promoted", "suppressed"].flatMap((end) => view[end].map((r) => [end, r.id, r.token, r.score])),
-  ],
-});
+function exported(view) {
+  const rows = ["promoted", "suppressed"].flatMap((end) => view[end].map((r) => [end, r.id, r.token, r.score]));
+  const json = { ...view, pole: undefined };
+  return { name: `memory-${view.layer}-${view.index}`, json, rows: [["end", "id", "token", "score"], ...rows] };
+}

@@ -6,6 +6,7 @@ import { bulkPane, listed } from "./search-bulk.js";
 import { drawConcept } from "./search-concept.js";
 import { clearFilters, drawFacets, drawPieces, drawRows, NO_FILTERS, query } from "./search-results.js";
 
+const NO_INDEX = "No index is open: triggers and labels cannot be searched. unembed serve --index DIR";
 const SAMPLES = ["year", '"·the"', "-not", "*ing", "layer:3-5 house", 'ctx:"of the"', "name:city"];
 
 export function render(root, page) {
@@ -62,11 +63,11 @@ async function show(t) {
   chosen.clear();
   if (!name && !state().query.trim()) return tips(t);
   await dimming([results], results, async () => {
-    t.found = name
-      ? await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true })
-      : await api.get("/memories/search", query(t), { channel: "search", what: "Searching" });
-    if (name) t.bulk.choose(t.found.members);
-    else {
+    if (name) {
+      t.found = await api.get(`/concepts/${encodeURIComponent(name)}`, {}, { channel: "search", fresh: true });
+      t.bulk.choose(t.found.members);
+    } else {
+      t.found = await api.get("/memories/search", query(t), { channel: "search", what: "Searching" });
       drawPieces(t);
       drawFacets(t);
     }
@@ -94,21 +95,15 @@ async function tips(t) {
   const { model, results } = t;
   const sample = (text) => button(text, () => t.lookUp(text), "btn small");
   t.found = null;
-  if (!model.can.memories)
-    return void fill(results, [
-      empty("This model has no memories to search", "A head, such as L0H1, opens its card.", sample("L0H1")),
-    ]);
+  if (!model.can.memories) {
+    const none = "This model has no memories to search";
+    return void fill(results, empty(none, "A head, such as L0H1, opens its card.", sample("L0H1")));
+  }
   const concepts = h("div.row");
-  fill(results, [
-    empty(
-      "Find memories (FFN neurons) by words",
-      written(h("span"), "words"),
-      h("div.row", SAMPLES.map(sample)),
-      concepts,
-      !model.can.index &&
-        h("p.faint", "No index is open: triggers and labels cannot be searched. unembed serve --index DIR"),
-    ),
-  ]);
+  const title = "Find memories (FFN neurons) by words";
+  const samples = h("div.row", SAMPLES.map(sample));
+  const note = !model.can.index && h("p.faint", NO_INDEX);
+  fill(results, empty(title, written(h("span"), "words"), samples, concepts, note));
   if (!model.can.index) return;
   const concept = ({ name, members }) =>
     button(`${name} (${grouped(members)})`, () => go({ path: ["concept", name] }), "btn small");
@@ -118,11 +113,10 @@ async function tips(t) {
   });
 }
 
-const exported = (found) => ({
-  name: found.hits ? "search" : "concept",
-  json: found,
-  rows: found.hits
-    ? columns(found.hits, ["of", "layer", "index", "why", "found", orNone("rank"), orNone("score"), topTokens])
-    : columns(found.members, ["layer", "index", ["authors", (x) => x.authors.join("; ")], "annotators", topTokens]),
-});
-const orNone = (name) => [name, (x) => x[name] ?? ""];
+function exported(found) {
+  const orNone = (name) => [name, (x) => x[name] ?? ""];
+  const ofHits = ["of", "layer", "index", "why", "found", orNone("rank"), orNone("score"), topTokens];
+  const ofMembers = ["layer", "index", ["authors", (x) => x.authors.join("; ")], "annotators", topTokens];
+  if (found.hits) return { name: "search", json: found, rows: columns(found.hits, ofHits) };
+  return { name: "concept", json: found, rows: columns(found.members, ofMembers) };
+}
