@@ -2,21 +2,9 @@
 import { consume, h, s } from "./islands/nodes.js";
 import { within } from "./islands/numbers.js";
 
-export { append, button, consume, fill, h, s, svgText } from "./islands/nodes.js";
-export {
-  bySize,
-  clamp,
-  fixed,
-  grouped,
-  many,
-  num,
-  percent,
-  places,
-  signed,
-  sumOf,
-  within,
-} from "./islands/numbers.js";
-export { bareTable, numberCell } from "./islands/table.js";
+export * from "./islands/nodes.js";
+export * from "./islands/numbers.js";
+export * from "./islands/table.js";
 
 /** The last words of a text, about n characters at most. */
 export const ending = (text, n) => (text.length > n ? `… ${text.slice(2 - n).replace(/^\S*\s(?=\S)/, "")}` : text);

@@ -22,6 +22,9 @@ const EIGENVALUES =
   "sum of the real parts of the full OV circuit's eigenvalues over the sum of their sizes: +1 copies, −1 does " +
   "the opposite";
 
+const NOT_IN_PROMPT = "The prompt does not contain the explained token.";
+const NOT_DEFINED = "This score is not defined for this model.";
+
 /** Whether a layer has attention, alone or with another mixer, by the name of what it has. */
 const attends = (mixer) => mixer.startsWith("attention");
 
@@ -48,8 +51,7 @@ export function matrixPane(t) {
     const of = ON_PROMPT.includes(kind) ? t.here : t.scores;
     if (!of) return;
     const scores = kind === "eigenvalues" ? of.eigenvalues : of.scores[kind];
-    const undefinedHere = kind === "moved" ? "The prompt does not contain the explained token." : "";
-    if (!scores) return fill(grid, h("p.note", undefinedHere || "This score is not defined for this model."));
+    if (!scores) return fill(grid, h("p.note", kind === "moved" ? NOT_IN_PROMPT : NOT_DEFINED));
     const definition = kind === "eigenvalues" ? EIGENVALUES : of.definitions[kind];
     const top = Number(few.value);
     fill(many, `${top} of ${total}`);
@@ -102,12 +104,13 @@ export function thumbnailPane(t) {
       const found = await t.api.post("/heads/patterns", body, { channel: "patterns" });
       const data = { ...found, chosen: t.chosen, name: t.calledBy, mixers: t.model.mixers };
       thumbnails(pictures, data, { onpick: choose });
+      const { n_tokens: n, side } = found;
+      const named = () =>
+        "A head is named by its largest score on repeated random tokens, where the lower end of the 95 % interval is " +
+        `${t.scores.role_threshold} or more.`;
       fill(note, [
-        found.n_tokens > found.side &&
-          `Each picture shows ${found.n_tokens} tokens in ${found.side} blocks by their largest weight. `,
-        t.scores &&
-          "A head is named by its largest score on repeated random tokens, where the lower end of the 95 % " +
-            `interval is ${t.scores.role_threshold} or more.`,
+        n > side && `Each picture shows ${n} tokens in ${side} blocks by their largest weight. `,
+        t.scores && named(),
       ]);
     });
   return { el: h("div.stack", pictures, note), draw };

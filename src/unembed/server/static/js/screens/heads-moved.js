@@ -28,18 +28,13 @@ export function movedPane(t) {
     const from = copied.map((one) => `${visible(one.token)} (${one.position})`).join(", ");
     const without = h("p");
     const off = () => tray.addAll(list, "scale", 0, "head");
+    const over = against ? ["logits over ", token(against.token)] : "logits";
+    const how = `, by what they read at ${from} from position ${position}`;
+    const all = list.length === 1 ? "it" : `all ${list.length}`;
     fill(el, [
-      h("p", [
-        h("b", "Heads that move ", token(target.token), " here: "),
-        each,
-        h("span.soft", [
-          `logits${against ? " over " : ""}`,
-          against && token(against.token),
-          `, by what they read at ${from} from position ${position}`,
-        ]),
-      ]),
+      h("p", h("b", "Heads that move ", token(target.token), " here: "), each, h("span.soft", over, how)),
       without,
-      h("div.row", button(`Knock out ${list.length === 1 ? "it" : `all ${list.length}`}`, off, "btn small")),
+      h("div.row", button(`Knock out ${all}`, off, "btn small")),
     ]);
     return activeEdits().length ? undefined : measured(t, without, list);
   }

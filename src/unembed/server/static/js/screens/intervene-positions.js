@@ -41,12 +41,10 @@ export function positionsPane(api) {
     ]);
   }
 
-  const draw = (edits) =>
-    edits.length
-      ? pane(el, async () => {
-          const body = { prompt: prompt(), edits };
-          show((await api.post("/next/positions", body, { channel: "positions" })).rows);
-        })
-      : fill(el);
+  function draw(edits) {
+    if (!edits.length) return fill(el);
+    const ask = () => api.post("/next/positions", { prompt: prompt(), edits }, { channel: "positions" });
+    return pane(el, async () => show((await ask()).rows));
+  }
   return { el, draw };
 }

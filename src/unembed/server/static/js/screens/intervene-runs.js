@@ -23,11 +23,8 @@ export function runsPane(api, restore) {
   const draw = () =>
     pane(history, async () => {
       const found = (await api.get("/runs", {}, { fresh: true })).runs.reverse();
-      fill(history, [
-        found.length
-          ? h("ul.runs", [found.slice(0, 12).map((r) => h("li", line(r)))])
-          : h("p.faint", "Every run stays here with its edits, until the server stops."),
-      ]);
+      const none = h("p.faint", "Every run stays here with its edits, until the server stops.");
+      fill(history, found.length ? h("ul.runs", [found.slice(0, 12).map((r) => h("li", line(r)))]) : none);
       const two = found.filter((r) => picked.has(r.run)).reverse();
       fill(compared, two.length === 2 && sideBySide(two));
     });

@@ -42,14 +42,13 @@ export function drawList(t) {
   const shown = all.filter(isShown);
   const rest = model.memories[layer()] - memories.length;
   const share = sumOf(memories, (u) => u.share);
-  /** @type {() => [string, number | null][]} */
   const others = () => {
     const ffn = view.attributions[0]?.rows.find((row) => row.layer === layer() && row.label.startsWith("ffn"));
     const left = percent(Math.max(0, 1 - share));
     const text = `${many(rest, "other memory", "other memories")} with ${left} of the share, and the bias`;
-    return [[text, ffn && sort !== "deviation" ? ffn.contribution - sumOf(memories, (u) => u.score) : null]];
+    return [text, ffn && sort !== "deviation" ? ffn.contribution - sumOf(memories, (u) => u.score) : null];
   };
-  const after = part !== "heads" && memories.length && rest > 0 ? others() : [];
+  const after = part !== "heads" && memories.length && rest > 0 ? [others()] : [];
   updatesTable(list, shown, view, { order: sort, after });
   if (!memories.length && part !== "heads") list.prepend(written(h("p.note"), "unlisted"));
   done();

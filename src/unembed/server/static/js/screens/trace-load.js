@@ -96,11 +96,7 @@ async function offerWindow({ page, promptBox, failed }, text, error) {
   const keep = ([end, kept]) =>
     button(`Keep the ${end} ${limit} of ${tokens.length} tokens`, () => go({ prompt: kept.join("") }), "btn");
   const windows = { first: tokens.slice(0, limit), last: tokens.slice(-limit) };
-  fill(failed, [
-    h("div.warn.stack", [
-      h("p", h("b", error.message), `: ${error.why}`),
-      h("div.row", Object.entries(windows).map(keep)),
-    ]),
-  ]);
+  const what = h("p", h("b", error.message), `: ${error.why}`);
+  fill(failed, h("div.warn.stack", what, h("div.row", Object.entries(windows).map(keep))));
   return true;
 }

@@ -126,10 +126,11 @@ async function tokenize(api, box, tokens, count, chat) {
 
 const example = (text, onclick) => button(text, onclick, "btn small", { "aria-label": `Example: ${text}` });
 
-const welcome = () => [
-  h("p", [
-    "See how the model builds its next-token prediction: which layers, heads and memories (FFN neurons) " +
-      "promote it, and what changes when you edit them.",
-  ]),
-  h("div.row", [Object.entries(TASKS).map(([title, change]) => button(title, () => go(change), "btn small"))]),
-];
+const WELCOME =
+  "See how the model builds its next-token prediction: which layers, heads and memories (FFN neurons) promote it, and " +
+  "what changes when you edit them.";
+
+function welcome() {
+  const task = ([title, change]) => button(title, () => go(change), "btn small");
+  return [h("p", WELCOME), h("div.row", Object.entries(TASKS).map(task))];
+}
