@@ -47,16 +47,17 @@ function choice(label, chosen, options, on) {
     if (id !== null && id !== "") on(`#${id}`);
   };
   const typed = () => {
-    const input = textBox(`${label}: any token`, {
-      placeholder: "a token",
-      size: 10,
-      title: 'a word, read with the space before it; in quotes exactly as written: "ing"',
-      onkeydown: (e) => {
-        if (e.key === "Enter") other(input);
-        if (e.key === "Escape") fill(box, list), list.focus(), e.stopPropagation();
-      },
-    });
-    fill(box, [input, button("Use", () => other(input), "btn small")]);
+    const title = 'a word, read with the space before it; in quotes exactly as written: "ing"';
+    const input = textBox(`${label}: any token`, { placeholder: "a token", size: 10, title, onkeydown });
+    function onkeydown(e) {
+      if (e.key === "Enter") other(input);
+      if (e.key === "Escape") fill(box, list), list.focus(), e.stopPropagation();
+    }
+    fill(
+      box,
+      input,
+      button("Use", () => other(input), "btn small"),
+    );
     input.focus();
   };
   const all = [...options, [OTHER, "another token …"]];

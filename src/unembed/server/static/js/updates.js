@@ -33,10 +33,10 @@ const RANKED = {
 export const ranked = (rows, order) => [...rows].sort((a, b) => RANKED[order](b) - RANKED[order](a));
 
 /**
- * Draw the table in the order of `rows`, with the memories that are always on folded below it. `view`: the answer of the
+ * The table in the order of `rows`, with the memories that are always on folded below it. `view`: the answer of the
  * API, which names the question; `after`: lines below the table, [text, effect or null].
  */
-export function updatesTable(el, rows, view, /** @type {any} */ { order = "effect", after = [] } = {}) {
+export function updatesTable(rows, view, /** @type {any} */ { order = "effect", after = [] } = {}) {
   const effect = (u) => (order === "deviation" ? (u.deviation ?? u.score) : u.score);
   const digits = places(rows.map(effect));
   const coefficients = places(rows.filter((u) => !isHead(u)).map((u) => u.coefficient));
@@ -57,11 +57,11 @@ export function updatesTable(el, rows, view, /** @type {any} */ { order = "effec
     const sum = fixed(sumOf(always, effect), digits, true);
     return ` ${many(always.length, "memory fires", "memories fire")} on nearly every token: ${sum}`;
   };
-  fill(el, [
+  return [
     table(rows.filter((u) => !u.always_on)),
     after.map(([text, value]) => h("p.faint", text, value === null ? "" : `: ${fixed(value, digits, true)}`)),
     always.length > 0 && h("details.always-on", h("summary", h("span.tag", "always on"), fires()), table(always)),
-  ]);
+  ];
 }
 
 /** Each column's name, class and title. */

@@ -20,16 +20,10 @@ export async function continueAll({ api, view, found, texts, statusLine }) {
   };
   fill(texts, [Object.values(sides).map(([name, box]) => h("div.stack.tight", h("h3", name), box))]);
   fill(statusLine);
-  const body = {
-    clean: view.clean.prompt,
-    corrupted: view.corrupted.prompt,
-    point: picked ? (picked.kind === "head" ? "z" : "coefficients") : found.point,
-    direction: state().direction,
-    layer,
-    position: found.positions[at[1]],
-    index: picked ? picked.index : null,
-    max_new_tokens: NEW_TOKENS,
-  };
+  const prompts = { clean: view.clean.prompt, corrupted: view.corrupted.prompt, max_new_tokens: NEW_TOKENS };
+  const place = { direction: state().direction, layer, position: found.positions[at[1]] };
+  const ofPart = picked && { point: picked.kind === "head" ? "z" : "coefficients", index: picked.index };
+  const body = { ...prompts, ...place, ...(ofPart ?? { point: found.point, index: null }) };
   const received = ({ kind, side, probability, token }) =>
     kind === "token" && sides[side][1].append(h("span", { title: percent(probability) }, token));
   try {

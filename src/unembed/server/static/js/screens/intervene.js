@@ -1,5 +1,5 @@
 /** Change memories or heads, and see the next token and a continuation without and with the change. */
-import { fill, fixed, h, num, numberBox, numberCell, percent, promptBox, worded } from "../dom.js";
+import { clamp, fill, fixed, h, num, numberBox, numberCell, percent, promptBox, worded } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { answered, card, prompt, table } from "../parts.js";
 import { activeEdits, asksAnew, edits, go, setEdits, state, turn } from "../state.js";
@@ -14,16 +14,14 @@ export function render(root, page) {
   const enter = () => go({ prompt: box.value });
   const box = promptBox("Prompt", enter, { onchange: enter });
   const next = h("div");
+  const store = (name) => (event) => turn({ [name]: event.target.value });
   const newTokens = numberBox("New tokens", state().new_tokens || 30, {
     min: 1,
     max: 200,
-    onchange: () => turn({ new_tokens: newTokens.value }),
+    onchange: store("new_tokens"),
   });
-  const seed = numberBox("Seed; empty for greedy", state().seed, {
-    placeholder: "greedy",
-    onchange: () => turn({ seed: seed.value }),
-  });
-  const generated = () => Math.max(1, Math.min(200, Number(newTokens.value) || 30));
+  const seed = numberBox("Seed; empty for greedy", state().seed, { placeholder: "greedy", onchange: store("seed") });
+  const generated = () => clamp(Number(newTokens.value) || 30, 1, 200);
   const both = continuations(api, { seed, generated, finished: () => runs.draw() });
   const ofNext = (all) => preview(api, next, all, samples.suggest);
   const edited = editsPane(page, { preview: ofNext, generated });
@@ -80,11 +78,8 @@ function preview(api, box, all, suggest) {
     suggest(rows.reduce((best, r) => (r.plain > best.plain ? r : best)).token);
     const bar = (p) => h("span.bar-track", h("span.bar.plus", { style: { width: `${(100 * p) / most}%` } }));
     const cells = (p) => [numberCell(percent(p)), bar(p)];
-    const line = ({ token: text, plain, edited }) => [
-      token(text),
-      ...cells(plain),
-      ...(active.length ? [...cells(edited), numberCell(fixed(100 * (edited - plain), 1, true))] : []),
-    ];
+    const changed = ({ plain, edited }) => [...cells(edited), numberCell(fixed(100 * (edited - plain), 1, true))];
+    const line = (row) => [token(row.token), ...cells(row.plain), ...(active.length ? changed(row) : [])];
     return [
       table(head, rows.slice(0, 10).map(line)),
       active.length > 0 && h("p.faint", `KL from the baseline: ${num(provenance.notes.divergence)} nats`),

@@ -49,8 +49,8 @@ export function drawList(t) {
     return [text, ffn && sort !== "deviation" ? ffn.contribution - sumOf(memories, (u) => u.score) : null];
   };
   const after = part !== "heads" && memories.length && rest > 0 ? [others()] : [];
-  updatesTable(list, shown, view, { order: sort, after });
-  if (!memories.length && part !== "heads") list.prepend(written(h("p.note"), "unlisted"));
+  const none = !memories.length && part !== "heads" && written(h("p.note"), "unlisted");
+  fill(list, none, updatesTable(shown, view, { order: sort, after }));
   done();
   fill(listNote, `Ranked by ${ORDERS[sort][1]}. `, part !== "heads" && coveredNote(t, memories, share, rest));
   fill(table, [asTable(PLAIN_HEAD, () => plainRows(shown))]);

@@ -83,7 +83,6 @@ function nextTokens(rows) {
   const head = ["token", "without edits", "with them", "change in points"];
   const numbers = ({ plain, edited }) => [percent(plain), percent(edited), fixed(100 * (edited - plain), 1, true)];
   const lines = rows.map((row) => [token(row.token), ...numbers(row).map(numberCell)]);
-  return bareTable("table.steered", head, lines, [
-    h("caption.hidden", "The next token without and with this coefficient"),
-  ]);
+  const caption = h("caption.hidden", "The next token without and with this coefficient");
+  return bareTable("table.steered", head, lines, caption);
 }

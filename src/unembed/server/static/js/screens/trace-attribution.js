@@ -54,32 +54,24 @@ const totalEffects = ({ rows }, view) => [
 /** Show the heads with the largest effects, what was measured without each, and the sum of all others. */
 function drawHeads(box, view) {
   const { rows, others, others_effect } = view.heads;
-  const list = h("div");
   const after = [[many(others, "other head"), others_effect]];
   const sum = sumOf(rows, (row) => row.effect) + others_effect;
   const heads = rows.map((row) => ({ ...row, index: row.head, score: row.effect }));
-  updatesTable(list, heads, view, { after });
-  fill(box, [list, sumLine(sum, "heads", view)]);
+  fill(box, updatesTable(heads, view, { after }), sumLine(sum, "heads", view));
 }
 
 /** The sum of all writers of a kind, and the logit or difference that all writers add up to. */
-const sumLine = (sum, kind, view) =>
-  h("p.row.soft", [
-    h("span", [
-      ["Sum ", h("b", num(sum)), ` of all ${kind}; with the other writers `],
-      [h("b", num(view.attributions[0].total)), " = ", inWords(view)],
-    ]),
-  ]);
+function sumLine(sum, kind, view) {
+  const all = h("b", num(view.attributions[0].total));
+  const text = ["Sum ", h("b", num(sum)), ` of all ${kind}; with the other writers `, all, " = ", inWords(view)];
+  return h("p.row.soft", h("span", text));
+}
 
 /** Show the memories with the largest effects, and the sum of all others. */
 function drawMemories(box, view) {
   const { rows, always_on, others, others_effect, total } = view.memories;
-  const list = h("div");
-  const rest = many(others, "other active memory", "other active memories");
   const { sort: order } = state();
-  updatesTable(list, [...rows, ...always_on], view, {
-    order,
-    after: [[rest, order === "effect" ? others_effect : null]],
-  });
-  fill(box, [list, sumLine(total, "memories", view)]);
+  const rest = many(others, "other active memory", "other active memories");
+  const after = [[rest, order === "effect" ? others_effect : null]];
+  fill(box, updatesTable([...rows, ...always_on], view, { order, after }), sumLine(total, "memories", view));
 }

@@ -1,5 +1,5 @@
 /** The inspector's content: one cell in detail, or the joint update of several layers. */
-import { button, fill, h, many, num, signed, sumOf, tickBox } from "../dom.js";
+import { button, fill, h, many, num, part, signed, sumOf, tickBox } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import { lastUpdate, mixersOf } from "../names.js";
 import { candidates } from "../parts.js";
@@ -8,12 +8,7 @@ import { go, state, turn } from "../state.js";
 import { ORDERS, ranked, updatesTable } from "../updates.js";
 
 const onpick = (c) => turn({ token: `#${c.id}` });
-const part = (title, ...body) => h("div", h("h3", title), body);
-const updates = (rows, view) => {
-  const box = h("div");
-  updatesTable(box, rows, view, { order: state().sort });
-  return box;
-};
+const updates = (rows, view) => h("div", updatesTable(rows, view, { order: state().sort }));
 const byWhat = () => `by ${ORDERS[state().sort][0].toLowerCase()}`;
 
 function head({ data, view }, title) {
@@ -39,6 +34,7 @@ export function drawSpan(el, t, [a, b]) {
   const all = layers.flatMap((one) => one.sub_updates);
   const active = all.filter((u) => !u.always_on);
   const strongest = [...ranked(active, state().sort).slice(0, 8), ...all.filter((u) => u.always_on)];
+  const first = `${byWhat()}, among the first five of each layer`;
   fill(el, [
     head(t, `Layers ${a} to ${b}, together`),
     h("div.row", [
@@ -55,11 +51,7 @@ export function drawSpan(el, t, [a, b]) {
       others ? ", counting the writers listed." : ".",
     ]),
     warnings(layers),
-    strongest.length > 0 &&
-      part("Sub-updates of these layers", [
-        updates(strongest, view),
-        h("p.faint", `${byWhat()}, among the first five of each layer`),
-      ]),
+    strongest.length > 0 && part("Sub-updates of these layers", updates(strongest, view), h("p.faint", first)),
   ]);
 }
 
