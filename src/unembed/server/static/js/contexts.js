@@ -14,16 +14,11 @@ const UNASKED = 3;
 export const isQuick = ({ device }, work) => device !== "cpu" || work / SPEED < UNASKED;
 export const runOn = ({ n_layers, d_model }, tokens) => 12 * n_layers * d_model ** 2 * tokens;
 
-/** The lists on the page; all are redrawn when the length changes. */
-const drawn = new Set();
-function dropDetached() {
-  for (const box of drawn) if (!box.isConnected) drawn.delete(box);
-}
+/** A switch for the length, which draws all lists of passages on the page again. */
 export const lengths = () =>
   segmented("Length", LENGTHS, length, (value) => {
     length = value;
-    dropDetached();
-    for (const box of drawn) box.draw();
+    for (const box of document.querySelectorAll("[data-passages]")) /** @type {any} */ (box).draw();
   });
 
 /** The shade of a coefficient: blue where positive, orange where negative. */
@@ -51,8 +46,7 @@ export function contexts(box, rows, first, quantity = "coefficient") {
     ]);
   box.draw = () =>
     fill(box, rows.slice(0, shown).map(line), shown < rows.length && button(`Show all ${rows.length}`, all, "quiet"));
-  dropDetached();
-  drawn.add(box);
+  box.dataset.passages = "";
   box.draw();
 }
 
