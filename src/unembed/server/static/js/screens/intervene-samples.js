@@ -44,12 +44,13 @@ export function samplesPane(api) {
       const ends = `${percent(share.low)} to ${percent(share.high)}`;
       return [name, numberCell(percent(share.value)), bar, numberCell(ends)];
     };
+    const how = `${found.plain.length} samples each, by the model's own sampling settings; exact binomial intervals.`;
     const head = ["", `share with “${wanted}”`, "", "95 % interval"];
     fill(counts, [
       wanted
         ? bareTable("table", head, Object.entries(SIDES).map(row))
         : h("p.faint", "Enter a word: it is counted on both sides."),
-      h("p.faint", `${found.plain.length} samples each, by the model's sampling settings; exact binomial intervals.`),
+      h("p.faint", how),
     ]);
     const text = (one) => h(`li${wanted && has(one) ? "" : ".faint"}`, { dir: "auto" }, one);
     const side = ([name, title]) => part(title, h("ol", found[name].map(text)));
