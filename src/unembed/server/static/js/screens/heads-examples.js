@@ -28,9 +28,10 @@ function drawStripe(id, found) {
   const looked = new Map(found.stripe);
   const named = (i) => `${i} ${visible(found.tokens[i])}`;
   const rows = () => found.stripe.map(([dst, src]) => [named(dst), named(src), found.weights[dst][src]]);
-  const rest = ` of the attention of ${id} is on the outlined cells; uniform attention would give `;
+  const chance = percent(found.chance);
+  const rest = ` of the attention of ${id} is on the outlined cells; uniform attention would give ${chance}.`;
   return [
-    h("p", { role: "status" }, h("b", percent(found.score)), rest, `${percent(found.chance)}.`),
+    h("p", { role: "status" }, h("b", percent(found.score)), rest),
     drawn(pattern, { ...found, marked: (dst, src) => looked.get(dst) === src }),
     asTable(["destination", "source", "weight"], rows),
   ];
