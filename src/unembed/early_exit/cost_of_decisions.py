@@ -80,7 +80,7 @@ def decision_cost(
     ids = prompt.to(lm.device) if isinstance(prompt, Tensor) else lm.encode(prompt)
     thresholds = np.where(rule.thresholds == np.inf, np.finfo(float).max, rule.thresholds)
     deciding = _NeverExits(lm, _IgnoredScore(rule.score), thresholds, rule.basis)
-    decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
+    decoder = lm.hf.get_decoder()
 
     def seconds(exit_rule: _NeverExits) -> float:
         with skip_layers(exit_rule):

@@ -64,7 +64,7 @@ def attach_hooks(
         stack.enter_context(lm.lock)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted, pattern_row)))
-        decoder = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf.base_model
+        decoder = lm.hf.get_decoder()
         # This hook is registered first, because it sets the state of the forward pass on which the blocks' hooks
         # depend.
         if lm.structure.blocks:

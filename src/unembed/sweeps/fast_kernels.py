@@ -90,11 +90,10 @@ def fast_forward(lm: Decoder, fast: str | None) -> Iterator[None]:
     if fast is None:
         yield
         return
-    body = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
         stack.enter_context(_tf32(lm))
-        for module in body.modules():
+        for module in lm.hf.get_decoder().modules():
             forward = _fast_forward_of(module, fast)
             if forward is not None:
                 _replace_forward(module, forward, stack)

@@ -73,8 +73,7 @@ class _Feed:
                     for reducer in self._of_logits:
                         reducer.see(*LOGITS, logits, batch)
                 else:
-                    body = lm.hf.get_decoder() if hasattr(lm.hf, "get_decoder") else lm.hf
-                    body(tokens, **arguments)
+                    lm.hf.get_decoder()(tokens, **arguments)
         for reducer in self._reducers:
             reducer.update(batch)
 

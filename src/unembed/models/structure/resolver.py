@@ -183,12 +183,11 @@ def _path_of(hf: PreTrainedModel, module: nn.Module) -> str:
 
 def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
     n_layers = config.num_hidden_layers
-    decoder = hf.get_decoder() if hasattr(hf, "get_decoder") else hf
     # The tables of an adaptive embedding (one for each band) are not blocks, even if there are as many tables as
     # blocks.
     embedding = hf.get_input_embeddings()
     tables = set() if embedding is None else {id(m) for m in embedding.modules()}
-    inside = {id(m) for m in decoder.modules()} - tables
+    inside = {id(m) for m in hf.get_decoder().modules()} - tables
     lists = [
         (path, module)
         for path, module in hf.named_modules()
