@@ -72,10 +72,8 @@ class Norm:
     @cached_property
     def bias(self) -> Float[Tensor, " d_model"] | None:
         """The bias added to each channel; None if the module has none."""
-        if getattr(self.module, "bias", None) is None:
-            return None
         _, plus, minus, _ = self._responses
-        return (plus + minus) / 2
+        return None if getattr(self.module, "bias", None) is None else (plus + minus) / 2
 
     @cached_property
     def centred(self) -> bool:
@@ -188,41 +186,16 @@ class ChannelGain(Norm):
 class OpaqueNorm(Norm):
     """A norm that is not linear even if its scale is a constant, such as a gated norm.
 
-    Captures and sums work without it. Analyses that need a linear map (circuits, folded weights) are refused.
+    Captures and sums work without it. Analyses that need a linear map (circuits, folded weights) are refused: reading
+    `gain`, `bias` or `centred` raises `Unsupported`.
     """
 
     reason: str = ""
 
-    def _refuse(self) -> NoReturn:
+    @property
+    def _responses(self) -> NoReturn:  # type: ignore[override]
         raise Unsupported(
             f"the norm {self.path} as a linear map",
             why=self.reason,
             instead="Use attributions, readings or memories, which work with this norm",
         )
-
-    @property
-    def gain(self) -> Float[Tensor, " d_model"]:  # type: ignore[override]
-        """Raise an error, because this norm has no fixed gain.
-
-        Raises:
-            Unsupported: always.
-        """
-        self._refuse()
-
-    @property
-    def bias(self) -> Float[Tensor, " d_model"] | None:  # type: ignore[override]
-        """Raise an error, because this norm has no fixed bias.
-
-        Raises:
-            Unsupported: always.
-        """
-        self._refuse()
-
-    @property
-    def centred(self) -> bool:  # type: ignore[override]
-        """Raise an error, because this norm is not linear.
-
-        Raises:
-            Unsupported: always.
-        """
-        self._refuse()
