@@ -15,7 +15,7 @@ from unembed.models.structure.attention import mixer_site
 from unembed.models.structure.block_sums import BlockSum, find_sum
 from unembed.models.structure.block_writers import mixer_among, writers_of
 from unembed.models.structure.exotic.convolution import convolved_ffn, convolved_mixer
-from unembed.models.structure.feed_forward import feed_forward_site, ffn_path_of
+from unembed.models.structure.feed_forward import feed_forward_site, ffn_input, ffn_path_of
 from unembed.models.structure.probe import Probe, same
 from unembed.models.structure.structure import Block
 from unembed.results import format_error, format_number
@@ -40,12 +40,12 @@ def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tupl
     mixer = mixer_among(late if steps.early is None else early)
     if steps.early is not None and steps.late.constant is not None:
         raise probe.fail(f"block {path}", "a constant vector is added after its FFN")
-    site, feed_forward, parallel = None, None, False
+    site, feed_forward = None, None
     if mixer is not None:
         site = mixer_site(mixer, path, (steps.early or steps.late).constant)
         site = convolved_mixer(site, mixer.behind) if mixer.behind else site
     if ffn is not None and ffn_path is not None:
-        feed_forward, parallel = feed_forward_site(ffn, path, ffn_path, x, steps.middle)
+        feed_forward = feed_forward_site(ffn, path, ffn_path)
         feed_forward = convolved_ffn(feed_forward, ffn.behind) if ffn.behind else feed_forward
     return (
         Block(
@@ -53,7 +53,7 @@ def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tupl
             module=module,
             mixer=site,
             feed_forward=feed_forward,
-            parallel=parallel and site is not None,
+            parallel=steps.early is None and site is not None and feed_forward is not None,
             early_writers=tuple(one.named(path) for one in early if one is not mixer),
             late_writers=tuple(one.named(path) for one in late if one is not mixer),
             entry_gain=1.0 if steps.early is None else steps.early.gain,
@@ -72,8 +72,6 @@ class _Steps:
 
     early: BlockSum | None
     """The sum that is added before the FFN reads the stream; None if the block adds everything in one step."""
-    middle: Tensor
-    """The stream that the FFN reads."""
     late: BlockSum
 
     @property
@@ -88,28 +86,18 @@ class _Steps:
 
 
 def _steps(probe: Probe, path: str, ffn_path: str | None, x: Tensor, y: Tensor) -> _Steps:
-    entered = None if ffn_path is None else _entered(probe, path, ffn_path)
+    recorded = None if ffn_path is None else ffn_input(probe, path, ffn_path)
     called = [p for p in probe.recording.calls if p.startswith(path + ".")]
-    if ffn_path is None or entered is None or same(entered, x):
-        return _Steps(None, x, _sum(probe, path, x, y, called))
+    if ffn_path is None or recorded is None or same(recorded[2], x):
+        return _Steps(None, _sum(probe, path, x, y, called))
+    middle = recorded[2]
     first = f"{path}.fc1" if ffn_path == path else ffn_path
     at = next(i for i, p in enumerate(called) if p == first or p.startswith(first + "."))
-    early = _sum(probe, path, x, entered, called[:at])
-    return _Steps(early, entered, _sum(probe, path, entered, y, called[at:]))
+    return _Steps(_sum(probe, path, x, middle, called[:at]), _sum(probe, path, middle, y, called[at:]))
 
 
 def _stream_norm(probe: Probe, step: BlockSum) -> Norm | None:
     return probe.norm(step.norm) if step.norm else None
-
-
-def _entered(probe: Probe, path: str, ffn_path: str) -> Tensor | None:
-    """Return the residual stream that the FFN reads, before any norm; None if it was not recorded."""
-    read = probe.recording.given(f"{path}.fc1" if ffn_path == path else ffn_path)
-    if read is None:
-        return None
-    read = read.view(1, -1, read.shape[-1])
-    norm_path = probe.norm_returning(read, path + ".")
-    return probe.recording.given(norm_path) if norm_path else read
 
 
 def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str]) -> BlockSum:

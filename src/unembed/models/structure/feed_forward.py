@@ -39,29 +39,33 @@ def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
     return path if any(n in children for n in ("fc1", "fc2")) else None
 
 
-def feed_forward_site(
-    writer: BlockWriter, block: str, path: str, x: Tensor, middle: Tensor
-) -> tuple[FeedForwardSite, bool]:
-    """Return the description of a block's FFN, and whether the FFN reads the block's input, parallel to attention.
+def ffn_input(probe: Probe, block: str, path: str) -> tuple[Tensor, str | None, Tensor] | None:
+    """Return what an FFN reads, the path of the norm that computes it (or None), and the stream before that norm.
+
+    None if they were not recorded. `block` and `path` are the paths of the block and of the FFN.
+    """
+    read = probe.recording.given(f"{block}.fc1" if path == block else path)
+    if read is None:
+        return None
+    read = read.view(1, -1, read.shape[-1])
+    norm_path = probe.norm_returning(read, block + ".")
+    stream = probe.recording.given(norm_path) if norm_path else read
+    return None if stream is None else (read, norm_path, stream)
+
+
+def feed_forward_site(writer: BlockWriter, block: str, path: str) -> FeedForwardSite:
+    """Return the description of a block's FFN.
 
     Args:
         writer: the FFN, as one of the modules whose output the block adds to the stream.
         block: the path of the block.
         path: the path of the FFN; the block's own path where the FFN is not a separate module (OPT).
-        x: the stream that entered the block.
-        middle: the stream after attention.
     """
     probe, module = writer.probe, writer.probe.hf.get_submodule(path)
     inside = _projections(probe, block, path)
-    read = probe.recording.given(f"{block}.fc1" if path == block else path)
-    assert read is not None
-    read = read.view(1, -1, read.shape[-1])
-    norm_path = probe.norm_returning(read, block + ".")
-    entered = probe.recording.given(norm_path) if norm_path else read
-    assert entered is not None
-    parallel = same(entered, x)
-    if not parallel and relative(entered, middle) > 10 * probe.tolerance:
-        raise probe.fail(f"block {block}", "its FFN reads neither the block's input nor the stream after attention")
+    recorded = ffn_input(probe, block, path)
+    assert recorded is not None
+    read, norm_path, _ = recorded
     entry = probe.norms[norm_path] if norm_path else (module if path != block else module.get_submodule("fc1"))
     site = FeedForwardSite(
         module=module,
@@ -75,12 +79,9 @@ def feed_forward_site(
     if down_path is None and (gated := _gated_per_channel(probe, inside, writer.raw)) is not None:
         down_path, gate_path = gated
         site = replace(site, channel_gate=inside[gate_path])
-    found = (
-        _with_experts(writer, path, site)
-        if down_path is None
-        else _with_keys(probe, block, site, inside, down_path, read)
-    )
-    return found, parallel
+    if down_path is None:
+        return _with_experts(writer, path, site)
+    return _with_keys(probe, block, site, inside, down_path, read)
 
 
 def _projections(probe: Probe, block: str, path: str) -> dict[str, nn.Module]:

@@ -46,8 +46,7 @@ def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Str
     attention = _writer(probe, path, f"{path}.{name}", half, "post_attention_layernorm" if alternating else None)
     ffn = _writer(probe, path, ffn_path, 1.0, "post_feedforward_layernorm" if alternating else None)
     mixer = mixer_site(attention, path, constant=None)
-    read = _read(probe, path, ffn_path)
-    site, _ = feed_forward_site(ffn, path, ffn_path, read, read)
+    site = feed_forward_site(ffn, path, ffn_path)
     early, late = _others(probe, path, module, alternating, half)
     return Block(
         path=path,
@@ -69,16 +68,6 @@ def _writer(probe: Probe, path: str, source: str, multiplier: float, norm: str |
         raise probe.fail(f"block {path}", f"{source} returned no tensor")
     behind = None if norm is None else f"{path}.{norm}"
     return BlockWriter(probe, behind or source, source, raw.reshape(1, -1, raw.shape[-1]), multiplier, behind)
-
-
-def _read(probe: Probe, path: str, ffn_path: str) -> Tensor:
-    read = probe.recording.given(ffn_path)
-    assert read is not None
-    read = read.view(1, -1, read.shape[-1])
-    norm = probe.norm_returning(read, path + ".")
-    given = probe.recording.given(norm) if norm else read
-    assert given is not None
-    return given
 
 
 def _others(
