@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from unembed.models.structure.probe import Probe, holds_weights, same
+from unembed.models.structure.probe import Probe, holds_weights, relative, same
 
 _MOST_WRITERS = 4
 _ENOUGH = 3.0
@@ -99,8 +99,7 @@ def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], floa
         solutions = torch.linalg.solve(grams, against[rows] / scale) / scale
         left = (size - (solutions * against[rows]).sum(1)).clamp_min(0) / max(size, 1e-30)
         i = int(left.argmin())
-        residual = goal - solutions[i] @ vectors[rows[i]]
-        error = float(residual.norm() / goal.norm().clamp_min(1e-30))
+        error = relative(solutions[i] @ vectors[rows[i]], goal)
         if error * _ENOUGH < best[2]:
             best = (list(sets[i]), solutions[i].tolist(), error)
         elif best[2] < 1e-3:
@@ -109,8 +108,7 @@ def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], floa
 
 
 def _error(numbers: Sequence[float], rows: Tensor, goal: Tensor) -> float:
-    total = torch.tensor(list(numbers), dtype=torch.float64) @ rows
-    return float((total - goal).norm() / goal.norm().clamp_min(1e-30))
+    return relative(torch.tensor(list(numbers), dtype=torch.float64) @ rows, goal)
 
 
 def _scalars(probe: Probe, path: str) -> list[float]:
@@ -154,7 +152,7 @@ def _with_constant(probe: Probe, base: Tensor, target: Tensor, candidates: list[
     for path, multiplier in zip(found.paths, found.multipliers, strict=True):
         total = total + multiplier * by_path[path].double()
     constant = (target.double() - total).mean(dim=1).flatten()
-    error = float((total + constant - target).norm() / target.double().norm().clamp_min(1e-30))
+    error = relative(total + constant, target)
     return BlockSum(found.paths, found.multipliers, found.gain, constant.to(base.dtype), error)
 
 
@@ -181,7 +179,7 @@ def _with_channels(base: Tensor, target: Tensor, candidates: list[tuple[str, Ten
     for path, t in candidates:
         columns = torch.stack([base.double()[0].T, t.double()[0].T, torch.ones_like(goal[..., 0])], dim=-1)
         solved = torch.linalg.lstsq(columns.cpu(), goal.cpu(), driver="gelsd").solution
-        error = float((columns.cpu() @ solved - goal.cpu()).norm() / goal.norm().cpu().clamp_min(1e-30))
+        error = relative(columns.cpu() @ solved, goal.cpu())
         if best is None or error < best.error:
             gain, factor, shift = solved[..., 0].to(base).unbind(dim=-1)
             best = BlockSum((path,), (1.0,), gain, None, error, channels=(factor, shift))

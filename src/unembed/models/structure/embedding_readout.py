@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from unembed.models.norms import Norm
 from unembed.models.offload import parameter
-from unembed.models.structure.probe import Probe, relative, same
+from unembed.models.structure.probe import Probe, factor_of, relative, same
 
 
 def embedding_of(
@@ -31,20 +31,23 @@ def embedding_of(
                 returned = returned[None]
             if returned.shape[-2:] == x.shape[-2:]:
                 candidates.append((module, returned.expand_as(x).to(x.dtype)))
-    if rows is not None:
+
+    def fitting(embedded: Tensor) -> tuple[nn.Module | None, float] | None:
+        """Return the module whose output, plus a multiple of `embedded`, is the stream; and the multiple."""
         for module, added in candidates:
-            scale = float(((x - added) * rows).double().sum() / rows.double().square().sum())
-            if relative(scale * rows + added, x) <= 10 * probe.tolerance:
-                return module, _snapped(scale, _embedding_scales(probe), probe.tolerance)
+            scale = float(((x - added) * embedded).double().sum() / embedded.double().square().sum())
+            if relative(scale * embedded + added, x) <= 10 * probe.tolerance:
+                return module, scale
+        return None
+
+    if rows is not None and (found := fitting(rows)) is not None:
+        return found[0], _snapped(found[1], _embedding_scales(probe), probe.tolerance)
     if probe.norm_returning(x, "") is not None:
         return None, None
+    # An adaptive input embedding is not a single matrix, so its output is compared with the stream, not its rows.
     given = probe.recording.returned(paths[id(embedding)])
-    for module, added in candidates:
-        # An adaptive input embedding is not a single matrix, so its output is compared with the stream, not its rows.
-        if given is not None and given.shape == x.shape:
-            scale = float(((x - added) * given).double().sum() / given.double().square().sum())
-            if relative(scale * given + added, x) <= 10 * probe.tolerance:
-                return module, None
+    if given is not None and given.shape == x.shape and (found := fitting(given)) is not None:
+        return found[0], None
     # CTRL and NanoChat add positions, or normalise, outside any module. The stream that enters block 0 then counts as
     # one component, which is not split.
     return None, None
@@ -70,7 +73,7 @@ def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tu
             continue
         normed = probe.recording.returned(path)
         assert normed is not None
-        factor = float((normed * entered).double().sum() / normed.double().square().sum().clamp_min(1e-30))
+        factor = factor_of(normed, entered)
         if relative(factor * normed, entered) <= probe.tolerance:
             return probe.norm(path), factor
     return None
@@ -79,8 +82,9 @@ def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tu
 def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None, float, float | None]:
     """Return the final norm, the factor of the logits, and their soft cap (None if there is none)."""
     head_path = next(p for p, m in probe.hf.named_modules() if m is head)
-    entered, out = probe.recording.given(head_path), probe.recording.returned(head_path)
+    entered, out, logits = probe.recording.given(head_path), probe.recording.returned(head_path), probe.recording.logits
     assert entered is not None and out is not None
+    before: float | None = None
     norm_path = probe.norm_returning(entered, "")
     if norm_path is not None:
         final_norm = probe.norm(norm_path)
@@ -90,25 +94,25 @@ def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None
         final_norm = None
     elif (divided := _divided(probe, head, entered, last)) is not None:
         final_norm, before = divided
-        scale = float((probe.recording.logits * out).double().sum() / out.double().square().sum())
-        if relative(scale * out, probe.recording.logits) > probe.tolerance:
-            raise probe.fail("its readout", "the logits are not a constant times the head's output")
-        return final_norm, before * scale, None
     else:
         raise probe.fail("its readout", "the head reads neither the last block's output nor a norm of it")
-    scale = float((probe.recording.logits * out).double().sum() / out.double().square().sum())
+    scale = float((logits * out).double().sum() / out.double().square().sum())
+    if before is not None:
+        if relative(scale * out, logits) > probe.tolerance:
+            raise probe.fail("its readout", "the logits are not a constant times the head's output")
+        return final_norm, before * scale, None
     configured = [v for n in ("logit_scale", "logits_scaling") if (v := getattr(probe.config, n, None))]
     scale = _snapped(scale, [1.0, *configured, *(1 / v for v in configured)], probe.tolerance)
 
     def capped(cap: float | None) -> bool:
-        return bool(cap) and relative(cap * torch.tanh(out / cap), probe.recording.logits) <= probe.tolerance
+        return bool(cap) and relative(cap * torch.tanh(out / cap), logits) <= probe.tolerance
 
     # In half precision, small logits cannot show whether there is a cap, so the cap in the config is tried first, and
     # then no cap.
     configured_cap = getattr(probe.config, "final_logit_softcapping", None)
     if configured_cap is not None and capped(configured_cap):
         return final_norm, 1.0, float(configured_cap)
-    if relative(scale * out, probe.recording.logits) <= probe.tolerance:
+    if relative(scale * out, logits) <= probe.tolerance:
         return final_norm, scale, None
     for cap in (30.0, 15.0):
         if capped(cap):

@@ -13,7 +13,7 @@ from unembed.models.structure.exotic.expert_storage import EveryPosition, unusua
 from unembed.models.structure.expert_pass import observed
 from unembed.models.structure.expert_storage import ExpertStorage, Stacked, stack_of
 from unembed.models.structure.experts import Experts, RoutedCoefficients, SharedExpert
-from unembed.models.structure.probe import Probe, flat, is_linear
+from unembed.models.structure.probe import Probe, flat, is_linear, relative
 from unembed.results import format_error
 
 _FACTORS = ("routed_scaling_factor", "moe_routed_scaling_factor", "route_scale")
@@ -121,9 +121,8 @@ def _shared_expert(
             columns = torch.stack([v.double().flatten() for v in vectors], dim=1).cpu()
             goal = target.double().flatten().cpu()
             numbers = torch.linalg.lstsq(columns, goal[:, None]).solution[:, 0]
-            error = float((columns @ numbers - goal).norm() / goal.norm().clamp_min(1e-30))
-            choices.append((error, down, gate, numbers.tolist()))
-    error, down, gate, numbers = min(choices, key=lambda c: c[0] * (1 + 0.5 * (c[1] is not None)))
+            choices.append((relative(columns @ numbers, goal), down, gate, numbers.tolist()))
+    _, down, gate, numbers = min(choices, key=lambda c: c[0] * (1 + 0.5 * (c[1] is not None)))
     numbers = [_snapped(probe, n) for n in numbers]
     if down is None:
         return None, numbers[0]
@@ -165,4 +164,4 @@ def _error(
         total = found[0].double() @ experts.values().double()
     except (AttributeError, RuntimeError, IndexError, TypeError, AssertionError):
         return float("inf")
-    return float((total.to(target.device) - target.double()).norm() / target.double().norm().clamp_min(1e-30))
+    return relative(total.to(target.device), target)
