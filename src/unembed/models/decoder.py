@@ -370,11 +370,7 @@ class Decoder:
         """
         if not self.n_layers:
             raise Unsupported(f"memories of {self.name}", why="it has no layers")
-        site = self.structure.blocks[layer].feed_forward
-        if site is None or not site.has_memories:
-            self.weights.n_memories[layer]  # raises with the reason
-            raise Unsupported(f"memories of layer {layer}", why="the layer has none")
-        return site
+        return self.weights.feed_forward(layer)
 
 
 def require_decoder(lm: object) -> Decoder:

@@ -76,7 +76,7 @@ class Weights:
         self.b_K = PerLayer(n, lambda i: near(self._head_bias(site(i), "k")))
         self.b_V = PerLayer(n, lambda i: near(self._head_bias(site(i), "v")))
         self.b_O = PerLayer(n, lambda i: near(self._bias(self._mixer(i).out_proj)))
-        ffn = self._feed_forward
+        ffn = self.feed_forward
         self.W_in = PerLayer(n, lambda i: near(self._reading(ffn(i), "up")))
         self.W_gate = PerLayer(n, lambda i: near(self._reading(ffn(i), "gate") if ffn(i).is_gated else None))
         self.W_out = PerLayer(n, lambda i: near(self.values(i)))
@@ -140,7 +140,7 @@ class Weights:
 
         In a mixture of experts, only these rows are copied.
         """
-        site = self._feed_forward(layer)
+        site = self.feed_forward(layer)
         if site.experts is not None:
             return self._near(site.experts.values(rows))
         matrix = self._near(self._matrix(_required(site.down_proj)))
@@ -185,7 +185,12 @@ class Weights:
     def _value_bias(self, site: FeedForwardSite) -> Float[Tensor, " d_model"] | None:
         return self._bias(site.down_proj) if site.experts is None else site.experts.bias
 
-    def _feed_forward(self, layer: int) -> FeedForwardSite:
+    def feed_forward(self, layer: int) -> FeedForwardSite:
+        """Return the FFN of a layer, which must have memories (FFN neurons).
+
+        Raises:
+            Unsupported: the layer has no memories.
+        """
         site = self._structure.blocks[layer].feed_forward
         if site is None:
             others = any(block.feed_forward is not None for block in self._structure.blocks)
