@@ -60,19 +60,19 @@ def generate(
         InvalidInput: the prompt is empty, or the text does not fit into the model's context.
         NotFinite: the edits make the logits overflow.
     """
+    given: list[str] | Tensor
     if isinstance(prompt, Tensor):
-        ids, start = generate_ids(
-            lm, prompt, edits, max_new_tokens=max_new_tokens, seed=seed, generation_config=generation_config, **options
-        )
-        return [
-            lm.decode(row[:start]) + new for row, new in zip(ids, lm.vocabulary.continuations(ids, start), strict=True)
-        ]
-    texts = [prompt] if isinstance(prompt, str) else [as_str("prompt", p) for p in as_tuple("prompts", prompt)]
+        given = prompt
+    else:
+        given = [prompt] if isinstance(prompt, str) else [as_str("prompt", p) for p in as_tuple("prompts", prompt)]
     ids, start = generate_ids(
-        lm, texts, edits, max_new_tokens=max_new_tokens, seed=seed, generation_config=generation_config, **options
+        lm, given, edits, max_new_tokens=max_new_tokens, seed=seed, generation_config=generation_config, **options
     )
-    copies = ids.shape[0] // len(texts)
-    return [texts[i // copies] + new for i, new in enumerate(lm.vocabulary.continuations(ids, start))]
+    new = lm.vocabulary.continuations(ids, start)
+    if isinstance(given, Tensor):
+        return [lm.decode(row[:start]) + text for row, text in zip(ids, new, strict=True)]
+    copies = ids.shape[0] // len(given)
+    return [given[i // copies] + text for i, text in enumerate(new)]
 
 
 @torch.no_grad()

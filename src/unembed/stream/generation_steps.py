@@ -161,7 +161,6 @@ class _Handover(BaseStreamer):
         self._is_abandoned = self._is_past_prompt = False
         self._fault: BaseException | None = None
         self._logits: Tensor | None = None
-        self._random: Tensor | None = None
         self._random = self._seeded(seed)
 
     def _seeded(self, seed: int | None) -> Tensor | None:
