@@ -69,10 +69,8 @@ def attach(
             raise InvalidInput(
                 f"dictionary {part.name}", why="its files do not name the layer that it reads", instead="Give layer="
             )
-        if point is not None and not part.is_transcoder:
-            part = Dictionary(**{**vars(part), "reads": point, "writes": point})
-        elif point is not None:
-            part = Dictionary(**{**vars(part), "reads": point})
+        if point is not None:
+            part = replace(part, reads=point, writes=part.writes if part.is_transcoder else point)
         at = lm.layer(own)
         if at + len(part.W_dec) > lm.n_layers:
             raise InvalidInput(
@@ -112,6 +110,10 @@ class AttachedDictionary:
         """The layers whose activations are encoded."""
         return tuple(self._by_layer)
 
+    def _layer(self, layer: int | None) -> int:
+        """Return the number of a layer, counted from 0; None: the first layer that has a dictionary."""
+        return self.layers[0] if layer is None else self.lm.layer(layer)
+
     def part(self, layer: int) -> Dictionary:
         """Return the dictionary that encodes the activation of a layer.
 
@@ -141,7 +143,7 @@ class AttachedDictionary:
     @torch.no_grad()
     def features(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos feature"]:
         """Return the activations of all features of a layer; by default, of the first layer that has a dictionary."""
-        layer = self.layers[0] if layer is None else self.lm.layer(layer)
+        layer = self._layer(layer)
         part = self.part(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, part.reads, layers=[layer], logits=False)
         return part.encode(seen.at(part.reads, layer))
@@ -149,7 +151,7 @@ class AttachedDictionary:
     @torch.no_grad()
     def error(self, tokens: Tokens | Run, layer: int | None = None) -> Float[Tensor, "batch pos d_model"]:
         """Return activation minus reconstruction at a layer; by default, at the first layer that has a dictionary."""
-        layer = self.layers[0] if layer is None else self.lm.layer(layer)
+        layer = self._layer(layer)
         seen = tokens if isinstance(tokens, Run) else run(self.lm, tokens, self.points(), logits=False)
         own = seen.at(self.part(layer).writes, layer)
         return own - self._reconstruction(seen, layer).to(own)
@@ -172,7 +174,7 @@ class AttachedDictionary:
 
         A score is the product of the feature's decoder row with a column of W_U (the basis "raw").
         """
-        part = self.part(self.layers[0] if layer is None else layer)
+        part = self.part(self._layer(layer))
         vectors = part.W_dec[0].to(self.lm.dtype)
         hidden = None if show_unlearned else self.lm.unlisted
         found = read(self.lm, -vectors if bottom else vectors, top, basis="raw", hidden=hidden)
@@ -201,14 +203,14 @@ class AttachedDictionary:
 
     def clusters(self, n_clusters: int, layer: int | None = None) -> Int[Tensor, " feature"]:
         """Cluster the features of a layer by the cosine of their decoder rows, with exact average linkage."""
-        part = self.part(self.layers[0] if layer is None else layer)
+        part = self.part(self._layer(layer))
         return cluster(part.W_dec[0].detach().float().cpu(), n_clusters)
 
     def triggers(
         self, corpus: Corpus | Sequence[str], layer: int | None = None, top: int = 10, *, tokens_per_batch: int = 2048
     ) -> FeatureTriggers:
         """Find the texts of a corpus on which each feature of a layer has its largest activations, exactly."""
-        layer = self.layers[0] if layer is None else self.lm.layer(layer)
+        layer = self._layer(layer)
         part = self.part(layer)
         opened = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
         [(values, positions)] = sweep(

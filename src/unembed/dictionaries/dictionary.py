@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -125,17 +125,13 @@ class Dictionary:
         scale = gain.to(self.W_enc)
         shift = torch.zeros_like(scale) if bias is None else bias.to(self.W_enc)
         start = shift if self.b_in is None else shift + scale * self.b_in
-        fields = {**vars(self), "W_enc": self.W_enc / scale[:, None], "b_in": start, "without_gain": False}
-        return Dictionary(**fields)
+        return replace(self, W_enc=self.W_enc / scale[:, None], b_in=start, without_gain=False)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Dictionary:
         """Return the same dictionary on another device, or in another dtype."""
 
-        def moved(t: Tensor | None) -> Tensor | None:
-            return None if t is None else t.to(device=device, dtype=dtype or t.dtype)
+        def moved(t: Tensor) -> Tensor:
+            return t.to(device=device, dtype=dtype or t.dtype)
 
-        fields = dict(vars(self))
-        for name in ("W_enc", "b_enc", "b_dec", "b_in", "threshold", "r_mag", "b_mag"):
-            fields[name] = moved(fields[name])
-        fields["W_dec"] = tuple(w.to(device=device, dtype=dtype or w.dtype) for w in self.W_dec)
-        return Dictionary(**fields)
+        tensors = {name: moved(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **tensors, W_dec=tuple(map(moved, self.W_dec)))
