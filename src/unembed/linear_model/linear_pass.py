@@ -106,20 +106,19 @@ def linear_pass(
             instead="Open the model on one device",
         )
     patterns = attention_patterns(lm, tokens, qk) if patterns is None else patterns
-    made = LinearPass(lm, tokens, cut, patterns)
+    made = LinearPass(lm, tokens, cut, patterns, qk)
     hooks: dict[tuple[str, int], Any] = {}
     captures: dict[tuple[str, int], Any] = {}
-    live: dict[tuple[str, int], Tensor] = {}
     last = lm.n_layers - 1
     replaced = frozenset[int]() if others is None else others.layers
     for layer, block in enumerate(lm.structure.blocks):
         if layer:
             captures["resid_pre", layer] = lambda t, n=layer: made.streams.__setitem__(n, t)
         if block.mixer is not None and block.mixer.n_heads and has_point(lm, "z", layer):
-            hooks["z", layer] = lambda z, n: _heads(made, live, z, n)
+            hooks["z", layer] = lambda z, n: _heads(made, z, n)
         ffn = block.feed_forward
         if ffn is not None and ffn.experts is None and ffn.down_proj is not None and layer not in replaced:
-            hooks["coefficients", layer] = lambda m, n: _memories(made, live, m, n)
+            hooks["coefficients", layer] = lambda m, n: _memories(made, m, n)
     if lm.n_layers:
         captures["resid_post", last] = lambda t: setattr(made, "last", t)
         if lm.structure.position_embedding is not None:
@@ -137,7 +136,7 @@ def linear_pass(
         if lm.n_layers:
             change_tensor(stack, lm, 0, "resid_pre", lambda t: _begin(made, t))
         for layer, block in enumerate(lm.structure.blocks):
-            _install(stack, made, live, current, layer, block, has_memories=layer not in replaced, qk=qk)
+            _install(stack, made, current, layer, block, has_memories=layer not in replaced)
         for (point, layer), change in behind_norms.items():
             _change_normed(stack, lm, point, layer, change)
         out = lm.hf(tokens, **cache_argument_without_graph(lm), **current.arguments).logits
@@ -187,15 +186,7 @@ def _begin(made: LinearPass, t: Tensor) -> Tensor:
 
 
 def _install(
-    stack: ExitStack,
-    made: LinearPass,
-    live: dict[tuple[str, int], Tensor],
-    current: ForwardPass,
-    layer: int,
-    block: Block,
-    *,
-    has_memories: bool,
-    qk: QKRule,
+    stack: ExitStack, made: LinearPass, current: ForwardPass, layer: int, block: Block, *, has_memories: bool
 ) -> None:
     """Install the hooks of one block: on norms, biases, attention, FFN, and modules whose outputs become leaves."""
     norms = _norms_of(block)
@@ -219,22 +210,16 @@ def _install(
     if block.mixer is not None and block.mixer.constant is not None:
         constant = block.mixer.constant.to(made.lm.device) / block.mixer.multiplier
         _add_bias(stack, made, block.mixer.output, constant, layer, block)
-    _install_mixer(stack, made, live, current, layer, block.mixer, qk)
+    _install_mixer(stack, made, current, layer, block.mixer)
     if has_memories:
-        _install_ffn(stack, made, live, current, layer, block.feed_forward)
+        _install_ffn(stack, made, current, layer, block.feed_forward)
     for number, writer in enumerate((*block.early_writers, *block.late_writers)):
         _close(stack, made, layer, writer.module, f"{writer.label} {layer}")
         made.unopened.append(f"writer {number} of layer {layer} ({type(writer.module).__name__})")
 
 
 def _install_mixer(
-    stack: ExitStack,
-    made: LinearPass,
-    live: dict[tuple[str, int], Tensor],
-    current: ForwardPass,
-    layer: int,
-    mixer: AttentionSite | None,
-    qk: QKRule,
+    stack: ExitStack, made: LinearPass, current: ForwardPass, layer: int, mixer: AttentionSite | None
 ) -> None:
     if mixer is None:
         return
@@ -243,8 +228,8 @@ def _install_mixer(
             for which in "qk":
 
                 def keep_one(_x: Tensor, y: Tensor, which: str = which) -> Tensor:
-                    if qk == "shared":
-                        live[which, layer] = mixer.split_heads(current.by_position(y), which)
+                    if made.qk == "shared":
+                        made.live[which, layer] = mixer.split_heads(current.by_position(y), which)
                     return y if mixer.layout.v is getattr(mixer.layout, which) else y.detach().clone()
 
                 _change_output(stack, getattr(mixer.head_layout, which), keep_one)
@@ -254,7 +239,7 @@ def _install_mixer(
             made.values_of[layer] = first
 
         def keep(own: Tensor) -> Tensor:
-            live["values", layer] = current.by_position(own)
+            made.live["values", layer] = current.by_position(own)
             return own.detach().clone()  # OLMo clips values in place
 
         change_tensor(stack, made.lm, layer, "values", keep)
@@ -263,7 +248,6 @@ def _install_mixer(
         assert mixer.head_layout is not None
         for module in {mixer.head_layout.q, mixer.head_layout.k, mixer.head_layout.v}:
             _change_output(stack, module, lambda _x, y, m=module: _values_alone(mixer, m, y))
-        live["own", layer] = torch.empty(0)
         return
     made.unopened.append(f"{made.lm.mixer_name(layer)} of layer {layer}")
     if not (mixer.n_heads and has_point(made.lm, "z", layer)):
@@ -287,12 +271,7 @@ def _values_alone(mixer: AttentionSite, module: nn.Module, y: Tensor) -> Tensor:
 
 
 def _install_ffn(
-    stack: ExitStack,
-    made: LinearPass,
-    live: dict[tuple[str, int], Tensor],
-    current: ForwardPass,
-    layer: int,
-    ffn: FeedForwardSite | None,
+    stack: ExitStack, made: LinearPass, current: ForwardPass, layer: int, ffn: FeedForwardSite | None
 ) -> None:
     if ffn is None:
         return
@@ -311,31 +290,29 @@ def _install_ffn(
             def keep(_x: Tensor, y: Tensor, module: nn.Module = module) -> Tensor:
                 for which, one in (("up", ffn.up_proj), ("gate", ffn.gate_proj)):
                     if one is module:
-                        live[which, layer] = ffn.half(current.by_position(y), which)
+                        made.live[which, layer] = ffn.half(current.by_position(y), which)
                 return y.detach().clone()
 
             _change_output(stack, module, keep)
 
 
-def _heads(
-    made: LinearPass, live: dict[tuple[str, int], Tensor], z: Float[Tensor, "batch pos head d_head"], layer: int
-) -> Tensor:
+def _heads(made: LinearPass, z: Float[Tensor, "batch pos head d_head"], layer: int) -> Tensor:
     """Return z of a layer's heads as a linear function of the values, and record it in `made.parts`."""
-    own, read = z.detach(), None
-    if ("own", layer) in live:
-        read = z
-    elif layer in made.patterns:
-        site = made.lm.structure.blocks[layer].attention
-        source = site.values
-        assert source is not None
-        values = replace(source, clip=None).split(live.pop(("values", layer)))
+    own = z.detach()
+    mixer = made.lm.structure.blocks[layer].mixer
+    if layer not in made.patterns:
+        read = z if _is_open(mixer) and _runs_itself(mixer) else None
+    else:
+        assert mixer is not None and mixer.values is not None
+        source = mixer.values
+        values = replace(source, clip=None).split(made.live.pop(("values", layer)))
         if source.clip is not None:
             clipped = values.detach().clamp(-source.clip * source.factor, source.clip * source.factor)
             values = values * ratio(clipped, values).to(values.dtype)
         values = values.repeat_interleave(source.n_heads // source.n_kv_heads, dim=1)
         read = torch.einsum("bhqk,bhkd->bqhd", made.patterns[layer].to(values.dtype), values)
-        if ("q", layer) in live:
-            q, k = live.pop(("q", layer)), live.pop(("k", layer))
+        if ("q", layer) in made.live:
+            q, k = made.live.pop(("q", layer)), made.live.pop(("k", layer))
             pattern = shared_pattern(made, layer, q, k, made.patterns[layer])
             read = 0.5 * (read + torch.einsum("bhqk,bhkd->bqhd", pattern, values.detach().to(pattern)))
         if source.gated:
@@ -347,13 +324,11 @@ def _heads(
     return node
 
 
-def _memories(
-    made: LinearPass, live: dict[tuple[str, int], Tensor], m: Float[Tensor, "batch pos d_mlp"], layer: int
-) -> Tensor:
+def _memories(made: LinearPass, m: Float[Tensor, "batch pos d_mlp"], layer: int) -> Tensor:
     """Return a layer's coefficients as a linear function of the FFN's input, and record them in `made.parts`."""
     own, read = m.detach(), None
     ffn = made.lm.feed_forward(layer)
-    up, gate = live.pop(("up", layer), None), live.pop(("gate", layer), None)
+    up, gate = made.live.pop(("up", layer), None), made.live.pop(("gate", layer), None)
     if up is not None:
         read = identity_rule(own, up, ffn.activation) if gate is None else half_rule(own, gate, up)
     node = made.node(own, read)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unembed.linear_model.linear_rules import linearized
 from unembed.models.decoder import Decoder
+from unembed.names import QKRule
 from unembed.stream.hooks import Hook
 
 PartKind = Literal["head", "memory", "feature"]
@@ -71,12 +72,16 @@ class LinearPass:
         closed: outputs that are leaves: of mixers without a known pattern, FFNs without memories, and other components.
         unopened: display names of components through which relevance does not flow, because no linear rule applies.
         patterns: attention patterns of the layers in which the linear pass mixes the values itself.
+        qk: whether queries and keys are constants or receive relevance (see `linear_pass`).
+        live: by name and layer, outputs of projections with their gradients, until a hook of the heads or memories
+            reads them.
     """
 
     lm: Decoder
     tokens: Int[Tensor, "batch pos"]
     is_cut: bool
     patterns: dict[int, Float[Tensor, "batch head dst src"]]
+    qk: QKRule = "constant"
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     start: Tensor = field(default_factory=lambda: torch.empty(0))
     positions: Tensor | None = None
@@ -87,6 +92,7 @@ class LinearPass:
     biases: list[Bias] = field(default_factory=list)
     closed: list[Closed] = field(default_factory=list)
     unopened: list[str] = field(default_factory=list)
+    live: dict[tuple[str, int], Tensor] = field(default_factory=dict[tuple[str, int], Tensor])
 
     def node(self, own: Tensor, read: Tensor | None) -> Tensor:
         """Return activations as later layers receive them: with the values of `own` and the gradients of `read`.
