@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class UnembedError(Exception):
@@ -131,3 +133,18 @@ class CheckpointFault(UnembedError):
 
 class ExtraMissing(UnembedError):
     """An optional dependency is not installed; the message names the extra."""
+
+
+@contextmanager
+def reading(what: str, *, instead: str = "", kind: type[UnembedError] = InvalidInput) -> Iterator[None]:
+    """A context in which a file is read and parsed: if that fails, it raises an error that says why.
+
+    Args:
+        what: the beginning of the error message, such as "cannot read words from FILE".
+        instead: the part of the error message that says what to do.
+        kind: the class of the error.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise kind(what, why=reading_fault(error), instead=instead) from error

@@ -22,7 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from unembed.annotation.label import Label
 from unembed.annotation.rules import NONE, RULES, check_pattern
-from unembed.errors import InvalidInput, reading_fault
+from unembed.errors import InvalidInput, reading
 from unembed.names import MemoryIndex, parse_signed_memory
 from unembed.results import Provenance, Table
 
@@ -83,12 +83,8 @@ def load(path: str | os.PathLike[str]) -> Annotation:
     Raises:
         InvalidInput: the file cannot be read or is not an annotation file, or a pattern breaks the instructions.
     """
-    try:
+    with reading(f"cannot read {path}", instead="Give a file that export wrote"):
         sheet = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            f"cannot read {path}", why=reading_fault(error), instead="Give a file that export wrote"
-        ) from error
     if not isinstance(sheet, dict) or sheet.get("schema") != SCHEMA:
         raise InvalidInput(
             f"{path} is not an annotation file",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unembed.circuit_graph.cases import Case, read_case
-from unembed.errors import InvalidInput, NotOneToken, reading_fault
+from unembed.errors import InvalidInput, NotOneToken, reading
 from unembed.models.decoder import Decoder
 
 _KEYS = (
@@ -24,10 +24,8 @@ def read_pairs(path: Path) -> list[tuple[Any, ...]]:
     Raises:
         InvalidInput: the file cannot be read, has no lines, or has a line without these four fields.
     """
-    try:
+    with reading(f"cannot read {path}"):
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {path}", why=reading_fault(error)) from error
     found = [_pair(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not found:
         raise InvalidInput(f"{path}", why="it has no lines", instead="Write one JSON object on each line")

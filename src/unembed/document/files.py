@@ -15,7 +15,7 @@ from typing import Any
 from unembed.document.charts import draw
 from unembed.document.html import page
 from unembed.document.model import SCHEMA, Report
-from unembed.errors import InvalidInput, reading_fault
+from unembed.errors import InvalidInput, reading
 from unembed.results import Table, write_whole
 
 PAGE, INDEX, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
@@ -75,12 +75,8 @@ def reopen(out: str | os.PathLike[str]) -> Report:
         InvalidInput: the folder has no report, the report is damaged, or another version wrote it.
     """
     folder = Path(out)
-    try:
+    with reading(f"no report in {folder}", instead="Give a folder that `unembed report` wrote"):
         stored: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            f"no report in {folder}", why=reading_fault(error), instead="Give a folder that `unembed report` wrote"
-        ) from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else None
         raise InvalidInput(f"{folder / INDEX}", why=f"its schema is {found!r}, not {SCHEMA!r}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from unembed.errors import InvalidInput, first_sentence, reading_fault
+from unembed.errors import InvalidInput, first_sentence, reading
 
 Message = Mapping[str, str]
 """One turn: {"role": "user", "content": "Hello"}."""
@@ -62,15 +62,10 @@ def read_messages(path: Path) -> list[Message]:
     Raises:
         InvalidInput: the file cannot be read, or does not contain messages.
     """
-    try:
+    remedy = 'Give a JSON list of {"role": ..., "content": ...}, or one such object on each line'
+    with reading(f"messages {path}", instead=remedy):
         text = path.read_text(encoding="utf-8-sig").strip()
         found = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines() if line]
-    except (OSError, ValueError) as fault:
-        raise InvalidInput(
-            f"messages {path}",
-            why=reading_fault(fault),
-            instead='Give a JSON list of {"role": ..., "content": ...}, or one such object on each line',
-        ) from fault
     return _checked(found, None)
 
 

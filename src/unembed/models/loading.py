@@ -28,6 +28,7 @@ from unembed.errors import (
     OutOfMemory,
     UnembedError,
     first_sentence,
+    reading,
     reading_fault,
 )
 from unembed.models.adapters import ADAPTER, apply_adapter, check_adapter
@@ -215,10 +216,8 @@ def _token_counts(folder: Path) -> Int[Tensor, " known"] | None:
     if not path.exists():
         return None
     remedy = "Delete it, or copy it again from the trained model"
-    try:
+    with reading(f"file {path}", instead=remedy, kind=ModelUnavailable):
         counts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        raise ModelUnavailable(f"file {path}", why=reading_fault(fault), instead=remedy) from fault
     if not isinstance(counts, list) or not counts or not all(type(count) is int and count >= 0 for count in counts):
         raise ModelUnavailable(f"file {path}", why="it is not a list of one count for each token", instead=remedy)
     return torch.tensor(counts)

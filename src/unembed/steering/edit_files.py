@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from unembed.errors import InvalidInput, reading_fault
+from unembed.errors import InvalidInput, reading
 from unembed.results import write_whole
 from unembed.stream.interventions import Edit
 from unembed.version import __version__
@@ -39,12 +39,8 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
     Raises:
         InvalidInput: the file cannot be read, has another schema, or was made for another model.
     """
-    try:
+    with reading(f"cannot read edits from {path}", instead="Give a file that --save wrote"):
         stored = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            f"cannot read edits from {path}", why=reading_fault(error), instead="Give a file that --save wrote"
-        ) from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not isinstance(stored.get("edits"), list):
         raise InvalidInput(
             f"{path} is not a file of edits", why=f"its schema is not {SCHEMA}", instead="Save the edits again"

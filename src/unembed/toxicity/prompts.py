@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from unembed.errors import InvalidInput, reading_fault
+from unembed.errors import InvalidInput, reading
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,8 @@ def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int
     Raises:
         InvalidInput: the file cannot be read, a line is malformed (the message names it), or nothing is left.
     """
-    try:
+    with reading(f"cannot read prompts from {path}", instead="Give JSON lines"):
         lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            f"cannot read prompts from {path}", why=reading_fault(error), instead="Give JSON lines"
-        ) from error
     plain = Path(path).suffix == ".txt"
     found = [_prompt(line, n, path, plain) for n, line in enumerate(lines, start=1) if line.strip()]
     if challenging_only:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from unembed.errors import InvalidInput, ModelUnavailable, reading_fault
+from unembed.errors import InvalidInput, ModelUnavailable, reading
 from unembed.toxicity.hashed_ngrams import margins
 from unembed.toxicity.word_filter import read_words
 
@@ -74,12 +74,8 @@ class StoredScores:
         self.name = f"scores in {Path(path).name}"
         self._path = path
         self._scores: dict[str, dict[str, float]] = {}
-        try:
+        with reading(f"cannot read scores from {path}", instead="Give JSON lines"):
             lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            raise InvalidInput(
-                f"cannot read scores from {path}", why=reading_fault(error), instead="Give JSON lines"
-            ) from error
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

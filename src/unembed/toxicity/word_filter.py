@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from unembed.errors import InvalidInput, reading_fault
+from unembed.errors import InvalidInput, reading
 from unembed.models.vocabulary import Vocabulary
 
 _HEX = re.compile(r"(?:\\x[0-9a-f]{2})+")
@@ -129,12 +129,8 @@ def read_words(path: str | Path) -> list[str]:
     Raises:
         InvalidInput: the file cannot be read or holds no word.
     """
-    try:
+    with reading(f"cannot read words from {path}", instead="Write one word on each line"):
         words = [w for line in Path(path).read_text(encoding="utf-8").splitlines() if (w := line.strip())]
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            f"cannot read words from {path}", why=reading_fault(error), instead="Write one word on each line"
-        ) from error
     if not words:
         raise InvalidInput(f"{path} contains no words", instead="Write one word on each line")
     return words

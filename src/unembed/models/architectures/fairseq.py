@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, first_sentence, reading_fault
+from unembed.errors import InvalidInput, ModelNotUnderstood, ModelUnavailable, first_sentence, reading
 from unembed.models.architectures.wikilm import WikiLMConfig, WikiLMForCausalLM
 from unembed.models.architectures.word_level import END, SPECIALS, UNKNOWN, word_tokenizer
 
@@ -48,10 +48,8 @@ def read_dictionary(path: str | Path) -> Dictionary:
     """
     words: list[str] = list(SPECIALS)
     counts, ids = [0] * len(SPECIALS), {w: i for i, w in enumerate(SPECIALS)}
-    try:
+    with reading(f"dictionary {path}", kind=ModelUnavailable):
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelUnavailable(f"dictionary {path}", why=reading_fault(error)) from error
     # splitlines() is not used, because it would also split at other line separators, which some words of WikiText
     # contain.
     for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):

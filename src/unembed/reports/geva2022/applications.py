@@ -19,7 +19,7 @@ from unembed.corpus import Corpus
 from unembed.early_exit.baselines import FEATURES, QUICK_SWEEP
 from unembed.early_exit.example_prefixes import Examples, examples, saturation_table
 from unembed.early_exit.published_table import METHODS, table_6
-from unembed.errors import ExtraMissing, InvalidInput, UnembedError, Unsupported, reading_fault
+from unembed.errors import ExtraMissing, UnembedError, Unsupported, reading
 from unembed.memories.clustering.value_clusters import ValueClusters
 from unembed.memories.massive_activations import MASSIVE, massive_positions
 from unembed.models.decoder import Decoder
@@ -247,7 +247,5 @@ def _toxicity(lm: Decoder, work: Work, options: Options, arms: Sequence[Arm], sc
 
 
 def _read(path: str) -> str:
-    try:
+    with reading(f"cannot read {path}", instead="Give a text file"):
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read {path}", why=reading_fault(error), instead="Give a text file") from error
