@@ -150,14 +150,7 @@ def _activations(
     while True:
         was_empty = True
         for batch in corpus.batches(lm):
-            seen = run(
-                lm,
-                batch.tokens.to(lm.device),
-                point,
-                layers=[layer],
-                logits=False,
-                attention_mask=batch.mask.long().to(lm.device),
-            )
+            seen = run(lm, batch.tokens, point, layers=[layer], logits=False, attention_mask=batch.mask)
             rows = seen.at(point, layer)[batch.counted.to(lm.device)]
             was_empty = was_empty and not len(rows)
             buffer.append(rows)

@@ -77,7 +77,10 @@ class ExitRule:
             InvalidInput: the share is not between 0 and 1.
         """
         threshold = threshold_choice.risk_controlled_threshold(self._scores(found), found.top.numpy(), disagreement)
-        calibration = f"at most {format_setting(disagreement)} disagreement, by risk control on {len(found)} examples"
+        return self._controlled(threshold, disagreement, f"{len(found)} examples")
+
+    def _controlled(self, threshold: float, disagreement: float, on: str) -> ExitRule:
+        calibration = f"at most {format_setting(disagreement)} disagreement, by risk control on {on}"
         return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
 
     def with_generation_risk_control(
@@ -105,10 +108,7 @@ class ExitRule:
         threshold = generation_threshold(
             self, prompts, disagreement, thresholds.tolist(), max_new_tokens=max_new_tokens
         )
-        calibration = (
-            f"at most {format_setting(disagreement)} disagreement, by risk control on {len(prompts)} generations"
-        )
-        return replace(self.at(threshold), calibration=calibration, facts={**self.facts, "disagreement": disagreement})
+        return self._controlled(threshold, disagreement, f"{len(prompts)} generations")
 
     def at_profitable_layers(self, found: Examples, decision: float) -> ExitRule:
         """Return a rule that decides only after layers where exits save more time than the decisions take.

@@ -102,10 +102,10 @@ def fast_forward(lm: Decoder, fast: str | None) -> Iterator[None]:
 
 def fast_difference(lm: Decoder, batch: Batch, fast: str) -> float:
     """Return the largest change of a coefficient in a batch, relative to the largest coefficient of its layer."""
-    tokens, mask = batch.tokens.to(lm.device), batch.mask.long().to(lm.device)
 
     def coefficients() -> Tensor:
-        return run(lm, tokens, "coefficients", attention_mask=mask, logits=False)["coefficients"].float()
+        found = run(lm, batch.tokens, "coefficients", attention_mask=batch.mask, logits=False)
+        return found["coefficients"].float()
 
     exact = coefficients()
     with fast_forward(lm, fast):

@@ -17,7 +17,6 @@ def embedding_of(
 
     The factor is None where what enters the stream is not the embedding matrix's row times one number.
     """
-    paths = {id(m): p for p, m in probe.hf.named_modules()}
     table = parameter(embedding)
     plain = table is not None and table.shape[-1] == x.shape[-1]
     rows = table[probe.recording.tokens].to(x.dtype) if plain and table is not None else None
@@ -45,7 +44,7 @@ def embedding_of(
     if probe.norm_returning(x, "") is not None:
         return None, None
     # An adaptive input embedding is not a single matrix, so its output is compared with the stream, not its rows.
-    given = probe.recording.returned(paths[id(embedding)])
+    given = probe.recording.returned(probe.path_of(embedding))
     if given is not None and given.shape == x.shape and (found := fitting(given)) is not None:
         return found[0], None
     # CTRL and NanoChat add positions, or normalise, outside any module. The stream that enters block 0 then counts as
@@ -81,7 +80,7 @@ def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tu
 
 def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None, float, float | None]:
     """Return the final norm, the factor of the logits, and their soft cap (None if there is none)."""
-    head_path = next(p for p, m in probe.hf.named_modules() if m is head)
+    head_path = probe.path_of(head)
     entered, out, logits = probe.recording.given(head_path), probe.recording.returned(head_path), probe.recording.logits
     assert entered is not None and out is not None
     before: float | None = None

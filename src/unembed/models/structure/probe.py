@@ -72,6 +72,10 @@ class Probe:
     tolerance: float
     norms: dict[str, nn.Module]
 
+    def path_of(self, module: nn.Module) -> str:
+        """Return the path of a module in the model."""
+        return next(path for path, other in self.hf.named_modules() if other is module)
+
     def norm(self, path: str) -> Norm:
         """Return the norm at a path; its formula is checked against its recorded output."""
         norm = Norm(self.norms[path], path, self.d_model, self.hf.get_input_embeddings())

@@ -158,7 +158,7 @@ def _entering(probe: Probe, blocks_path: str, embedding: nn.Module, streams: Str
     """
     first = f"{blocks_path}.0"
     has_blocks = first in dict(probe.hf.named_modules())
-    x = probe.recording.given(first) if has_blocks else probe.recording.returned(_path_of(probe.hf, embedding))
+    x = probe.recording.given(first) if has_blocks else probe.recording.returned(probe.path_of(embedding))
     if streams is not None and x is not None:
         x = streams.split(x)[..., 0, :]
     if x is None or x.shape != (1, probe.recording.tokens.shape[1], probe.d_model):
@@ -175,10 +175,6 @@ def _blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, x: Tensor) -
             block, x = resolve_block(probe, path, module, x if entering is None else entering)
             found.append(block)
     return found, x
-
-
-def _path_of(hf: PreTrainedModel, module: nn.Module) -> str:
-    return next(path for path, other in hf.named_modules() if other is module)
 
 
 def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
@@ -200,7 +196,7 @@ def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
 
 
 def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
-    entered = probe.recording.given(next(p for p, m in probe.hf.named_modules() if m is head))
+    entered = probe.recording.given(probe.path_of(head))
     norm = probe.norm_returning(entered, "")
     last = probe.recording.given(norm) if norm else entered
     assert last is not None

@@ -43,8 +43,7 @@ def usual_sizes(lm: Decoder, batch: Batch, layers: Sequence[int]) -> dict[int, F
     gated = [n for n in layers if lm.is_signed(n)]
     if not gated:
         return {}
-    tokens, mask = batch.tokens.to(lm.device), batch.mask.long().to(lm.device)
-    found = run(lm, tokens, "coefficients", attention_mask=mask, logits=False, layers=gated)
+    found = run(lm, batch.tokens, "coefficients", attention_mask=batch.mask, logits=False, layers=gated)
     return {n: counted_columns(found.at("coefficients", n), batch).float().square().mean(dim=0).sqrt() for n in gated}
 
 
