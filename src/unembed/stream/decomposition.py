@@ -17,7 +17,7 @@ from torch import Tensor
 from unembed.errors import InvalidInput, SumNotProved, Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.norms import Norm
-from unembed.models.structure.exotic.several_streams import Streams
+from unembed.models.structure.exotic import Streams
 from unembed.models.structure.structure import Block
 from unembed.names import STREAM_POINTS, SUM_TOLERANCE
 from unembed.results import format_error

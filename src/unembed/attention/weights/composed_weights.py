@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unembed.errors import InvalidInput, Unsupported
 from unembed.models.decoder import Decoder
-from unembed.models.structure.exotic.head_readings import Latent, Reading
+from unembed.models.structure.exotic import Latent, Reading
 from unembed.models.structure.structure import GATES, AttentionSite
 from unembed.names import HeadBasis
 

@@ -11,8 +11,7 @@ from unembed.models.norms import Norm
 from unembed.models.structure.attention_layout import Mixing, Projected, Projection, find_layout, projections_of
 from unembed.models.structure.attention_scores import score_rule
 from unembed.models.structure.block_writers import BlockWriter
-from unembed.models.structure.exotic.attention import TWO_SOFTMAXES, without_layout
-from unembed.models.structure.exotic.differential import differential_pattern
+from unembed.models.structure.exotic import differential_pattern, without_layout
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.probe import Probe, called_linears, same
 from unembed.models.structure.structure import AttentionSite, ScoreRule, ValueSource
@@ -73,7 +72,7 @@ def _one_component(mixing: Mixing, writer: BlockWriter, constant: Tensor | None)
     facts, n_heads = facts_of(mixing.probe.config.model_type), mixing.n_heads
     is_attention = mixing.pattern is not None or (n_heads > 0 and _computes_weights(mixing.probe, mixing.module))
     kind = type(mixing.module).__name__
-    no_scores = facts.no_scores or (ScoreRule.missing if mixing.differential is None else TWO_SOFTMAXES)
+    no_scores = facts.no_scores or (ScoreRule.missing if mixing.differential is None else mixing.differential.no_scores)
     return AttentionSite(
         path=mixing.path,
         module=mixing.module,

@@ -18,7 +18,7 @@ from unembed.models.structure.probe import Probe, is_linear, relative
 from unembed.models.structure.structure import HeadLayout
 
 if TYPE_CHECKING:
-    from unembed.models.structure.exotic.differential import DifferentialPattern
+    from unembed.models.structure.exotic import DifferentialPattern
 
 Heads = Float[Tensor, "head pos d_head"]
 

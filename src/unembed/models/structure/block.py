@@ -14,7 +14,7 @@ from unembed.models.norms import Norm
 from unembed.models.structure.attention import mixer_site
 from unembed.models.structure.block_sums import BlockSum, find_sum
 from unembed.models.structure.block_writers import mixer_among, writers_of
-from unembed.models.structure.exotic.convolution import convolved_ffn, convolved_mixer
+from unembed.models.structure.exotic import convolved_ffn, convolved_mixer
 from unembed.models.structure.feed_forward import feed_forward_site, ffn_input, ffn_path_of
 from unembed.models.structure.probe import Probe, same
 from unembed.models.structure.structure import Block

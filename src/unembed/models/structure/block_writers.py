@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from unembed.models.norms import ChannelGain, Norm
 from unembed.models.structure.block_sums import BlockSum
-from unembed.models.structure.exotic.convolution import before_convolution
+from unembed.models.structure.exotic import before_convolution
 from unembed.models.structure.probe import Probe, is_linear, same
 from unembed.models.structure.structure import Writer
 

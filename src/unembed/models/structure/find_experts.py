@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.models.offload import parameter
-from unembed.models.structure.exotic.expert_storage import EveryPosition, unusual_storages_of
+from unembed.models.structure.exotic import EveryPosition, unusual_storages_of
 from unembed.models.structure.expert_pass import observed
 from unembed.models.structure.expert_storage import ExpertStorage, Stacked, stack_of
 from unembed.models.structure.experts import Experts, RoutedCoefficients, SharedExpert

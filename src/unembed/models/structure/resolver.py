@@ -20,9 +20,7 @@ from unembed.models.offload import is_offloaded
 from unembed.models.structure.block import resolve_block
 from unembed.models.structure.dry_run import PassFailed, record, vocabulary_size
 from unembed.models.structure.embedding_readout import embedding_of, readout_of
-from unembed.models.structure.exotic.handovers import with_handovers
-from unembed.models.structure.exotic.several_streams import Streams, streams_of
-from unembed.models.structure.exotic.stream_blocks import check_end, stream_blocks
+from unembed.models.structure.exotic import Streams, blocks_of_streams, streams_of, with_handovers
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.probe import Probe, not_understood, relative
 from unembed.models.structure.projections import check_projections
@@ -76,12 +74,12 @@ def _resolve(hf: PreTrainedModel) -> Structure:
     x = _entering(probe, blocks_path, embedding, streams)
     position_embedding, embedding_scale = embedding_of(probe, embedding, blocks_path, x)
     positions_added = position_embedding is None and relative(x[:, -1], x[:, 0]) > 10 * probe.tolerance
+    last = _read_at_the_end(probe, head)
     if streams is None:
         blocks, leaving = _blocks(probe, blocks_path, modules, x)
-        blocks, last = with_handovers(probe, blocks, leaving, _read_at_the_end(probe, head))
+        blocks, last = with_handovers(probe, blocks, leaving, last)
     else:
-        blocks, last = stream_blocks(probe, blocks_path, modules, streams), _read_at_the_end(probe, head)
-        check_end(probe, blocks[-1].path, streams, last)
+        blocks = blocks_of_streams(probe, blocks_path, modules, streams, last)
     blocks = _with_common_rotation(blocks)
     final_norm, logit_scale, softcap = readout_of(probe, head, last)
     projections = check_projections(probe, blocks, head)

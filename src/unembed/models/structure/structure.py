@@ -19,9 +19,7 @@ from unembed.models.structure.effective_matrix import EffectiveMatrix
 from unembed.models.structure.rotary import Rotary
 
 if TYPE_CHECKING:
-    from unembed.models.structure.exotic.differential import DifferentialPattern
-    from unembed.models.structure.exotic.head_readings import HeadReadings
-    from unembed.models.structure.exotic.several_streams import Streams
+    from unembed.models.structure.exotic import DifferentialPattern, HeadReadings, Streams
     from unembed.models.structure.experts import Experts
 
 

@@ -15,8 +15,6 @@ from unembed.models.structure.exotic.values import Output, find_values
 from unembed.models.structure.families import facts_of
 from unembed.models.structure.structure import GATES, AttentionSite, ValueSource
 
-TWO_SOFTMAXES = "its pattern is the difference of two softmaxes, so that a head has two queries and two keys"
-
 
 def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str, Projection]) -> AttentionSite:
     """Add to the description what could be found: the mixed values, what the heads read, and the score formula.
@@ -34,7 +32,7 @@ def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str
     if values is None:
         return _with_values_of_another_layer(mixing, site, norms, no_values or _not_found(projections))
     if mixing.differential is not None:
-        return replace(site, values=values, values_missing=TWO_SOFTMAXES)
+        return replace(site, values=values, values_missing=mixing.differential.no_scores)
     reason = (
         no_values or "its values are not a linear map of the stream, or its queries and keys have an unknown layout"
     )

@@ -22,6 +22,8 @@ class DifferentialPattern:
     """How each head's attention pattern is computed from the two softmaxes of differential attention."""
 
     module: nn.Module
+    no_scores = "its pattern is the difference of two softmaxes, so that a head has two queries and two keys"
+    """Why attention scores cannot be computed from one query and one key of each head."""
 
     @property
     def factor(self) -> Float[Tensor, ""]:

@@ -25,13 +25,26 @@ _REASON = "it reads a mixture of several streams, with weights that depend on th
 Site = TypeVar("Site", AttentionSite, FeedForwardSite)
 
 
-def stream_blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, streams: Streams) -> list[Block]:
-    """Return the blocks of a model with several streams.
+def blocks_of_streams(
+    probe: Probe, blocks_path: str, modules: nn.ModuleList, streams: Streams, last: Tensor
+) -> list[Block]:
+    """Return the blocks of a model with several streams; `last` is the input of the final norm.
 
     Raises:
-        ModelNotUnderstood: a mixer or FFN was not found.
+        ModelNotUnderstood: a mixer or FFN was not found, or the input of the final norm is not the streams as
+            `Streams.collapsed` combines them.
     """
-    return [_block(probe, f"{blocks_path}.{n}", n, module, streams) for n, module in enumerate(modules)]
+    blocks = [_block(probe, f"{blocks_path}.{n}", n, module, streams) for n, module in enumerate(modules)]
+    leaving = probe.recording.returned(blocks[-1].path)
+    assert leaving is not None
+    each = streams.split(leaving)
+    collapsed = streams.collapsed(each)
+    u = last.double().flatten(0, -2)[-1].to(last.dtype)
+    whole = (streams.pulled_through_end(u, each) * each).sum(dim=(-1, -2))
+    for found, what in ((collapsed, last), (whole, last @ u)):
+        if relative(found, what) > 10 * probe.tolerance:
+            raise probe.fail("its readout", "the streams are combined in an unknown way")
+    return blocks
 
 
 def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Streams) -> Block:
@@ -88,24 +101,3 @@ def _opaque(site: Site) -> Site:
         (site.module, site.module.__class__.__name__, 0) if norm is None else (norm.module, norm.path, norm.width)
     )
     return replace(site, pre_norm=OpaqueNorm(module, path, width, reason=_REASON))
-
-
-def check_end(probe: Probe, last_block: str, streams: Streams, last: Tensor) -> None:
-    """Check that the model combines its streams at the end as `Streams.collapsed` does.
-
-    Args:
-        last_block: the path of the last block.
-        last: the input of the final norm.
-
-    Raises:
-        ModelNotUnderstood: the combined streams are not the input of the final norm.
-    """
-    leaving = probe.recording.returned(last_block)
-    assert leaving is not None
-    each = streams.split(leaving)
-    collapsed = streams.collapsed(each)
-    u = last.double().flatten(0, -2)[-1].to(last.dtype)
-    whole = (streams.pulled_through_end(u, each) * each).sum(dim=(-1, -2))
-    for found, what in ((collapsed, last), (whole, last @ u)):
-        if relative(found, what) > 10 * probe.tolerance:
-            raise probe.fail("its readout", "the streams are combined in an unknown way")
