@@ -129,6 +129,8 @@ def linear_pass(
         behind_norms = {key: one for key, one in written.items() if _branch_norm(lm, *key) is not None}
         hooks |= {key: one for key, one in written.items() if key not in behind_norms}
         captures |= {key: _both(captures.get(key), one) for key, one in read.items()}
+    with torch.no_grad():  # recurrent layers record no gradients, so that they may overwrite their state in place
+        cache = cache_argument(lm)
     with ExitStack() as stack:
         stack.enter_context(memory_guard(f"a linear pass of {tokens.numel()} tokens"))
         current = stack.enter_context(attach_hooks(lm, captures, (), hooks))
@@ -139,7 +141,7 @@ def linear_pass(
             _install(stack, made, current, layer, block, has_memories=layer not in replaced)
         for (point, layer), change in behind_norms.items():
             _change_normed(stack, lm, point, layer, change)
-        out = lm.hf(tokens, **cache_argument_without_graph(lm), **current.arguments).logits
+        out = lm.hf(tokens, **cache, **current.arguments).logits
     made.logits = out.detach()
     return made
 
@@ -168,15 +170,6 @@ def _both(first: Callable[[Tensor], None] | None, second: Callable[[Tensor], Non
         second(t)
 
     return call
-
-
-def cache_argument_without_graph(lm: Decoder) -> dict[str, bool]:
-    """Return the cache argument of a forward pass whose recurrent layers record no gradients.
-
-    Unlike `cache_argument`, it does not refuse a model that overwrites its recurrent state in place.
-    """
-    with torch.no_grad():
-        return cache_argument(lm)
 
 
 def _begin(made: LinearPass, t: Tensor) -> Tensor:

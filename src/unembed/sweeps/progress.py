@@ -44,13 +44,14 @@ def clock(seconds: float) -> str:
 
 
 ProgressCallback = Callable[[Progress], None]
+_INTERVAL_S = 0.5
 
 
 class Reporter:
-    """Calls a progress callback at intervals of at least `interval` seconds, and at the end."""
+    """Calls a progress callback about twice a second, and at the end."""
 
-    def __init__(self, callback: ProgressCallback | None, interval: float = 0.5) -> None:
-        self._callback, self._interval = callback, interval
+    def __init__(self, callback: ProgressCallback | None) -> None:
+        self._callback = callback
         self._start = self._last = time.monotonic()
         self._resumed_at = 0, 0.0
 
@@ -59,9 +60,9 @@ class Reporter:
         self._start, self._resumed_at = time.monotonic(), (tokens, share)
 
     def report(self, batches: int, tokens: int, share: float, *, end: bool = False) -> None:
-        """Call the callback, if the interval has passed or the sweep has ended."""
+        """Call the callback, if half a second has passed since the last call or the sweep has ended."""
         now = time.monotonic()
-        if self._callback is None or (not end and now - self._last < self._interval):
+        if self._callback is None or (not end and now - self._last < _INTERVAL_S):
             return
         self._last = now
         tokens_before, share_before = self._resumed_at

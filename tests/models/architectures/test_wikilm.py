@@ -190,16 +190,6 @@ def test_the_linear_view_gives_the_band_scores_and_gaps_of_log_probability_withi
     assert float(between.abs().min()) > 1e-3
 
 
-def test_one_words_log_probability_is_that_of_the_whole_distribution():
-    head = wikilm(torch.float64).lm_head
-    x = torch.randn(2, 3, 48, dtype=torch.float64)
-    with torch.no_grad():
-        for word in (0, 19, 20, 49, 50, 96):
-            torch.testing.assert_close(head.log_probability(x, word), head(x)[..., word])
-    with pytest.raises(InvalidInput, match="0 to 96"):
-        head.log_probability(x, 97)
-
-
 # As a model like any other
 
 

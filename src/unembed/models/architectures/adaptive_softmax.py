@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unembed.errors import InvalidInput
 from unembed.models.offload import parameter
 
 Span = tuple[int, int, int]
@@ -126,16 +125,6 @@ class AdaptiveSoftmax(nn.Module):
             parts.append(first[..., n_first + band - 1, None] + within)
         return torch.cat(parts, dim=-1)
 
-    def log_probability(self, x: Float[Tensor, "*pos d_model"], word: int) -> Float[Tensor, "*pos"]:
-        """Return log p of one word; only the first band and the word's band are computed for it."""
-        first = self._first(x)
-        band = self.band_of(word)
-        if band == 0:
-            return first[..., word]
-        scores = self._scores_in(band, x)
-        within = scores.log_softmax(dim=-1, dtype=_precise(scores))[..., word - self.spans[band][0]]
-        return first[..., self.spans[0][1] + band - 1] + within
-
     def log_probabilities(self, x: Float[Tensor, "row d_model"], words: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
         """Return log p of one word for each vector; bands that contain none of the words are not computed."""
         first, n_first = self._first(x), self.spans[0][1]
@@ -148,13 +137,6 @@ class AdaptiveSoftmax(nn.Module):
                 within = scores.log_softmax(dim=-1, dtype=_precise(scores))
                 found[rows] = first[rows, n_first + band - 1] + within.gather(1, words[rows, None] - start)[:, 0]
         return found
-
-    def band_of(self, word: int) -> int:
-        """Return the number of the band that contains a word."""
-        for band, (start, end, _) in enumerate(self.spans):
-            if start <= word < end:
-                return band
-        raise InvalidInput(f"word {word}", why=f"the ids of the vocabulary are 0 to {self.spans[-1][1] - 1}")
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:

@@ -34,21 +34,33 @@ class EffectiveMatrix:
     dtype."""
     device: torch.device
 
+    @torch.no_grad()
     def matrix(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:
-        """Return the matrix that the module multiplies by.
+        """Return the matrix that the module multiplies by: dequantized, or measured by its outputs on unit vectors.
 
-        Memory: the result, and a block of unit vectors if measured.
+        Memory: the result; if it is measured, also 1,024 unit vectors and their outputs.
         """
         if self.layout is not None:
             return self.layout(module).to(self.dtype)
-        return measured_matrix(module, self.d_in, self.dtype, self.device)
+        zero = self._measured_bias(module)
+        rows = []
+        for start in range(0, self.d_in, _ROWS):
+            count = min(_ROWS, self.d_in - start)
+            units = torch.zeros(count, self.d_in, dtype=self.dtype, device=self.device)
+            units[torch.arange(count), torch.arange(start, start + count)] = 1
+            rows.append(_output(module, units) - zero)
+        return torch.cat(rows)
 
+    @torch.no_grad()
     def bias(self, module: nn.Module) -> Float[Tensor, " d_out"] | None:
         """Return the bias of the module, or None."""
         if self.layout is not None:
             return own_bias(module)
-        bias = measured_bias(module, self.d_in, self.dtype, self.device)
+        bias = self._measured_bias(module)
         return bias if bool(bias.any()) else None
+
+    def _measured_bias(self, module: nn.Module) -> Float[Tensor, " d_out"]:
+        return _output(module, torch.zeros(1, self.d_in, dtype=self.dtype, device=self.device))[0]
 
 
 def own_bias(module: nn.Module) -> Float[Tensor, " d_out"] | None:
@@ -56,30 +68,6 @@ def own_bias(module: nn.Module) -> Float[Tensor, " d_out"] | None:
     bias: Any = getattr(module, "bias", None)
     bias = bias() if callable(bias) and not isinstance(bias, Tensor) else parameter(module, "bias")
     return None if bias is None else bias.detach()
-
-
-@torch.no_grad()
-def measured_matrix(
-    module: nn.Module, d_in: int, dtype: torch.dtype, device: torch.device
-) -> Float[Tensor, "d_in d_out"]:
-    """Measure the matrix of an affine module by its outputs on unit vectors.
-
-    Memory: the result, plus 1,024 unit vectors and their outputs.
-    """
-    zero = _output(module, torch.zeros(1, d_in, dtype=dtype, device=device))
-    rows = []
-    for start in range(0, d_in, _ROWS):
-        count = min(_ROWS, d_in - start)
-        units = torch.zeros(count, d_in, dtype=dtype, device=device)
-        units[torch.arange(count), torch.arange(start, start + count)] = 1
-        rows.append(_output(module, units) - zero)
-    return torch.cat(rows)
-
-
-@torch.no_grad()
-def measured_bias(module: nn.Module, d_in: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, " d_out"]:
-    """Measure the bias of an affine module by its output for a zero vector."""
-    return _output(module, torch.zeros(1, d_in, dtype=dtype, device=device))[0]
 
 
 def is_measuring() -> bool:
