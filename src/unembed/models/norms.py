@@ -48,6 +48,7 @@ class Norm:
 
     @cached_property
     def _responses(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """A vector of signs, and the module's outputs for it times 128, times -128, and times 128 plus 32."""
         parameter = next(self.module.parameters(), None)
         dtype = torch.float32 if parameter is None else parameter.dtype
         device = device_of(self.module)

@@ -27,7 +27,7 @@ class ForwardPass:
         self.mask: Tensor | None = None
         """1 at real tokens of a batch padded on the right, whose mask need not be passed to the model."""
         self.starts_at = 0
-        """The position of the batch's first column, where the pass is of later positions alone and has no cache."""
+        """The position of the batch's first column; not 0 if only later positions are run, and without a cache."""
         self.edited: dict[int, tuple[list[int], Tensor]] = {}
         """For layers of experts with edited coefficients: which coefficients, and their new values."""
 

@@ -172,9 +172,9 @@ class Run(Displayed):
         return self._last if last and self._last is not None else self.logits[:, column]
 
     def with_one_stream(self) -> Run:
-        """Return the run with resid_pre and resid_post as views of one tensor, if each input is the output below it.
+        """Return the run with resid_pre and resid_post as views of one tensor.
 
-        Otherwise return it unchanged.
+        If some layer's input is not the output of the layer before it, the run is returned unchanged.
         """
         before, after = self["resid_pre"], self["resid_post"]
         if not torch.equal(before[1:], after[:-1]):

@@ -48,7 +48,7 @@ def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -
         t = probe.recording.returned(path)
         module = probe.hf.get_submodule(path)
         if path not in probe.norms and not holds_weights(module):
-            continue  # dropout, called for attention and FFN alike, would be taken for either
+            continue  # such as dropout, which returns the output of attention or FFN unchanged
         if t is None or t.numel() != base.numel() or t.shape[-1] != base.shape[-1]:
             continue
         t = t.reshape(base.shape)
@@ -63,7 +63,7 @@ def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -
             _with_gains(probe, base, target, candidates),
             _with_channels(base, target, candidates)
             if probe.tolerance < 1e-3
-            else None,  # noise fits in half precision
+            else None,  # in half precision it would fit rounding errors
         ):
             if other is not None and other.error <= probe.tolerance:
                 return other
@@ -94,7 +94,7 @@ def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], floa
             break
         rows = torch.tensor([[0, *s] for s in sets])
         grams = gram[rows[:, :, None], rows[:, None, :]]
-        scale = grams.diagonal(dim1=1, dim2=2).clamp_min(1e-30).sqrt()  # units, so that the small ridge is relative
+        scale = grams.diagonal(dim1=1, dim2=2).clamp_min(1e-30).sqrt()  # to unit length, so that 1e-13 is relative
         grams = grams / scale[:, :, None] / scale[:, None, :] + 1e-13 * torch.eye(count + 1, dtype=grams.dtype)
         solutions = torch.linalg.solve(grams, against[rows] / scale) / scale
         left = (size - (solutions * against[rows]).sum(1)).clamp_min(0) / max(size, 1e-30)

@@ -131,7 +131,7 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
     """
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, d_vocab, (1, N_TOKENS), generator=generator).to(device_of(hf.get_input_embeddings()))
-    tokens[0, -1] = tokens[0, 0]  # the same token twice: what enters the stream then shows whether positions do
+    tokens[0, -1] = tokens[0, 0]  # the same token at two positions: only added positions make their embeddings differ
     recording = Recording(tokens)
     handles = []
     running = [""]
@@ -145,10 +145,10 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
         running.append(path)
         given = given_tensor(args, kwargs)
         call = Call(given=None if given is None else noted(given), arguments=(args, kwargs))
-        pair = kwargs.get("position_embeddings", args[1] if len(args) > 1 else None)  # Qwen 4 passes them by place
+        pair = kwargs.get("position_embeddings", args[1] if len(args) > 1 else None)  # Qwen 4: not by name
         if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, Tensor) for t in pair):
             call.rotary = (noted(pair[0]), noted(pair[1]))
-        elif isinstance(pair, Tensor) and pair.is_complex():  # DeepSeek-V2 turns pairs of channels as complex numbers
+        elif isinstance(pair, Tensor) and pair.is_complex():  # DeepSeek-V2: pairs of channels are complex numbers
             call.rotary = (noted(pair.real), noted(pair.imag))
         recording.calls[path] = call
 

@@ -49,7 +49,7 @@ def find_experts(
     routed = target if not inside else flat(probe.recording.returned(path))
     if routed is None or routed.shape[-1] != target.shape[-1]:
         return f"the experts of {type(ffn).__name__} write in a separate space"
-    if len(routed) != len(target):  # every expert on all positions
+    if len(routed) != len(target):  # every expert processed all positions (Llama 4)
         routed = routed.view(-1, *target.shape).sum(0)
     shared, multiplier = _shared_expert(probe, ffn_path, path, target, routed, formula)
     d_model = target.shape[-1]
@@ -122,6 +122,7 @@ def _shared_expert(
             goal = target.double().flatten().cpu()
             numbers = torch.linalg.lstsq(columns, goal[:, None]).solution[:, 0]
             choices.append((relative(columns @ numbers, goal), down, gate, numbers.tolist()))
+    # A shared expert is accepted only if it makes the error at least 1.5 times smaller.
     _, down, gate, numbers = min(choices, key=lambda c: c[0] * (1 + 0.5 * (c[1] is not None)))
     numbers = [_snapped(probe, n) for n in numbers]
     if down is None:

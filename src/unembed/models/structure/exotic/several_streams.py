@@ -150,9 +150,9 @@ class HyperConnections(Streams):
         return self.split(t)
 
     def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
-        """Carry directions back through a block: from the streams after a module to its output and the streams before.
+        """Convert directions for the streams after a module to those for its output and for the streams before it.
 
-        A direction reads a number from a vector; the returned ones read the same number there.
+        The sum of the dot products with the output and the streams before it is that with the streams after it.
         """
         given, shape = self._as_given(streams)
         n, returned = self.count, _called(module, given)

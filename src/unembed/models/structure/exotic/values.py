@@ -80,8 +80,8 @@ def _gated(
     assert z is not None
     gates = list(_gate_candidates(outputs, n_heads, d_head, len(z)))
     for source, total in mixed:
-        # A factor that is one number for each head and position, such as the share an attention sink leaves, must agree
-        # on all d_head channels, so it can be checked.
+        # If the gate is one number for each head and position (such as the share that an attention sink leaves), it is
+        # computed from z, and checked, because it must be the same on all d_head channels.
         by_head, goal = (t.double().view(-1, n_heads, d_head) for t in (total, z))
         per_head = (by_head * goal).sum(-1, keepdim=True) / by_head.square().sum(-1, keepdim=True).clamp_min(1e-30)
         if relative(per_head * by_head, goal) <= tolerance:
