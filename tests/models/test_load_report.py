@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import unembed
 from tests.families import build
 from unembed.errors import ModelUnavailable, UnembedWarning
-from unembed.models.load_report import heard
+from unembed.models.load_report import collected_log
 
 
 def saved(folder: Path, change: dict[str, str | None]) -> Path:
@@ -66,11 +66,11 @@ def test_what_transformers_logs_is_a_warning_of_one_line_and_the_logger_is_left_
     logger = logging.getLogger("transformers")
     before = (list(logger.handlers), logger.propagate, logger.level)
     with pytest.warns(UnembedWarning, match="transformers says of mine: two lines$") as caught:
-        with heard("mine") as said:
+        with collected_log("mine") as messages:
             for _ in range(2):
                 logging.getLogger("transformers.anything").warning("two\nlines")
             logging.getLogger("transformers.anything").info("not of interest")
-        said.pass_on()
+        messages.warn()
     assert len(caught) == 1
     assert (list(logger.handlers), logger.propagate, logger.level) == before
 

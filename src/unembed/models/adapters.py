@@ -14,7 +14,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from unembed.errors import ExtraMissing, ModelUnavailable, UnembedWarning, first_sentence, reading_fault
-from unembed.models.load_report import check_weights, heard
+from unembed.models.load_report import check_weights, collected_log
 
 ADAPTER = "adapter_config.json"
 
@@ -68,11 +68,11 @@ def apply_adapter(hf: PreTrainedModel, folder: Path, name: str) -> None:
         raise ExtraMissing(what, why="peft, which applies it, is not installed", instead="pip install peft")
     model: Any = hf
     try:
-        with heard(str(folder)) as said:
+        with collected_log(str(folder)) as messages:
             info = model.load_adapter(str(folder))
     except Exception as fault:  # peft and transformers raise many kinds
         raise ModelUnavailable(what, why=f"it does not fit {name}: {first_sentence(fault)}") from fault
-    said.pass_on()
+    messages.warn()
     if info is not None:
         check_weights(
             str(folder), {key: getattr(info, key) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")}

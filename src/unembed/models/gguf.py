@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from unembed.errors import ExtraMissing, ModelUnavailable, first_sentence
 from unembed.models.gguf_fields import check_fields, check_tensors
-from unembed.models.load_report import check_weights, heard
+from unembed.models.load_report import check_weights, collected_log
 
 QUANTISED = "dequantised_from"
 """The field of a model's configuration that names the quantised formats of its weights before dequantisation."""
@@ -85,7 +85,7 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
     types = dict(Counter(tensor.tensor_type.name for tensor in reader.tensors).most_common())
     given = {"gguf_file": path.name, "local_files_only": True}
     try:
-        with heard(path.name) as said, _without_bar():
+        with collected_log(path.name) as messages, _without_bar():
             hf, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
                 path.parent, dtype=dtype, output_loading_info=True, **_unpacked(), **given
             )
@@ -95,7 +95,7 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
     check_weights(path.name, info)
     check_fields(path.name, {name: field.contents() for name, field in reader.fields.items()}, hf.config)
     check_tensors(path.name, {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}, hf)
-    said.pass_on()
+    messages.warn()
     return GgufModel(_as_floats(hf, types), tokenizer)
 
 

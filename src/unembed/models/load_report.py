@@ -18,7 +18,7 @@ _WRAPPERS = ("_orig_mod.", "module.")
 """Prefixes that `torch.compile` and `DistributedDataParallel` add to the names of the weights that they save."""
 
 
-class Heard(logging.Handler):
+class LogMessages(logging.Handler):
     """Collects a logger's messages, without repetitions."""
 
     def __init__(self, name: str) -> None:
@@ -31,17 +31,17 @@ class Heard(logging.Handler):
         if record.name != "transformers.utils.loading_report" and "LOAD REPORT" not in record.getMessage():
             self.messages[" ".join(record.getMessage().split())] = None
 
-    def pass_on(self) -> None:
+    def warn(self) -> None:
         """Raise a Python warning for each message, in one line."""
         for message in self.messages:
             warnings.warn(f"transformers says of {self.of}: {message}", UnembedWarning, stacklevel=2)
 
 
 @contextmanager
-def heard(name: str) -> Iterator[Heard]:
+def collected_log(name: str) -> Iterator[LogMessages]:
     """A context that hides transformers' progress bars and collects its log messages instead of printing them.
 
-    The caller turns them into warnings with `pass_on` when loading has succeeded.
+    The caller turns them into warnings with `warn` when loading has succeeded.
 
     Args:
         name: the name of the model or tokenizer, for the messages.
@@ -49,13 +49,13 @@ def heard(name: str) -> Iterator[Heard]:
     logger, bars = logging.getLogger("transformers"), transformers_logging.is_progress_bar_enabled()
     placing = logging.getLogger("accelerate.big_modeling")  # warns of parameters on the meta device
     before, placing_level = (logger.handlers, logger.propagate, logger.level), placing.level
-    kept = Heard(name)
-    logger.handlers, logger.propagate = [kept], False
+    messages = LogMessages(name)
+    logger.handlers, logger.propagate = [messages], False
     logger.setLevel(logging.WARNING)
     transformers_logging.disable_progress_bar()
     placing.setLevel(logging.ERROR)
     try:
-        yield kept
+        yield messages
     finally:
         placing.setLevel(placing_level)
         logger.handlers, logger.propagate = before[:2]

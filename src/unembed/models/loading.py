@@ -38,7 +38,7 @@ from unembed.models.gguf import QUANTISED, gguf_file, read_gguf
 from unembed.models.hooked_transformer import check_same, is_hooked, name_of
 from unembed.models.hub import is_local_only, is_path
 from unembed.models.inner_model import unwrapped
-from unembed.models.load_report import check_weights, heard
+from unembed.models.load_report import check_weights, collected_log
 from unembed.models.published_models import PUBLISHED, fetched_folder
 from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
 
@@ -203,10 +203,10 @@ def _shipped(name: str, dtype: Any, device: Any, placed: dict[str, Any]) -> Open
     if not (folder / "config.json").exists():
         raise ModelUnavailable(f"model {name}", why=f"its files are missing from {folder}", instead="Reinstall unembed")
     chosen = torch.float32 if dtype is None else _dtype(dtype)
-    with heard(name) as said:
+    with collected_log(name) as messages:
         hf = AutoModelForCausalLM.from_pretrained(folder, dtype=chosen, local_files_only=True, **placed)
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(name), local_files_only=True)
-    said.pass_on()
+    messages.warn()
     return Opened(_placed(hf, device), tokenizer, name, token_counts=_token_counts(folder))
 
 
@@ -293,7 +293,7 @@ def _pretrained(
     # `local_files_only` is set.
     adapters = {"adapter_kwargs": {"local_files_only": True}} if common["local_files_only"] else {}
     try:
-        with heard(name) as said:
+        with collected_log(name) as messages:
             hf, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
                 where, dtype=_dtype(dtype), output_loading_info=True, **common, **placed, **adapters
             )
@@ -303,7 +303,7 @@ def _pretrained(
     found, fault = _given_or_read(tokenizer, where, common)
     commit = revision or getattr(hf.config, "_commit_hash", None)
     _check_is_decoder(hf)
-    said.pass_on()
+    messages.warn()
     shown = path.name if path.is_dir() else name
     return Opened(_placed(hf, device), found, shown, commit, token_counts=counts, tokenizer_fault=fault)
 
@@ -362,13 +362,13 @@ def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerB
     folder = Path(where)
     has_files = folder.is_dir() and any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
     try:
-        with heard(where) as said:
+        with collected_log(where) as messages:
             found = AutoTokenizer.from_pretrained(where, **common)
     except Exception as error:  # transformers and tokenizers raise many kinds
         if "trust_remote_code" in str(error):
             return None, "it is custom code, which runs only if you allow it (trust_remote_code)"
         return None, f"it cannot be read: {first_sentence(error)}" if has_files else ""
-    said.pass_on()
+    messages.warn()
     # Without tokenizer files, some tokenizer classes start with special tokens only; such a tokenizer is useless.
     if len(found) > len(found.all_special_tokens):
         return found, ""

@@ -152,7 +152,7 @@ class HyperConnections(Streams):
     def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
         """Convert directions for the streams after a module to those for its output and for the streams before it.
 
-        The sum of the dot products with the output and the streams before it is that with the streams after it.
+        The dot products with the output and with the streams before it add up to those with the streams after it.
         """
         given, shape = self._as_given(streams)
         n, returned = self.count, _called(module, given)
