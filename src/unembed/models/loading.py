@@ -310,11 +310,8 @@ def _pretrained(
 
 def _refuse_placing(placed: dict[str, Any], kind: str) -> None:
     if placed:
-        why, instead = (
-            f"a {kind} model is loaded as a whole",
-            "Give device, or open what lm.hf.save_pretrained(folder) saved",
-        )
-        raise InvalidInput("device_map", why=why, instead=instead)
+        remedy = "Give device, or open what lm.hf.save_pretrained(folder) saved"
+        raise InvalidInput("device_map", why=f"a {kind} model is loaded as a whole", instead=remedy)
 
 
 def _gguf(path: Path, tokenizer: Any, *, dtype: Any, device: Any) -> Opened:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from unembed.models.norms import Norm
-from unembed.models.structure.attention_layout import Mixing, Projected, Projection, find_layout, projections_of
+from unembed.models.structure.attention_layout import Mixing, ModuleCall, Projected, find_layout, projections_of
 from unembed.models.structure.attention_scores import score_rule
 from unembed.models.structure.block_writers import BlockWriter
 from unembed.models.structure.exotic import differential_pattern, without_layout
@@ -95,7 +95,7 @@ def _one_component(mixing: Mixing, writer: BlockWriter, constant: Tensor | None)
 
 
 def _with_layout(
-    mixing: Mixing, site: AttentionSite, projected: Projected, projections: dict[str, Projection]
+    mixing: Mixing, site: AttentionSite, projected: Projected, projections: dict[str, ModuleCall]
 ) -> AttentionSite:
     """Add the layout of queries, keys and values, and how attention weights follow from them, to the description."""
     layout = projected.layout

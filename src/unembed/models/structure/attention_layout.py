@@ -54,12 +54,18 @@ class Mixing:
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
-    """A linear layer in the attention that reads the stream, with its recorded input and output, each (pos, width)."""
+class ModuleCall:
+    """A module inside the attention with its recorded input and output, each (pos, width)."""
 
+    path: str
     module: nn.Module
     given: Tensor
     returned: Tensor
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,19 +84,23 @@ def heads_of(t: Tensor, n: int) -> Heads:
     return t.reshape(t.shape[0], n, -1).transpose(0, 1)
 
 
-def projections_of(mixing: Mixing) -> dict[str, Projection]:
-    """Return the linear layers in an attention module whose input has d_model channels, by name."""
-    found, recording = {}, mixing.probe.recording
+def calls_inside(mixing: Mixing) -> Iterator[ModuleCall]:
+    """Yield the modules in an attention module that were called, without the out-projection."""
     for name, part in mixing.module.named_modules():
-        if not name or part is mixing.out_projection or not is_linear(part):
-            continue
-        given, returned = (f(f"{mixing.path}.{name}") for f in (recording.given, recording.returned))
-        if given is not None and returned is not None and given.shape[-1] == mixing.probe.d_model:
-            found[name.rsplit(".", 1)[-1]] = Projection(part, given[0], returned[0])
-    return found
+        path = f"{mixing.path}.{name}"
+        call = mixing.probe.recording.calls.get(path) if name and part is not mixing.out_projection else None
+        if call is not None and call.given is not None and call.returned is not None:
+            given, returned = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
+            yield ModuleCall(path, part, given, returned)
 
 
-def find_layout(mixing: Mixing, projections: Mapping[str, Projection]) -> Projected | None:
+def projections_of(mixing: Mixing) -> dict[str, ModuleCall]:
+    """Return the linear layers in an attention module whose input has d_model channels, by name."""
+    d_model = mixing.probe.d_model
+    return {c.name: c for c in calls_inside(mixing) if is_linear(c.module) and c.given.shape[-1] == d_model}
+
+
+def find_layout(mixing: Mixing, projections: Mapping[str, ModuleCall]) -> Projected | None:
     """Return the layout for which pattern @ V is closest to z; None if the error is too large to be rounding."""
     assert mixing.pattern is not None and mixing.z is not None
     goal, tolerance = heads_of(mixing.z, mixing.n_heads), mixing.probe.tolerance
@@ -104,13 +114,13 @@ def find_layout(mixing: Mixing, projections: Mapping[str, Projection]) -> Projec
     return best if best is not None and errors[best] <= (10 if tolerance < 1e-3 else 2) * tolerance else None
 
 
-def _candidates(projections: Mapping[str, Projection], n_heads: int, d_head: int) -> Iterator[Projected]:
+def _candidates(projections: Mapping[str, ModuleCall], n_heads: int, d_head: int) -> Iterator[Projected]:
     yield from _separate(projections, n_heads, d_head)
     for projection in projections.values():
         yield from _fused(projection, n_heads, d_head)
 
 
-def _separate(projections: Mapping[str, Projection], n_heads: int, d_head: int) -> Iterator[Projected]:
+def _separate(projections: Mapping[str, ModuleCall], n_heads: int, d_head: int) -> Iterator[Projected]:
     """Yield the layout of three separate projections, whose names begin with q, k and v."""
     named = [_starting_with(projections, letter) for letter in "qkv"]
     if len(projections) < 3 or any(p is None for p in named):
@@ -121,12 +131,12 @@ def _separate(projections: Mapping[str, Projection], n_heads: int, d_head: int) 
         yield Projected(HeadLayout("split", *modules), q, k, v, v.shape[-1] // d_head)
 
 
-def _starting_with(projections: Mapping[str, Projection], letter: str) -> Projection | None:
+def _starting_with(projections: Mapping[str, ModuleCall], letter: str) -> ModuleCall | None:
     hits = [p for name, p in projections.items() if name.lower().lstrip("w_").startswith(letter)]
     return hits[0] if len(hits) == 1 else None
 
 
-def _fused(projection: Projection, n_heads: int, d_head: int) -> Iterator[Projected]:
+def _fused(projection: ModuleCall, n_heads: int, d_head: int) -> Iterator[Projected]:
     """Yield the layouts of one projection that returns all of Q, K and V: [Q | K | V], or one such triple per group."""
     module, fused = projection.module, projection.returned
     n_kv = (fused.shape[-1] // d_head - n_heads) // 2

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from unembed.models.structure.attention_layout import Mixing, Projection
+from unembed.models.structure.attention_layout import Mixing, ModuleCall
 from unembed.models.structure.attention_scores import score_rule
 from unembed.models.structure.exotic.head_readings import find_readings
 from unembed.models.structure.exotic.values import Output, find_values
@@ -16,7 +16,7 @@ from unembed.models.structure.families import facts_of
 from unembed.models.structure.structure import GATES, AttentionSite, ValueSource
 
 
-def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str, Projection]) -> AttentionSite:
+def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str, ModuleCall]) -> AttentionSite:
     """Add to the description what could be found: the mixed values, what the heads read, and the score formula.
 
     Args:
@@ -39,7 +39,7 @@ def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str
     return _with_readings(mixing, replace(site, values=values, values_missing=reason), values)
 
 
-def _not_found(projections: Mapping[str, Projection]) -> str:
+def _not_found(projections: Mapping[str, ModuleCall]) -> str:
     return (
         f"its values were not found in {', '.join(projections) or 'any projection'}: pattern times values is not what "
         "the out-projection receives"

@@ -10,7 +10,7 @@ In other models, one projection returns the queries and an output gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from unembed.errors import ModelNotUnderstood
 from unembed.models.norms import Norm
-from unembed.models.structure.attention_layout import Mixing
-from unembed.models.structure.probe import Probe, factor_of, is_linear, relative
+from unembed.models.structure.attention_layout import Mixing, ModuleCall, calls_inside
+from unembed.models.structure.probe import Probe, factor_of, is_linear, relative, same
 from unembed.models.structure.structure import ValueSource
 
 
@@ -83,16 +83,6 @@ class HeadReadings:
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
-    """A module inside the attention with its recorded input and output, each (pos, width)."""
-
-    path: str
-    module: nn.Module
-    given: Tensor
-    returned: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class ReadHeads:
     """Queries and keys of the recorded pass, computed as `HeadReadings` describes, rotary channels first."""
 
@@ -112,9 +102,10 @@ def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
     x = probe.recording.given(mixing.path)
     if x is None or source.form not in ("heads", "latent", "head_axis"):
         return None
-    calls = {c.path.rsplit(".", 1)[-1]: c for c in _calls(mixing) if c.module is not mixing.out_projection}
+    calls = {c.name: c for c in calls_inside(mixing)}
     linear = {name: c for name, c in calls.items() if is_linear(c.module)}
     norms = [c for c in calls.values() if "norm" in type(c.module).__name__.lower()]
+    inside = _Inside(probe, source, x[0], linear, norms)
     normed = next((c for c in norms if c.module is source.module), None)
     if normed is not None:
         v = _projection_behind(normed, linear, source.d_head)
@@ -122,16 +113,16 @@ def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
         v = next((c for c in linear.values() if c.module is source.module), None)
     if v is None:
         return None
-    into_v = _latent(probe, v.given, x[0], linear, norms)
+    into_v = _latent(inside, v.given)
     if into_v is None:
         return None
     n_kv = source.n_kv_heads
     each = v.returned.shape[-1] // n_kv
     value = Reading(v.module, into_v.latent, n_kv, each - source.d_head, each, source.factor)
-    keys = _keys(probe, source, each - source.d_head, v, into_v, linear, norms, x[0])
+    keys = _keys(inside, each - source.d_head, v, into_v)
     if keys is None:
         return None
-    queries = _queries(probe, source, keys, linear, norms, x[0])
+    queries = _queries(inside, keys)
     if queries is None:
         return ReadHeads(HeadReadings({"v": (value,)}, normed is not None), x.new_empty(0, 0), x.new_empty(0, 0), n_kv)
     outputs = {c.module: c.returned for c in linear.values()} | {c.module: c.returned for c in norms}
@@ -142,7 +133,7 @@ def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
     return ReadHeads(readings, q.flatten(1), k.flatten(1), n_kv)
 
 
-def _projection_behind(norm: _Call, linear: Mapping[str, _Call], d_head: int) -> _Call | None:
+def _projection_behind(norm: ModuleCall, linear: Mapping[str, ModuleCall], d_head: int) -> ModuleCall | None:
     """Return the projection whose output a norm without gain divides by each head's root mean square (Gemma 4).
 
     After such a norm, a head's value at a position is the projection's output times a number. None if the norm has a
@@ -156,13 +147,15 @@ def _projection_behind(norm: _Call, linear: Mapping[str, _Call], d_head: int) ->
     return next((c for c in same_size if torch.equal(c.returned.reshape(-1, d_head), norm.given)), None)
 
 
-def _calls(mixing: Mixing) -> Iterator[_Call]:
-    for name, part in mixing.module.named_modules():
-        call = mixing.probe.recording.calls.get(f"{mixing.path}.{name}") if name else None
-        if call is None or call.given is None or call.returned is None:
-            continue
-        given, returned = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
-        yield _Call(f"{mixing.path}.{name}", part, given, returned)
+@dataclass(frozen=True, eq=False)
+class _Inside:
+    """What an attention computed in the recorded forward pass: its input `x`, and the calls of modules inside it."""
+
+    probe: Probe
+    source: ValueSource
+    x: Float[Tensor, "pos d_model"]
+    linear: Mapping[str, ModuleCall]
+    norms: list[ModuleCall]
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,21 +165,22 @@ class _Into:
     latent: Latent | None
 
 
-def _latent(probe: Probe, given: Tensor, x: Tensor, linear: Mapping[str, _Call], norms: list[_Call]) -> _Into | None:
-    """Return whether a projection reads the stream or a latent vector, and which one; None if neither."""
-    if given.shape == x.shape and torch.equal(given, x):
+def _latent(inside: _Inside, given: Tensor) -> _Into | None:
+    """Return whether a projection, whose input is `given`, reads the stream or a latent vector; None if neither."""
+    if same(given, inside.x):
         return _Into(None)
-    for norm in norms:
+    tolerance = inside.probe.tolerance
+    for norm in inside.norms:
         if norm.returned.shape != given.shape:
             continue
         factor = factor_of(norm.returned, given)
-        if relative(factor * norm.returned, given) > probe.tolerance:
+        if relative(factor * norm.returned, given) > tolerance:
             continue
-        for down in linear.values():
+        for down in inside.linear.values():
             start = _columns(norm.given, down.returned)
-            if start is not None and down.given.shape == x.shape and torch.equal(down.given, x):
-                known = _checked(probe, norm)
-                near = 1.0 if abs(factor - 1) <= probe.tolerance else factor
+            if start is not None and same(down.given, inside.x):
+                known = _checked(inside.probe, norm)
+                near = 1.0 if abs(factor - 1) <= tolerance else factor
                 return (
                     None if known is None else _Into(Latent(down.module, start, start + given.shape[-1], known, near))
                 )
@@ -202,7 +196,7 @@ def _columns(part: Tensor, whole: Tensor) -> int | None:
     return next((s for s in sorted(starts) if torch.equal(whole[:, s : s + width], part)), None)
 
 
-def _checked(probe: Probe, call: _Call) -> Norm | None:
+def _checked(probe: Probe, call: ModuleCall) -> Norm | None:
     norm = Norm(call.module, call.path, call.given.shape[-1], probe.hf.get_input_embeddings())
     try:
         norm.check(call.given, call.returned, max(probe.tolerance, 1e-4))
@@ -211,50 +205,35 @@ def _checked(probe: Probe, call: _Call) -> Norm | None:
     return norm
 
 
-def _keys(
-    probe: Probe,
-    source: ValueSource,
-    d_content: int,
-    v: _Call,
-    into_v: _Into,
-    linear: Mapping[str, _Call],
-    norms: list[_Call],
-    x: Tensor,
-) -> tuple[Reading, ...] | None:
+def _keys(inside: _Inside, d_content: int, v: ModuleCall, into_v: _Into) -> tuple[Reading, ...] | None:
+    source = inside.source
     if into_v.latent is None:  # keys from a separate projection
-        hits = [c for name, c in linear.items() if name.lower().startswith("k") and _reads(c, x)]
+        hits = [c for name, c in inside.linear.items() if name.lower().startswith("k") and same(c.given, inside.x)]
         if len(hits) != 1 or hits[0].returned.shape[-1] % source.n_kv_heads:
             return None
         each = hits[0].returned.shape[-1] // source.n_kv_heads
         return (Reading(hits[0].module, None, source.n_kv_heads, 0, each),)
     latent = into_v.latent
     content = Reading(v.module, latent, source.n_heads, 0, d_content)
-    down = next(c for c in linear.values() if c.module is latent.module)
+    down = next(c for c in inside.linear.values() if c.module is latent.module)
     if latent.stop == down.returned.shape[-1]:
         return (content,)
     rest = down.returned[:, latent.stop :]
-    norm = next((c for c in norms if c.given.shape == rest.shape and torch.equal(c.given, rest)), None)
-    known = None if norm is None else _checked(probe, norm)
+    norm = next((c for c in inside.norms if same(c.given, rest)), None)
+    known = None if norm is None else _checked(inside.probe, norm)
     if norm is not None and known is None:
         return None
     rotary = Latent(latent.module, latent.stop, down.returned.shape[-1], known, 1.0)
     return (Reading(None, rotary, 1, 0, rest.shape[-1]), content)
 
 
-def _queries(
-    probe: Probe,
-    source: ValueSource,
-    keys: tuple[Reading, ...],
-    linear: Mapping[str, _Call],
-    norms: list[_Call],
-    x: Tensor,
-) -> tuple[Reading, ...] | None:
-    d_key = sum(r.width for r in keys)
-    for name, call in reversed(list(linear.items())):
+def _queries(inside: _Inside, keys: tuple[Reading, ...]) -> tuple[Reading, ...] | None:
+    source, d_key = inside.source, sum(r.width for r in keys)
+    for name, call in reversed(list(inside.linear.items())):
         width = call.returned.shape[-1]
         if not name.lower().startswith("q") or width % source.n_heads or width // source.n_heads < d_key:
             continue
-        into = _latent(probe, call.given, x, linear, norms)
+        into = _latent(inside, call.given)
         if into is None:
             continue
         whole = Reading(call.module, into.latent, source.n_heads, 0, d_key)
@@ -266,10 +245,6 @@ def _queries(
             Reading(call.module, into.latent, source.n_heads, 0, d_content),
         )
     return None
-
-
-def _reads(call: _Call, x: Tensor) -> bool:
-    return call.given.shape == x.shape and torch.equal(call.given, x)
 
 
 def _captured(reading: Reading, outputs: Mapping[nn.Module, Tensor], n_heads: int) -> Float[Tensor, "pos head width"]:
