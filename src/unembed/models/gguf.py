@@ -1,7 +1,7 @@
 """Read GGUF files (the format of llama.cpp) with transformers: weights, configuration and tokenizer.
 
 Quantised weights are dequantised: the model then has, in floating point, exactly the values that the quantised weights
-stand for. These differ from the weights before quantisation, so results state the quantisation.
+represent. These differ from the weights before quantisation, so results state the quantisation.
 """
 
 from __future__ import annotations
