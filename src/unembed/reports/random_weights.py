@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.models.vocabulary import RARE
 from unembed.reports.quantities import Judgement, Quantity
-from unembed.reports.stages import Arrays, Work
+from unembed.reports.stages import Work
 from unembed.results import write_whole
 from unembed.results.cache import cache_folder
 from unembed.version import __version__
@@ -93,9 +92,9 @@ def control_judgements(
 def _stored_judgement(quantity: Quantity[M], m: M, work: Work) -> Judgement | None:
     """Judge a quantity, or read the judgement that an earlier run stored; None where there is nothing to judge."""
 
-    def compute() -> Arrays:
+    def compute() -> dict[str, str] | None:
         judged = quantity.judgement(m)
-        return {"judgement": np.array(json.dumps(None if judged is None else asdict(judged)))}
+        return None if judged is None else asdict(judged)
 
-    stored = json.loads(str(work.stage(f"judgement of {quantity.name}", compute)["judgement"]))
+    stored = work.json_stage(f"judgement of {quantity.name}", compute)
     return None if stored is None else Judgement(**stored)

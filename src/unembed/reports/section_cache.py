@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from unembed.document.model import Section
-from unembed.reports.stages import Arrays, Work
+from unembed.reports.stages import Work
 from unembed.results import Provenance, Table
 
 
@@ -21,14 +18,12 @@ def cached_sections(work: Work, name: str, make: Callable[[], Sequence[Section]]
         make: makes the sections; their tables may contain numbers, booleans, text, None and lists of these.
     """
 
-    def compute() -> Arrays:
+    def compute() -> dict[str, Any]:
         sections = make()
         tables = {e.name: _table(e.table) for s in sections for e in s.exhibits}
-        return {"sections": np.array(json.dumps({"sections": [s.to_dict() for s in sections], "tables": tables}))}
+        return {"sections": [s.to_dict() for s in sections], "tables": tables}
 
-    # Sections are read back from the file even in a run without interruption, so that both kinds of run give the same
-    # page.
-    stored = json.loads(str(work.stage(name, compute)["sections"]))
+    stored = work.json_stage(name, compute)
     tables = _opened(stored["tables"])
     return [Section.from_dict(s, tables) for s in stored["sections"]]
 
@@ -43,11 +38,11 @@ def cached_tables(
         make: makes the tables and the notes; what it raises is raised, and nothing is stored.
     """
 
-    def compute() -> Arrays:
+    def compute() -> dict[str, Any]:
         tables, notes = make()
-        return {"made": np.array(json.dumps({"tables": {k: _table(t) for k, t in tables.items()}, "notes": [*notes]}))}
+        return {"tables": {k: _table(t) for k, t in tables.items()}, "notes": [*notes]}
 
-    stored = json.loads(str(work.stage(name, compute)["made"]))
+    stored = work.json_stage(name, compute)
     return _opened(stored["tables"]), stored["notes"]
 
 

@@ -103,6 +103,14 @@ class Work:
         write_whole(path, sink.getvalue())
         return found
 
+    def json_stage(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return what `compute` returns, as JSON values, from the folder if an earlier run stored it there.
+
+        The result is read back from JSON in any case, so that runs with and without an interruption give the same.
+        """
+        stored = self.stage(name, lambda: {"json": np.array(json.dumps(compute()))})
+        return json.loads(str(stored["json"]))
+
     def once_for_text(self, name: str, compute: Callable[[], T]) -> T:
         """Return what `compute` returns, computed once for the study and its control.
 

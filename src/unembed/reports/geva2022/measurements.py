@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -333,15 +333,12 @@ def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotatio
     """Return the concepts that a judge finds in the top tokens of value vectors; its answers are stored."""
     checked = require_judge(judge)
 
-    def compute() -> Arrays:
+    def compute() -> list[list[dict[str, Any]]]:
         work.progress(f"concepts by {checked.annotator}", 0, 1)
-        answers = [
-            [[p.description, p.kind, list(p.tokens)] for p in row] for row in judge_annotation(found, checked).patterns
-        ]
-        return {"patterns": np.array(json.dumps(answers))}
+        return [[asdict(p) for p in row] for row in judge_annotation(found, checked).patterns]
 
-    answers = json.loads(str(work.stage("judge", compute)["patterns"]))
-    patterns = tuple(tuple(Pattern(d, kind, tuple(tokens)) for d, kind, tokens in row) for row in answers)
+    answers = work.json_stage("judge", compute)
+    patterns = tuple(tuple(Pattern(p["description"], p["kind"], tuple(p["tokens"])) for p in row) for row in answers)
     return replace(automatic(found), annotator=checked.annotator, patterns=patterns)
 
 
