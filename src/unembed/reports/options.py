@@ -40,6 +40,17 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
     return cls(**given)
 
 
+def require_at_least(options: object, least: int, *names: str) -> None:
+    """Raise an error if one of the named options is less than `least`.
+
+    Raises:
+        InvalidInput: an option is less than `least`.
+    """
+    for name in names:
+        if getattr(options, name) < least:
+            raise InvalidInput(f"option {name}={getattr(options, name)}", why=f"it must be at least {least}")
+
+
 def require_memories(lm: Decoder, study: str) -> None:
     """Raise an error for a model without memories (FFN neurons), or without a tokenizer.
 

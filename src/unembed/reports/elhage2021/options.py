@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from unembed.errors import InvalidInput
 from unembed.names import HeadBasis
+from unembed.reports.options import require_at_least
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,8 @@ class Options:
     control: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("sequences", 2), ("tokens", 1), ("windows", 1)):
-            if getattr(self, name) < least:
-                raise InvalidInput(f"option {name}={getattr(self, name)}", why=f"it must be at least {least}")
+        require_at_least(self, 2, "sequences")
+        require_at_least(self, 1, "tokens", "windows")
 
     def of_control(self) -> Options:
         """Return settings with a small sample, for the model with random weights."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from unembed.annotation.judge import Judge
 from unembed.errors import InvalidInput
 from unembed.names import Basis
+from unembed.reports.options import require_at_least
 
 _CHOICES = {
     "draw": ("prefixes", "sentences"),
@@ -84,28 +85,15 @@ class Options:
                 raise InvalidInput(
                     f"option {name}={getattr(self, name)!r}", why=f"it must be one of {', '.join(map(repr, allowed))}"
                 )
-        for name in (
-            "examples",
-            "top",
-            "shown",
-            "pattern_keys",
-            "perturbed_keys",
-            "perturbed_triggers",
-            "predictive",
-            "tokens_per_batch",
-        ):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
+        counts = ("examples", "top", "shown", "pattern_keys", "perturbed_keys", "perturbed_triggers", "predictive")
+        require_at_least(self, 1, *counts, "tokens_per_batch")
+        require_at_least(self, 0, "compositions")
         if self.index is not None and self.trigger_corpus is not None:
             raise InvalidInput(
                 "an index and a trigger corpus", why="triggers are read from only one of the two; leave one out"
             )
-        if self.compositions < 0 or not 0 < self.fraction < 1:
-            name = "compositions" if self.compositions < 0 else "fraction"
-            raise InvalidInput(
-                f"option {name}={getattr(self, name)}",
-                why="it must be at least 0" if name == "compositions" else "it must be between 0 and 1",
-            )
+        if not 0 < self.fraction < 1:
+            raise InvalidInput(f"option fraction={self.fraction}", why="it must be between 0 and 1")
 
     def of_control(self) -> Options:
         """Return settings for the control with random weights: a small sample, no index, no judge."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from unembed.annotation.judge import Judge
 from unembed.errors import InvalidInput
 from unembed.names import SCORE_BASES, ScoreBasis
+from unembed.reports.options import require_at_least
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,8 @@ class Options:
             raise InvalidInput(f"option exit_protocol={self.exit_protocol!r}", why="it must be paper or quick")
         if self.beams < 0 or self.beams == 1:
             raise InvalidInput(f"option beams={self.beams}", why="it must be 0, or at least 2")
-        if self.changes < 0:
-            raise InvalidInput(f"option changes={self.changes}", why="it must be at least 0")
-        for name in ("examples", "per_layer", "norm_values"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"option {name}={getattr(self, name)}", why="it must be at least 1")
+        require_at_least(self, 0, "changes")
+        require_at_least(self, 1, "examples", "per_layer", "norm_values")
 
     def of_control(self) -> Options:
         """Return settings for the control with random weights: a small sample, no toxicity, no judge."""
