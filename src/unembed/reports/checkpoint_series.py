@@ -10,13 +10,13 @@ from unembed.models.checkpoints import training_counts
 from unembed.reports.comparison import (
     MEASURED,
     PARTS,
+    by_title,
     claims,
     counted,
     is_extension,
     measured_tables,
     shared_provenance,
     studied,
-    titles,
 )
 from unembed.results import Provenance, Table, as_written
 
@@ -76,10 +76,10 @@ def series_report(reports: Mapping[str, Report], tokens_per_step: int | None = N
     by_count = dict(sorted(zip(counts, reports.values(), strict=True), key=lambda pair: pair[0]))
     provenance = shared_provenance(reports)
     sections = [_dates(by_count, unit, provenance)]
-    for number, title in enumerate(titles(reports)):
-        own = {count: next((s for s in made.sections if s.title == title), None) for count, made in by_count.items()}
+    for number, (title, own) in enumerate(by_title(by_count).items()):
         findings = _findings(own, unit, f"findings_{number}", provenance)
-        numbers = _numbers(own, unit, provenance)
+        tables = measured_tables(own).items()
+        numbers = [_by_checkpoint(name, found, list(by_count), unit, provenance) for name, found in tables]
         if findings or numbers:
             figures = tuple(figure for exhibit in numbers for figure in _figures(exhibit, unit))
             sections.append(Section(title, (), (*findings, *numbers), figures))
@@ -117,11 +117,11 @@ def _holds(finding: Finding | None, informative: bool) -> bool | None:
     return finding.verdict == "agrees" and informative
 
 
-def _findings(own: Mapping[int, Section | None], unit: str, name: str, provenance: Provenance) -> list[Exhibit]:
+def _findings(own: Mapping[int, Section], unit: str, name: str, provenance: Provenance) -> list[Exhibit]:
     rows = [
         (finding.claim, count, finding.verdict, as_written(finding.here))
         for count, section in own.items()
-        for finding in (() if section is None else section.findings)
+        for finding in section.findings
     ]
     if not rows:
         return []
@@ -131,14 +131,10 @@ def _findings(own: Mapping[int, Section | None], unit: str, name: str, provenanc
     return [Exhibit(name, Table.of_rows("Findings at each checkpoint", columns, rows, provenance), folded=True)]
 
 
-def _numbers(own: Mapping[int, Section | None], unit: str, provenance: Provenance) -> list[Exhibit]:
-    """Return a section's tables of measured and published numbers, with a row for each checkpoint."""
-    return [_by_checkpoint(name, found, list(own), unit, provenance) for name, found in measured_tables(own).items()]
-
-
 def _by_checkpoint(
     name: str, exhibits: Mapping[int, Exhibit], counts: list[int], unit: str, provenance: Provenance
 ) -> Exhibit:
+    """Return a table of measured and published numbers with a row for each checkpoint."""
     rows = {count: {row["quantity_text"]: row for row in exhibit.table.rows()} for count, exhibit in exhibits.items()}
     quantities = list(dict.fromkeys(quantity for own in rows.values() for quantity in own))
     columns: dict[str, list[Any]] = {unit: counts}

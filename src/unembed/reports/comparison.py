@@ -31,10 +31,13 @@ def compared(reports: Mapping[str, Report]) -> Report:
     """
     first = studied(reports)
     provenance = shared_provenance(reports)
-    sections = (
-        _verdicts(reports, provenance),
-        *(_section(title, reports, provenance) for title in titles(reports)),
-    )
+    found = claims(reports)
+    sections = [] if not found else [_verdicts(found, list(reports), provenance)]
+    for number, (title, own) in enumerate(by_title(reports).items()):
+        exhibits = _findings(own, list(reports), f"findings_{number}", provenance)
+        exhibits += [_joined(name, of, list(reports), provenance) for name, of in measured_tables(own).items()]
+        if exhibits:
+            sections.append(Section(title, (), tuple(exhibits)))
     facts = {name: f"{counted(report.findings)}; {report.provenance.line()}" for name, report in reports.items()}
     return Report(
         first.name,
@@ -43,7 +46,7 @@ def compared(reports: Mapping[str, Report]) -> Report:
         "name.",
         first.source,
         provenance,
-        tuple(section for section in sections if section is not None),
+        tuple(sections),
         facts,
     )
 
@@ -63,8 +66,8 @@ def studied(reports: Mapping[str, Report]) -> Report:
     return next(iter(reports.values()))
 
 
-def claims(reports: Mapping[Key, Report]) -> dict[str, dict[Key, Finding]]:
-    """Return, for each claim, its finding in each of the reports; claims are in the order of the reports.
+def claims(reports: Mapping[Key, Report] | Mapping[Key, Section]) -> dict[str, dict[Key, Finding]]:
+    """Return, for each claim, its finding in each of the reports or sections; claims are in their order.
 
     Claims that are extensions in every report come last.
     """
@@ -88,28 +91,30 @@ def verdict_in_words(finding: Finding | None) -> str:
     return verdict if finding.informative else f"{verdict}, as do random weights"
 
 
-def measured_tables(sections: Mapping[Key, Section | None]) -> dict[str, dict[Key, Exhibit]]:
+def measured_tables(sections: Mapping[Key, Section]) -> dict[str, dict[Key, Exhibit]]:
     """Return the tables of measured and published numbers in one section of several reports, by name and report."""
     found: dict[str, dict[Key, Exhibit]] = {}
     for report, section in sections.items():
-        for exhibit in () if section is None else section.exhibits:
+        for exhibit in section.exhibits:
             if {"quantity_text", MEASURED} <= set(exhibit.table.column_names):
                 found.setdefault(exhibit.name, {})[report] = exhibit
     return found
 
 
-def titles(reports: Mapping[str, Report]) -> list[str]:
-    """Return the titles of the reports' sections, each once."""
-    return list(dict.fromkeys(section.title for report in reports.values() for section in report.sections))
+def by_title(reports: Mapping[Key, Report]) -> dict[str, dict[Key, Section]]:
+    """Return, for each title of a section, the section of this title in each of the reports that have it."""
+    found: dict[str, dict[Key, Section]] = {}
+    for name, report in reports.items():
+        for section in report.sections:
+            found.setdefault(section.title, {}).setdefault(name, section)
+    return found
 
 
-def _verdicts(reports: Mapping[str, Report], provenance: Provenance) -> Section | None:
-    found = claims(reports)
+def _verdicts(found: Mapping[str, Mapping[str, Finding]], models: Sequence[str], provenance: Provenance) -> Section:
     columns = {"claim_text": list(found)} | {
-        model: [verdict_in_words(by_model.get(model)) for by_model in found.values()] for model in reports
+        model: [verdict_in_words(by_model.get(model)) for by_model in found.values()] for model in models
     }
-    table = Table("Verdicts", columns, provenance)
-    return Section("Summary", (), (Exhibit(VERDICTS, table),)) if found else None
+    return Section("Summary", (), (Exhibit(VERDICTS, Table("Verdicts", columns, provenance)),))
 
 
 def counted(findings: Sequence[Finding]) -> str:
@@ -132,27 +137,15 @@ def shared_provenance(reports: Mapping[str, Report]) -> Provenance:
     return Provenance(", ".join(reports), None, dtypes, **shared, notes=notes)
 
 
-def _section(title: str, reports: Mapping[str, Report], provenance: Provenance) -> Section | None:
-    """Return the section with this title, with a column for each model; None if it has no findings and no numbers."""
-    own = {name: next((s for s in report.sections if s.title == title), None) for name, report in reports.items()}
-    number = titles(reports).index(title)
-    exhibits = [*_findings(own, f"findings_{number}", provenance), *_numbers(own, provenance)]
-    return Section(title, (), tuple(exhibits)) if exhibits else None
-
-
-def _findings(own: Mapping[str, Section | None], name: str, provenance: Provenance) -> list[Exhibit]:
-    by_claim: dict[str, dict[str, Finding]] = {}
-    for model, section in own.items():
-        for finding in () if section is None else section.findings:
-            by_claim.setdefault(finding.claim, {})[model] = finding
+def _findings(own: Mapping[str, Section], models: Sequence[str], name: str, provenance: Provenance) -> list[Exhibit]:
+    by_claim = claims(own)
     if not by_claim:
         return []
-    by_claim = dict(sorted(by_claim.items(), key=lambda item: is_extension(item[1])))
     columns: dict[str, list[Any]] = {
         "claim_text": list(by_claim),
         "published_text": [next(iter(found.values())).published for found in by_claim.values()],
     }
-    for model in own:
+    for model in models:
         each = [found.get(model) for found in by_claim.values()]
         columns[f"{model}_text"] = [
             verdict_in_words(f) + ("" if f is None else f": {as_written(f.here)}") for f in each
@@ -160,12 +153,8 @@ def _findings(own: Mapping[str, Section | None], name: str, provenance: Provenan
     return [Exhibit(name, Table("Findings", columns, provenance))]
 
 
-def _numbers(own: Mapping[str, Section | None], provenance: Provenance) -> list[Exhibit]:
-    """Return a section's tables of measured and published numbers, with a column for each model."""
-    return [_joined(name, found, list(own), provenance) for name, found in measured_tables(own).items()]
-
-
 def _joined(name: str, exhibits: Mapping[str, Exhibit], models: Sequence[str], provenance: Provenance) -> Exhibit:
+    """Return a table of measured and published numbers with a column for each model."""
     rows = {model: {row["quantity_text"]: row for row in e.table.rows()} for model, e in exhibits.items()}
     published = {
         quantity: row.get(f"{MEASURED}_published") for own in rows.values() for quantity, row in own.items()
