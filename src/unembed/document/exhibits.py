@@ -81,6 +81,12 @@ def plain_mean(values: np.ndarray) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
+def plain_median(values: np.ndarray) -> float:
+    """Return the median of the values that are not NaN; NaN if there are none."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
 def means(rows: Sequence[np.ndarray] | np.ndarray, seed: int, *, share: bool = True) -> list[Measured]:
     """Return the mean of each array with its confidence interval; the argument `share` is that of `mean_of`."""
     return [mean_of(np.asarray(row, dtype=np.float64), seed=seed, share=share) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -58,7 +59,8 @@ def test_shortened_triggers_that_end_at_a_massive_token_are_left_out() -> None:
     """A trigger that ends there is left out whole; one that ends there without its last token, only in that row."""
     lm, corpus = with_massive_token("llama", "e", torch.float64), open_corpus(texts(8))
     (lists,) = sweep(lm, corpus, [reducer("prefixes", 40)], tokens_per_batch=300)
-    text, triggers = TokenStream.of(corpus.segments(lm)), KeyTriggers.of_lists(lists.values, lists.positions)
+    only_positive = replace(lists, negative_values=None, negative_positions=None)
+    text, triggers = TokenStream.of(corpus.segments(lm)), KeyTriggers.of_sweep(only_positive)
     keys, e = triggers.sampled(6, 1, 0, "perturbation"), lm.single_token("e")
     made = perturbation.changes(lm, text, triggers, keys, seed=5)
     seen: Counter[str] = Counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from tests.sweeps.recorder import lettered, texts
@@ -16,4 +18,5 @@ def tiny_study(family: str = "opt", how: str = "prefixes", top: int = 4, bos: bo
     lm = lettered(family, torch.float64, bos)
     corpus = open_corpus(texts(n))
     (lists,) = sweep(lm, corpus, [reducer(how, top)], tokens_per_batch=300)
-    return lm, corpus, TokenStream.of(corpus.segments(lm)), KeyTriggers.of_lists(lists.values, lists.positions)
+    only_positive = replace(lists, negative_values=None, negative_positions=None)
+    return lm, corpus, TokenStream.of(corpus.segments(lm)), KeyTriggers.of_sweep(only_positive)

@@ -18,8 +18,6 @@ from unembed.models.structure.experts import RoutedCoefficients
 from unembed.names import Pole
 from unembed.sweeps import Reducer, TopTriggers, Triggers
 
-Lists = tuple[Tensor, Tensor] | tuple[list[float], list[int]]
-
 
 class OncePerSentence(TopTriggers):
     """A reducer that selects triggers as the released code does: at most one of each sentence, never at its last token.
@@ -80,24 +78,6 @@ class KeyTriggers:
     """Whether a layer has two keys for each memory, because it is gated."""
 
     @classmethod
-    def of_lists(
-        cls, values: Sequence[Tensor], positions: Sequence[Tensor], negative: Sequence[Lists] | None = None
-    ) -> KeyTriggers:
-        """Return the triggers, given coefficients and positions for each layer.
-
-        Args:
-            values: the largest coefficients of each memory, (memory, top) for each layer.
-            positions: their token positions in the corpus.
-            negative: for each layer, the lowest coefficients and their positions; empty arrays for ungated layers.
-        """
-        lower: Sequence[Lists] = negative or [([], [])] * len(values)
-        layers = [
-            _both_signs(v.float().numpy(), p.numpy(), *map(np.asarray, other))
-            for v, p, other in zip(values, positions, lower, strict=True)
-        ]
-        return cls._joined(layers)
-
-    @classmethod
     def _joined(cls, layers: Sequence[_Layer]) -> KeyTriggers:
         return cls(
             np.concatenate([layer.coefficients for layer in layers]),
@@ -110,10 +90,10 @@ class KeyTriggers:
     @classmethod
     def of_sweep(cls, lists: Triggers) -> KeyTriggers:
         """Return the triggers that a pass over the corpus found; gated layers have lists for both signs."""
-        if lists.negative_values is None or lists.negative_positions is None:
-            return cls.of_lists(lists.values, lists.positions)
-        negative = list(zip(lists.negative_values, lists.negative_positions, strict=True))
-        return cls.of_lists(lists.values, lists.positions, negative)
+        nothing = (np.zeros(0),) * len(lists.values)
+        negative = lists.negative_values or nothing, lists.negative_positions or nothing
+        layers = zip(lists.values, lists.positions, *negative, strict=True)
+        return cls._joined([_both_signs(*map(np.asarray, layer)) for layer in layers])
 
     @classmethod
     def of_index(cls, index: Index, lm: Decoder, top: int) -> KeyTriggers:
@@ -151,6 +131,10 @@ class KeyTriggers:
         missing = np.where(self.sign < 0, np.inf, -np.inf).astype(sizes.dtype)[:, None]
         return replace(self, positions=np.where(left, at, -1), coefficients=np.where(left, sizes, missing))
 
+    def layer(self, layer: int) -> slice:
+        """Return the slice of the rows that belong to a layer."""
+        return slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))
+
     def row(self, layer: int, key: int) -> int:
         """Return the row, in the arrays of all layers, of a key given by layer and key number."""
         return int(self.bounds[layer]) + key
@@ -179,8 +163,7 @@ class KeyTriggers:
         """
         chosen = []
         for layer in range(self.n_layers):
-            rows = slice(int(self.bounds[layer]), int(self.bounds[layer + 1]))
-            able = np.flatnonzero((self.positions[rows] >= 0).sum(axis=1) >= least)
+            able = np.flatnonzero((self.positions[self.layer(layer)] >= 0).sum(axis=1) >= least)
             random = np.random.default_rng([seed, layer, *name.encode()])
             drawn = random.choice(able, min(per_layer, len(able)), replace=False) if len(able) else able
             chosen += [(layer, int(i)) for i in np.sort(drawn)]

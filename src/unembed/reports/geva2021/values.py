@@ -118,7 +118,7 @@ def agreement(
     first = np.where(has.any(axis=1), paired[np.arange(len(paired)), has.argmax(axis=1)], -1)
     tops, probabilities, ranks = [], [], []
     for layer in range(triggers.n_layers):
-        rows = slice(int(triggers.bounds[layer]), int(triggers.bounds[layer + 1]))
+        rows = triggers.layer(layer)
         track = torch.from_numpy(np.maximum(first[rows], 0).astype(np.int64))[:, None]
         vectors, plain = in_basis(lm, written_values(lm, layer), layer, basis)
         if triggers.signed[layer]:

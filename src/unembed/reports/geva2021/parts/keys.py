@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
+from unembed.document.exhibits import by_layer, exhibit, means, plain_mean, plain_median
 from unembed.document.intervals import (
     Measured,
     difference_of,
@@ -291,22 +291,18 @@ def _changes_by_key(changes: np.ndarray) -> np.ndarray:
     return np.array([[plain_mean(row) for row in key.T] for key in changes]).reshape(-1, len(KINDS))
 
 
-def perturbation_exhibit(name: str, title: str, m: Measurements, changes: np.ndarray, note: str = "") -> Exhibit:
-    """Return a table of the mean and median change by layer and kind of token; `changes` are (key, trigger, kind)."""
-    per_key = _changes_by_key(changes)
+def perturbation_section(m: Measurements) -> Section:
+    """Show how the coefficient changes if a trigger loses a token: mean and median by layer and kind of token."""
+    n_keys, n_triggers = m.changes.shape[:2]
+    per_key = _changes_by_key(m.changes)
     rows = [m.perturbed[:, 0] == n for n in range(m.n_layers)]
     cells: dict[str, list] = {"layer": list(range(m.n_layers))}
     for i, kind in enumerate(KINDS):
         cells[kind] = means([per_key[at, i] for at in rows], m.seed, share=False)
-        cells[f"median_{kind}"] = [_median(changes[at][..., i]) for at in rows]
+        cells[f"median_{kind}"] = [plain_median(m.changes[at][..., i]) for at in rows]
     shares = (*KINDS, *(f"median_{kind}" for kind in KINDS))
-    return exhibit(name, title, cells, m.provenance, note, percent=shares)
-
-
-def perturbation_section(m: Measurements) -> Section:
-    """Show how the coefficient changes if a trigger loses a token."""
-    n_keys, n_triggers = m.changes.shape[:2]
-    series, title = {kind: f"{kind} token removed" for kind in KINDS}, "Fig. 3: relative change of the coefficient"
+    series, drawn = {kind: f"{kind} token removed" for kind in KINDS}, "Fig. 3: relative change of the coefficient"
+    title = "Relative change of the coefficient by layer"
     return Section(
         "Shortened triggers",
         (
@@ -315,8 +311,8 @@ def perturbation_section(m: Measurements) -> Section:
             "Shown is the relative change of the coefficient, averaged over the triggers of a key and then over keys; "
             "the paper does not say how it averaged. Triggers of one token are left out." + _massive(m),
         ),
-        (perturbation_exhibit("perturbation", "Relative change of the coefficient by layer", m, m.changes),),
-        (by_layer("fig3_perturbation", title, "perturbation", series, "change"),),
+        (exhibit("perturbation", title, cells, m.provenance, percent=shares),),
+        (by_layer("fig3_perturbation", drawn, "perturbation", series, "change"),),
     )
 
 
@@ -339,11 +335,6 @@ def _massive(m: Measurements) -> str:
         f" So are {m.shortened_left_out:,} shortened triggers that end at a position with massive activations, where "
         f"the stream is over {MASSIVE} times as long as the layer's median."
     )
-
-
-def _median(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else float("nan")
 
 
 PARTS = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from unembed.document.exhibits import boxes, by_layer, exhibit, means, plain_mean
+from unembed.document.exhibits import boxes, by_layer, exhibit, means, plain_mean, plain_median
 from unembed.document.intervals import Measured, mean_of, paired_difference, share_of
 from unembed.document.model import QUANTILES, Reference, Section
 from unembed.document.numbers import percent, points
@@ -392,7 +392,7 @@ def refinement_section(m: Measurements) -> Section:
     ranks = {
         "layer": range(m.n_layers),
         **{
-            f"in_{name}": [_median_rank(m.examples[f"output_in_{name}"][n][changed[n]]) for n in range(m.n_layers)]
+            f"in_{name}": [plain_median(m.examples[f"output_in_{name}"][n][changed[n]]) for n in range(m.n_layers)]
             for name in ("residual", "update")
         },
     }
@@ -426,10 +426,6 @@ def refinement_section(m: Measurements) -> Section:
             by_layer("fig11_breakdown", title_11, "breakdown", CLASSES, "examples", "stacked", y_range=(0, 1)),
         ),
     )
-
-
-def _median_rank(ranks: np.ndarray) -> float:
-    return float(np.median(ranks)) if len(ranks) else float("nan")
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unembed.document.exhibits import boxes, by_layer, exhibit, plain_mean
+from unembed.document.exhibits import boxes, by_layer, exhibit, plain_mean, plain_median
 from unembed.document.intervals import Measured, rank_correlation, share_of
 from unembed.document.model import Exhibit, Figure, Reference, Section
 from unembed.document.numbers import format_interval, percent
@@ -65,7 +65,7 @@ def next_ranks(m: Measurements) -> Numbers:
     known = a.rank > 0
     of_layer = [a.rank[known & (layer == n)] for n in range(m.n_layers)]
     return Numbers(
-        medians=[float(np.median(row)) if len(row) else float("nan") for row in of_layer],
+        medians=[plain_median(row) for row in of_layer],
         trend=rank_correlation(layer[known].astype(float), a.rank[known].astype(float), seed=m.seed),
         d_vocab=m.lm.d_vocab,
     )

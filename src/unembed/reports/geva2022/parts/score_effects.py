@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from unembed.document.exhibits import by_layer, exhibit, means, plain_mean
+from unembed.document.exhibits import by_layer, exhibit, means, plain_mean, plain_median
 from unembed.document.intervals import Measured, mean_of
 from unembed.document.model import Section
 from unembed.document.numbers import percent
@@ -76,7 +76,7 @@ def scaling(m: Measurements) -> Numbers | None:
         signs=share(signs),
         signs_of_logits=share(of_logits),
         chance=float(np.mean(chance)),
-        rank=float(np.median(known)) if len(known) else float("nan"),
+        rank=plain_median(ranks),
         least=float(known.min()) if len(known) else float("nan"),
         has_norm=m.lm.structure.final_norm is not None,
         n=found.score.shape[1],
