@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unembed.errors import InvalidInput
 from unembed.gallery.evidence import MemoryEvidence
@@ -22,6 +22,7 @@ from unembed.results import Provenance
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
 
+T = TypeVar("T")
 ATLAS, MEMORIES, HEADS = "atlas", "memories.parquet", "heads.parquet"
 """The atlas in the folder of an index, and its tables of memories and of heads."""
 
@@ -107,7 +108,7 @@ def memory_descriptions(
 
     own = _of_atlas(index_folder) if atlas_folder is None else _atlas_of(lm, atlas_folder)
     folder = index_folder / ATLAS if atlas_folder is None and index_folder is not None else atlas_folder
-    heads = _heads_in(folder / HEADS) if folder is not None and (folder / HEADS).exists() else {}
+    heads = _cached(_heads, folder / HEADS) if folder is not None and (folder / HEADS).exists() else {}
     return MemoryDescriptions(memory_gallery(lm, index_folder), own, lens_identity(lm), heads)
 
 
@@ -135,7 +136,7 @@ def _atlas_of(lm: Decoder, atlas_folder: Path) -> Mapping[tuple[int, int, str], 
             why=f"it is of {made_of.model}@{made_of.revision}, and the model is {own.model}@{own.revision}",
             instead="Build one with `unembed atlas build`",
         )
-    return _lines_in(atlas_folder / MEMORIES)
+    return _cached(_lines, atlas_folder / MEMORIES)
 
 
 def memory_gallery(lm: Decoder, index_folder: Path | None = None) -> Gallery | None:
@@ -171,11 +172,11 @@ def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: P
     Arguments and errors are those of `saved_descriptions`.
     """
     if index_folder is not None and (index_folder / FILE).exists():
-        return _gallery(index_folder / FILE)
+        return _cached(Gallery.load, index_folder / FILE)
     name = model.model
     if name not in SHIPPED or not (shipped_folder(name) / FILE).exists():
         return None
-    gallery = _gallery(shipped_folder(name) / FILE)
+    gallery = _cached(Gallery.load, shipped_folder(name) / FILE)
     # The fingerprint depends on the dtype, so it is compared only if the model has the dtype of the gallery.
     changed = model.dtype == gallery.provenance.dtype and gallery.provenance.notes["sampled_fingerprint"] != sampled()
     return None if changed else gallery
@@ -184,39 +185,27 @@ def saved_gallery(model: Provenance, sampled: Callable[[], str], index_folder: P
 def _of_atlas(index_folder: Path | None) -> Mapping[tuple[int, int, str], str]:
     """Return the descriptions of the atlas in an index's folder; an empty mapping if there is no atlas."""
     path = None if index_folder is None else index_folder / ATLAS / MEMORIES
-    return MappingProxyType({}) if path is None or not path.exists() else _lines_in(path)
+    return MappingProxyType({}) if path is None or not path.exists() else _cached(_lines, path)
 
 
-def _lines_in(path: Path) -> Mapping[tuple[int, int, str], str]:
-    about = path.stat()
-    return _lines_of(path, about.st_mtime_ns, about.st_size)
-
-
-@lru_cache(maxsize=4)
-def _lines_of(path: Path, _modified: int, _size: int) -> Mapping[tuple[int, int, str], str]:
+def _lines(path: Path) -> Mapping[tuple[int, int, str], str]:
     from unembed.atlas.lines import description_columns  # pyarrow, which a model without an atlas does not need
 
     return MappingProxyType(description_columns(path))
 
 
-def _heads_in(path: Path) -> Mapping[tuple[int, int], str]:
-    about = path.stat()
-    return _heads_of(path, about.st_mtime_ns, about.st_size)
-
-
-@lru_cache(maxsize=4)
-def _heads_of(path: Path, _modified: int, _size: int) -> Mapping[tuple[int, int], str]:
+def _heads(path: Path) -> Mapping[tuple[int, int], str]:
     from unembed.atlas.heads import head_sentences  # pyarrow, which a model without an atlas does not need
 
     return MappingProxyType(head_sentences(path))
 
 
-def _gallery(path: Path) -> Gallery:
-    """Load a saved gallery; it is cached until the file changes."""
+def _cached(read: Callable[[Path], T], path: Path) -> T:
+    """Return `read(path)`; the file is read again only if it has changed."""
     about = path.stat()
-    return _gallery_of(path, about.st_mtime_ns, about.st_size)
+    return _read(read, path, about.st_mtime_ns, about.st_size)
 
 
-@lru_cache(maxsize=4)
-def _gallery_of(path: Path, _modified: int, _size: int) -> Gallery:
-    return Gallery.load(path)
+@lru_cache(maxsize=12)
+def _read(read: Callable[[Path], Any], path: Path, _modified: int, _size: int) -> Any:
+    return read(path)

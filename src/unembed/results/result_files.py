@@ -93,11 +93,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        kind = type(value)
-        return {
-            "named": f"{kind.__module__}:{kind.__qualname__}",
-            "values": [_packed(o, tensors, owner) for o in value],
-        }
+        return {"named": _name_of(type(value)), "values": [_packed(one, tensors, owner) for one in value]}
     if isinstance(value, list | tuple):
         return {type(value).__name__: [_packed(one, tensors, owner) for one in value]}
     if isinstance(value, Mapping):
@@ -107,7 +103,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
         if isinstance(value, Table):  # columns may be arrays or an Arrow table
             value = Table(value.title, {name: value[name] for name in value.column_names}, value.provenance)
         return {
-            "class": f"{kind.__module__}:{kind.__qualname__}",
+            "class": _name_of(kind),
             "fields": {
                 f.name: _packed(getattr(value, f.name), tensors, owner)
                 for f in fields(value)
@@ -133,21 +129,28 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if "dict" in value:
         return {_unpacked(k, tensors): _unpacked(v, tensors) for k, v in value["dict"]}
     if "named" in value:
-        module, _, name = str(value["named"]).partition(":")
-        kind = getattr(importlib.import_module(module), name) if _is_ours(module) else None
-        if not (isinstance(kind, type) and issubclass(kind, tuple)):
+        kind = _class_named(str(value["named"]))
+        if kind is None or not issubclass(kind, tuple):
             raise TypeError(f"{value['named']} is not a named tuple of unembed")
         return kind(*(_unpacked(one, tensors) for one in value["values"]))
     if "class" in value:
-        module, _, name = _MOVED.get(str(value["class"]), str(value["class"])).partition(":")
-        kind = getattr(importlib.import_module(module), name) if _is_ours(module) else None
-        if not isinstance(kind, type) or not is_dataclass(kind):
+        kind = _class_named(str(value["class"]))
+        if kind is None or not is_dataclass(kind):
             raise TypeError(f"{value['class']} is not a class of results")
         return kind(**{name: _unpacked(one, tensors) for name, one in value["fields"].items()})
     ((name, items),) = value.items()
     return {"list": list, "tuple": tuple}[name](_unpacked(one, tensors) for one in items)
 
 
-def _is_ours(module: str) -> bool:
-    """Return True if a module may be imported to read a file: a module of this package, except `__main__`."""
-    return module.startswith("unembed.") and "__main__" not in module
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _class_named(name: str) -> type | None:
+    """Return the class with a name that `_name_of` gives; None for one that is not in a module of this package."""
+    module, _, name = _MOVED.get(name, name).partition(":")
+    # Importing `__main__` modules would run programs.
+    if not module.startswith("unembed.") or "__main__" in module:
+        return None
+    kind = getattr(importlib.import_module(module), name)
+    return kind if isinstance(kind, type) else None
