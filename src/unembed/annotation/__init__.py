@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from unembed.annotation.queue import Item as Item
     from unembed.annotation.queue import annotation_queue as annotation_queue
     from unembed.annotation.queue import definitions as definitions
-    from unembed.annotation.queue import item_tokens as item_tokens
     from unembed.annotation.queue import nameable_first as nameable_first
     from unembed.annotation.queue import tokens_of_items as tokens_of_items
     from unembed.annotation.rules import NONE as NONE

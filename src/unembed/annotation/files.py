@@ -56,7 +56,6 @@ class Annotation:
 
     annotator: str
     vectors: tuple[str, ...]
-    n_tokens: tuple[int, ...]
     ids: tuple[tuple[int, ...], ...]
     """Ids of the tokens in each vector's list; two annotations can be compared if these are equal."""
     patterns: tuple[tuple[Pattern, ...], ...]
@@ -64,16 +63,16 @@ class Annotation:
     def coverage(self, kinds: Sequence[str] = KINDS) -> list[float]:
         """Return, for each vector, the share of its tokens that are in at least one pattern of these kinds."""
         return [
-            len({t for p in found if p.kind in kinds for t in p.tokens}) / n
-            for found, n in zip(self.patterns, self.n_tokens, strict=True)
+            len({t for p in found if p.kind in kinds for t in p.tokens}) / len(ids)
+            for found, ids in zip(self.patterns, self.ids, strict=True)
         ]
 
     def token_labels(self, kinds: Sequence[str]) -> list[bool]:
         """Return, for each token of each vector, True if it is in a pattern of these kinds."""
         return [
             any(t in p.tokens for p in found if p.kind in kinds)
-            for found, n in zip(self.patterns, self.n_tokens, strict=True)
-            for t in range(n)
+            for found, ids in zip(self.patterns, self.ids, strict=True)
+            for t in range(len(ids))
         ]
 
 
@@ -103,7 +102,7 @@ def load(path: str | os.PathLike[str]) -> Annotation:
             raise
         raise InvalidInput(f"{path} is damaged", why=f"{type(error).__name__} {error}") from error
     annotator = str(sheet.get("annotator") or Path(path).stem)
-    return Annotation(annotator, names, tuple(len(row) for row in ids), ids, patterns)
+    return Annotation(annotator, names, ids, patterns)
 
 
 def _pattern(stored: Any, where: str, n: int) -> Pattern:

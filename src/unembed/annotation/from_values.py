@@ -53,4 +53,4 @@ def automatic(found: VectorConcepts) -> Annotation:
             )
         )
     ids = tuple(tuple(row) for row in found.ids.tolist())
-    return Annotation("unembed", found.labels, tuple(len(row) for row in ids), ids, tuple(patterns))
+    return Annotation("unembed", found.labels, ids, tuple(patterns))

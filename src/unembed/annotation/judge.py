@@ -79,4 +79,4 @@ def judge_annotation(found: VectorConcepts, judge: Judge) -> Annotation:
         judge_patterns(judge, "value", found.lm.token_strings(list(row)), label)
         for label, row in zip(found.labels, ids, strict=True)
     )
-    return Annotation(judge.annotator, found.labels, tuple(len(row) for row in ids), ids, patterns)
+    return Annotation(judge.annotator, found.labels, ids, patterns)

@@ -76,17 +76,12 @@ def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[T
     return vectors_like(written_values(lm, layer).float(), 1, generator)[0]
 
 
-def item_tokens(lm: Decoder, item: Item, seed: int = 0) -> Int[Tensor, " k"]:
-    """Return the ids of the top tokens of a value vector or a random vector, in the raw basis.
-
-    Tokens that the model never learned are left out.
-    """
-    return tokens_of_items(lm, [item], seed)[0]
-
-
 @torch.no_grad()
 def tokens_of_items(lm: Decoder, items: Sequence[Item], seed: int = 0) -> Int[Tensor, "item k"]:
-    """Return what `item_tokens` does for several items; the unembedding is read once for every `_AT_ONCE` of them."""
+    """Return the ids of the top tokens of value vectors and random vectors, in the raw basis.
+
+    Tokens that the model never learned are left out. The unembedding is read once for every `_AT_ONCE` items.
+    """
     found = [
         read(
             lm,

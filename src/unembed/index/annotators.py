@@ -77,7 +77,7 @@ def agreement(
     from unembed.concepts.value_concepts import value_concepts
 
     memories = [read_signed_memory(vector) for vector in read[0].vectors]
-    found = value_concepts(model.open(), memories, poles="named", top=max(read[0].n_tokens), embedding=False)
+    found = value_concepts(model.open(), memories, poles="named", top=max(map(len, read[0].ids)), embedding=False)
     return token_agreement([*read, automatic(found)], found.provenance)
 
 

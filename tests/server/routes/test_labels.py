@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from unembed.annotation.queue import annotation_queue, definitions, item_tokens
+from unembed.annotation.queue import annotation_queue, definitions, tokens_of_items
 from unembed.annotation.rules import NONE
 
 
@@ -54,7 +54,7 @@ def test_items_whose_tokens_are_words_most_alike_come_first(indexed, index, wren
 
     def alike(item) -> float:
         if what == "value":
-            ids = item_tokens(wren, item).tolist()
+            ids = tokens_of_items(wren, [item])[0].tolist()
         else:
             ids = [wren.single_token(text) for text in index.triggers(item.layer, item.index, 25)["token"]]
         pairs = [float(rows[a] @ rows[b]) for i, a in enumerate(ids) for j, b in enumerate(ids) if i != j]

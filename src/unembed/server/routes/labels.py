@@ -166,7 +166,7 @@ def get_item(
         table = corpus.triggers(item.layer, item.index, annotation.RULES["key"].shown, context=40)
         columns = ("prefix", "token", "next_token")
         return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
-    texts = state.lm.token_strings(annotation.item_tokens(state.lm, item, seed))
+    texts = state.lm.token_strings(annotation.tokens_of_items(state.lm, [item], seed)[0])
     tokens = [
         {"token": text, "description": definition if _is_word(text) else None}
         for text, definition in zip(texts, annotation.definitions(texts), strict=True)
