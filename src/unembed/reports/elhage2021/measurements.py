@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -41,6 +41,7 @@ from unembed.jacobian.basis import lens_of
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.reports.elhage2021.options import Options
+from unembed.reports.quantities import Numbers
 from unembed.reports.stages import Arrays, Work
 from unembed.results import Provenance
 from unembed.stream.capture_points import has_point
@@ -351,3 +352,16 @@ def by_lens(m: Measurements, _: Work) -> Measurements | None:
         return lens.jacobian(layer, "resid_mid" if has_point(m.lm, "resid_mid", layer) else "resid_post")
 
     return ByLens(m, carried)
+
+
+Measure = Callable[[Measurements], Numbers | None]
+
+
+def only(measure: Measure, layers: int) -> Measure:
+    """Return a measuring function that gives None for models whose number of layers is not `layers`."""
+    return lambda m: measure(m) if m.lm.n_layers == layers else None
+
+
+def beyond(measure: Measure, layers: int) -> Measure:
+    """Return a measuring function that gives None for models with `layers` layers or fewer."""
+    return lambda m: measure(m) if m.lm.n_layers > layers else None

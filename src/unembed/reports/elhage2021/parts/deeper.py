@@ -18,12 +18,11 @@ from torch import Tensor
 
 from unembed.attention.behaviour.head_scores import KINDS, ROLE
 from unembed.attention.behaviour.in_context import in_context, matched_heads
-from unembed.attention.text.skip_trigrams import crossed_pairs, random_tables, skip_trigram_bugs
 from unembed.document.intervals import mean_of, paired_difference, rank_correlation
 from unembed.document.model import EXTENSION
 from unembed.document.numbers import format_interval, percent, signed
 from unembed.names import head_name
-from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.elhage2021.measurements import Measure, Measurements, beyond
 from unembed.reports.elhage2021.parts import one_layer, paths
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
 from unembed.results import format_error, format_percent, format_setting, format_signed
@@ -35,17 +34,6 @@ MORE = 1.25
 """Factor by which triples must exceed shuffled triples: with many heads, even a tiny difference is significant."""
 WINDOWS = 24
 """Largest number of windows of text on which the loss without copying heads is measured."""
-Measure = Callable[[Measurements], Numbers | None]
-
-
-def only(measure: Measure, layers: int) -> Measure:
-    """Return a measuring function that gives None for models whose number of layers is not `layers`."""
-    return lambda m: measure(m) if m.lm.n_layers == layers else None
-
-
-def beyond(measure: Measure, layers: int) -> Measure:
-    """Return a measuring function that gives None for models with `layers` layers or fewer."""
-    return lambda m: measure(m) if m.lm.n_layers > layers else None
 
 
 def _copies(m: Measurements) -> Bool[Tensor, "layer head"]:
@@ -146,18 +134,11 @@ def bugs(m: Measurements) -> Numbers | None:
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:
         return None
-    bigrams, gains, crossed = m.bigrams, list[float](), list[int]()
-    for found in raised:
-        table = skip_trigram_bugs(
-            m.circuits, found.layer, found.head, found.triples[0].source, basis=m.basis, among=m.frequent,
-            bigrams=bigrams, reading=m.token_reading,
-        )  # fmt: skip
-        random = random_tables(bigrams, table.destinations, table.outputs, m.frequent, seed=m.seed)
-        by_head = table.score > 0
-        chance = float(np.mean([int(((counts > 0) & by_head).sum()) for counts in random]))
-        gains.append(table.occurring - chance)
-        crossed.append(int((crossed_pairs(table.counts) & by_head).sum()))
-    return Numbers(gain=mean_of(gains, seed=m.seed), crossed=mean_of(crossed, seed=m.seed))
+    found = [one_layer.pairs_after(m, head, head.triples[0].source) for head in raised]
+    return Numbers(
+        gain=mean_of([table.occurring - chance for table, chance, _ in found], seed=m.seed),
+        crossed=mean_of([len(table.pairs) for table, *_ in found], seed=m.seed),
+    )
 
 
 def judge_bugs(n: Numbers) -> Judgement:
@@ -501,16 +482,8 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
         _rather_than("v", "values"),
     ),
 }
-_OWN_DEPTH = {
-    **dict.fromkeys(("copying", "skip-trigrams", "bugs", "primitive in-context learning"), 1),
-    **dict.fromkeys(("virtual heads", "second layer", "K-composition", "Q-composition", "V-composition"), 2),
-}
-"""The number of layers that a model must have for the paper's own claim to be judged, by the name of the quantity."""
 
 
 def with_extensions(part: Part[Measurements]) -> Part[Measurements]:
-    """Return a section that judges the paper's claims on models of the paper's depth, and extensions on deeper ones."""
-    own = (
-        replace(q, measure=only(q.measure, _OWN_DEPTH[q.name])) if q.name in _OWN_DEPTH else q for q in part.quantities
-    )
-    return replace(part, quantities=(*own, *_EXTENSIONS.get(part.name, ())))
+    """Return a section with the extensions of its claims to deeper models."""
+    return replace(part, quantities=(*part.quantities, *_EXTENSIONS.get(part.name, ())))

@@ -10,6 +10,7 @@ import torch
 
 from unembed.attention.text.skip_trigrams import (
     CorpusCounts,
+    SkipTrigramBugs,
     crossed_pairs,
     random_tables,
     skip_trigram_bugs,
@@ -24,7 +25,7 @@ from unembed.document.model import Figure, Section
 from unembed.document.numbers import signed
 from unembed.errors import Unsupported
 from unembed.names import head_name
-from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.elhage2021.measurements import HeadSkipTrigrams, Measurements, only
 from unembed.reports.published import RECALLED, Origin
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 from unembed.results import format_number, format_percent, format_setting, format_signed
@@ -182,30 +183,37 @@ def skip_trigram_sections(m: Measurements) -> list[Section]:
     ]
 
 
+def pairs_after(m: Measurements, head: HeadSkipTrigrams, source: int) -> tuple[SkipTrigramBugs, float, float]:
+    """Return the pairs (destination, output) that a head raises after a source, and two chance levels.
+
+    These are the mean numbers of raised pairs that occur in the corpus, and of raised crossed pairs, if destinations
+    and outputs are random tokens of similar frequencies.
+    """
+    table = skip_trigram_bugs(
+        m.circuits, head.layer, head.head, source, basis=m.basis, among=m.frequent, bigrams=m.bigrams,
+        reading=m.token_reading,
+    )  # fmt: skip
+    random = random_tables(m.bigrams, table.destinations, table.outputs, m.frequent, seed=m.seed)
+    raised = table.score > 0
+    occurring = float(np.mean([int(((counts > 0) & raised).sum()) for counts in random]))
+    crossed = float(np.mean([int((crossed_pairs(counts) & raised).sum()) for counts in random]))
+    return table, occurring, crossed
+
+
 @once
 def bugs(m: Measurements) -> Numbers | None:
     """Count the pairs (destination, output) raised by the head whose triples the corpus confirms most.
 
     Two kinds of pairs are counted after each source: pairs that occur in the corpus, and crossed pairs, which never
-    occur, although destination and output each occur in another of the pairs. Tables of random tokens with similar
-    frequencies give the chance level. The result is None if no head has a triple.
+    occur, although destination and output each occur in another of the pairs. `pairs_after` gives the chance levels.
+    The result is None if no head has a triple.
     """
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:
         return None
     best = max(raised, key=lambda found: found.likelier)
-    bigrams = m.bigrams
-    tables, occurring, crossed = [], [], []
-    for source in list(dict.fromkeys(t.source for t in best.triples))[:10]:
-        table = skip_trigram_bugs(
-            m.circuits, best.layer, best.head, source, basis=m.basis, among=m.frequent, bigrams=bigrams,
-            reading=m.token_reading,
-        )  # fmt: skip
-        random = random_tables(bigrams, table.destinations, table.outputs, m.frequent, seed=m.seed)
-        tables.append(table)
-        by_head = table.score > 0
-        occurring.append(float(np.mean([int(((counts > 0) & by_head).sum()) for counts in random])))
-        crossed.append(float(np.mean([int((crossed_pairs(counts) & by_head).sum()) for counts in random])))
+    sources = list(dict.fromkeys(t.source for t in best.triples))[:10]
+    tables, occurring, crossed = zip(*(pairs_after(m, best, source) for source in sources), strict=True)
     own = [t.occurring for t in tables]
     return Numbers(
         head=head_name(best.layer, best.head),
@@ -336,7 +344,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 published=COPYING_HEADS,
                 test=f"More than half of the heads of a one-layer model reach {format_setting(COPIES)}; random "
                 "circuits scatter around 0.",
-                measure=copying,
+                measure=only(copying, 1),
                 judge=judge_copying,
                 origins=(
                     Origin("heads of the one-layer model that copy", COPYING_HEADS, RECALLED, "One-layer models"),
@@ -358,7 +366,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 published="in words",
                 test="The share is above that of the same triples with shuffled sources, with its interval over "
                 "triples: a triple made of frequent tokens is likelier in some texts whatever its source is.",
-                measure=skip_trigrams,
+                measure=only(skip_trigrams, 1),
                 judge=judge_skip_trigrams,
             ),
         ),
@@ -377,7 +385,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 test="The head raises more occurring pairs than tables of random tokens of the same frequencies, with "
                 "the interval over sources, and crossed pairs with them. Crossed pairs alone show nothing: nearly "
                 "every random table has some.",
-                measure=bugs,
+                measure=only(bugs, 1),
                 judge=judge_bugs,
             ),
         ),
@@ -397,7 +405,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 test="In a one-layer model the heads help repeated tokens, and by more than "
                 f"{format_setting(REPEATED)} nats more than new ones, both with their intervals over windows: heads "
                 "that only sharpen token frequencies help both alike.",
-                measure=primitive,
+                measure=only(primitive, 1),
                 judge=judge_primitive,
             ),
         ),

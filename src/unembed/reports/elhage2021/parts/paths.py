@@ -20,7 +20,7 @@ from unembed.document.model import Section
 from unembed.document.numbers import percent
 from unembed.errors import Unsupported
 from unembed.names import head_name
-from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.elhage2021.measurements import Measurements, only
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, judged_if, once
 from unembed.results import format_error, format_number, format_percent, format_setting, format_signed
 
@@ -176,7 +176,7 @@ def small(mode: str, reads: str) -> Quantity[Measurements]:
         what=f"Frobenius ratio of writer and {reads} above random circuits, every pair.",
         published="in words",
         test="In a two-layer model whose strongest K-composition stands out, no pair reaches half of it.",
-        measure=composition,
+        measure=only(composition, 2),
         judge=lambda n: judge_small(n, mode),
         explain=lambda m: explain_small(m, mode),
     )
@@ -236,7 +236,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 published="in words",
                 test="All orders above 1 together take off less than half of what order 1 does, where that is at least "
                 f"{format_setting(MATTERS)} nats; below, there is nothing to compare.",
-                measure=term_importance,
+                measure=only(term_importance, 2),
                 judge=judge_virtual_heads,
             ),
             Quantity(
@@ -247,7 +247,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 published="in words",
                 test="In a two-layer model the second layer's heads take off more than twice what the first layer's "
                 f"do, where either takes off at least {format_setting(MATTERS)} nats.",
-                measure=term_importance,
+                measure=only(term_importance, 2),
                 judge=judge_second_layer,
             ),
         ),
@@ -268,7 +268,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 test=f"The strongest pair is at least {format_setting(STANDS_OUT)} standard deviations of random "
                 "circuits above their mean, and its earlier head attends to the previous token with at least "
                 f"{format_percent(ROLE, 0)}, with its interval over sequences; uniform attention gives less than 5 %.",
-                measure=composition,
+                measure=only(composition, 2),
                 judge=judge_k_composition,
             ),
             small("q", "queries"),

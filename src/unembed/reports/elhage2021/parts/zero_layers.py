@@ -7,7 +7,7 @@ from unembed.attention.weights.folded_weights import embedding
 from unembed.document.intervals import mean_of
 from unembed.document.numbers import signed
 from unembed.lens import logits_of
-from unembed.reports.elhage2021.measurements import Measurements
+from unembed.reports.elhage2021.measurements import Measurements, beyond, only
 from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above, judged, once
 from unembed.results import format_number, format_percent, format_setting
 
@@ -81,7 +81,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 published="in words",
                 test=f"The share is above {format_setting(BIGRAM_GAIN)}. A model of token frequencies alone has 0; "
                 "the bigrams compared with are those of half the corpus, smoothed, so that more than 1 is possible.",
-                measure=lambda m: None if m.lm.n_layers else direct_path(m),
+                measure=only(direct_path, 0),
                 judge=judge_bigram_table,
             ),
             Quantity(
@@ -95,7 +95,7 @@ PARTS: tuple[Part[Measurements], ...] = (
                 test="The mean over the 200 most frequent tokens, weighted by occurrences, is above "
                 f"{format_setting(PARTIAL)}, with its interval: random embeddings give 0, and token frequency alone "
                 "already correlates with the counts.",
-                measure=lambda m: direct_path(m) if m.lm.n_layers else None,
+                measure=beyond(direct_path, 0),
                 judge=judge_direct_path,
                 explain=explain_direct_path,
             ),
