@@ -30,10 +30,10 @@ from unembed.models.decoder import Decoder
 
 What = Literal["key", "value", "random value"]
 _AT_ONCE = 128
-"""Number of vectors whose scores of all tokens are in memory together."""
+"""Number of vectors that are multiplied with the unembedding at a time, to limit memory."""
 
 _SAMPLED = 1024
-"""About how many embeddings the principal components are of."""
+"""Approximate number of embeddings from which the principal components are computed."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,13 @@ def _vector(lm: Decoder, item: Item, seed: int) -> Float[Tensor, "1 d_model"]:
 
 @torch.no_grad()
 def nameable_first(lm: Decoder, shown: Sequence[Int[Tensor, " _"]]) -> list[int]:
-    """Return the places of some lists of token ids, those with a likely pattern first: words that are most alike.
+    """Order lists of token ids by how likely they have a pattern; return their indices, most likely first.
 
-    How alike the tokens of a list are is the mean cosine of two of them, between embeddings less the mean embedding and
-    its two largest principal components, which tell how frequent a token is (Mu and Viswanath 2018). It counts times
-    the share of tokens that WordNet defines: pieces of words are alike, too, and have no name. The lists of random
-    vectors are ordered in the same way, so that a place does not say which lists these are.
+    A list is likely to have a pattern if its tokens are similar words. Similarity is the mean cosine of two token
+    embeddings. The mean embedding and the two largest principal components, which mostly depend on how frequent a token
+    is, are subtracted before (Mu and Viswanath 2018). The similarity is multiplied by the share of tokens that WordNet
+    defines, because pieces of words are similar too, but have no common name. Lists of random vectors are ordered in
+    the same way, so that an annotator cannot recognise them by their rank.
     """
     embedding = lm.weights.W_E
     mean = embedding.mean(dim=0, dtype=torch.float32)

@@ -35,7 +35,7 @@ class Concept:
     members: tuple[int, ...]
     """Ids of the list's tokens that belong to the class, in the order of the list."""
     score: float
-    """-log10 of the expected number of classes at least as significant as this one in a list of random tokens."""
+    """-log10 of the expected number of classes that are at least as significant in a list of random tokens."""
     evidence: str
     class_size: int
     """Number of tokens of the whole vocabulary in the class."""

@@ -43,7 +43,7 @@ def _names(figure: Figure) -> list[str]:
 
 
 def _writer(figure: Figure, ticks: Sequence[float] = ()) -> Callable[[Any], str]:
-    """Return a function that writes the figure's numbers; with ticks, with the decimals that tell them apart."""
+    """Return a function that formats the figure's numbers; for ticks, with enough decimals to distinguish them."""
     scale = 100 if figure.percent else 1
     decimals = _decimals([scale * tick for tick in ticks])
 
@@ -63,7 +63,7 @@ def _decimals(ticks: Sequence[float]) -> int | None:
 
 
 def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[int], float]:
-    """Write the names of the x values below the axis, as many as have room.
+    """Write the names of the x values below the axis; if there is no room for all, every second, third or so on.
 
     Returns a function from an x value's index to its x coordinate.
     """
@@ -104,9 +104,10 @@ def _legend(canvas: Canvas, figure: Figure, columns: Columns, *, always: bool = 
 
 
 def _reference_kinds(figure: Figure) -> list[str]:
-    """Return a style class for each published value in a figure.
+    """Return the style class of each published value in a figure.
 
-    It has the colour of the data series that it is compared with; if there is no such series, it is dashed or dotted.
+    A value has the colour of the data series that it is compared with. Values without such a series are dashed and
+    dotted in turn.
     """
     free = [r for r in figure.references if r.series < 0]
     return [

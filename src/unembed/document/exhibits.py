@@ -1,4 +1,4 @@
-"""Short functions that make tables and figures of reports, such as columns with intervals and figures by layer."""
+"""Make the tables and figures of reports from columns of numbers, such as columns with intervals, or by layer."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ _VERDICTS = {
     "not applicable": ("open", "– not applicable"),
 }
 _INTERVALS, _COLUMNS = 2, 8
-"""A table with more than `_INTERVALS` columns with intervals, or more than `_COLUMNS` columns, is set narrower:
-intervals stand below their numbers."""
+"""A table with more than `_INTERVALS` columns with intervals, or more than `_COLUMNS` columns, is wide: to save room,
+intervals are below their numbers."""
 EXTENSIONS = "Extensions to models of this depth"
 _EXTENDED = (
     "The paper states these findings of models with fewer layers. Here each is put as a question to this model, with a "

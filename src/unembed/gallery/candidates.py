@@ -101,7 +101,10 @@ class Candidate:
 
 
 def poles_of(lm: Decoder, known: TriggerText | None, layer: int) -> tuple[str, ...]:
-    """Return the signs of the coefficient at which a layer's memories are ranked: the index's, or both if gated."""
+    """Return the signs of the coefficient at which a layer's memories are ranked.
+
+    These are the signs in the index; without an index, both in a gated layer, and the positive sign in others.
+    """
     if known is not None:
         return tuple(known.positions)
     return ("positive", "negative") if lm.is_signed(layer) else ("positive",)

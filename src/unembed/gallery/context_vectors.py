@@ -28,7 +28,7 @@ DRAWS = 199
 """Number of random lists, with tokens of the same frequencies, for each list; the smallest p-value is 1 / 200."""
 _ROWS = 4096
 _BETWEEN = 8
-"""After this number of random lists, comparison ends for lists that can no longer be significant."""
+"""Each time after this number of random lists, the lists are left out that can no longer be significant."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,7 @@ class Truth:
 
     correlation: float
     control: float
-    """The absolute value below which 99 % of the correlations with other value vectors' effects lie."""
+    """The bound below which 99 % of the absolute correlations with the effects of other value vectors lie."""
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ def report(
 
     A run that is started again after an interruption continues with the interrupted step. Stored steps of a run with
     another model, text, option, seed or version are deleted, and `progress` is called with what differs.
-    Vectors are decoded to tokens as in the paper, even if a lens is fitted on the model. A report on such a model has
-    another section, with the verdicts that change if the lens decodes value vectors.
+    Vectors are decoded to tokens as in the paper, even if the model has a fitted lens. The report on such a model has
+    an additional section, on the verdicts that change if the lens decodes the vectors.
 
     Args:
         name: "geva2021", "geva2022" or "elhage2021".

@@ -1,4 +1,4 @@
-"""Store the results of a report's finished steps (its stages), so that a run that was stopped need not repeat them."""
+"""Store the results of a report's finished steps (its stages), so that a run after an interruption can use them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Work:
         return cast(T, self.of_text[name])
 
     def path(self, name: str, ending: str) -> Path:
-        """Return the path of a stage's file; its name has a hash of `key`, so that other settings have other files."""
+        """Return the path of a stage's file; its name has a hash of `key`, so other settings have other files."""
         text = f"{name} {_text_of(self.key)}"
         return self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.{ending}"
 

@@ -56,8 +56,8 @@ class Study(Generic[M]):
         control_text: the text for the same measurements on a model with random weights (the control).
         origins: published values that belong to none of the study's quantities.
         notes: notes on published values that contradict one another.
-        by_lens: the same measurements, with vectors and the residual stream decoded by the fitted lens that is set on
-            the model when it is called, given where to store results; None where this is not possible.
+        by_lens: takes the measurements, and where to store results; returns the measurements with vectors and the
+            residual stream decoded by the model's fitted lens, or None where this is not possible.
         of_values: the quantities that depend on how vectors or the residual stream are decoded to tokens.
     """
 

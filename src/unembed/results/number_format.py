@@ -10,9 +10,9 @@ where there is room.
 | `format_percent` | a share, as a percentage | `12.3 %`, `0.0004 %` |
 | `format_with_interval` | a measured number and its confidence interval | `12.1 % [11.0, 13.2]` |
 | `format_spread` | a mean and its standard deviation, which has two significant digits | `86.3 ± 5.4` |
-| `format_error` | a relative error: its order of magnitude, or with more digits | `2e−07` |
+| `format_error` | a relative error, with one significant digit or more | `2e−07` |
 | `format_setting` | a number that someone chose, with up to seven digits | `0.05` |
-| `format_probability` | a probability in a table's four cells | `34%`, `3.4%`, `<.1%` |
+| `format_probability` | a probability in at most four characters | `34%`, `3.4%`, `<.1%` |
 | `format_cell` | a number in a column of equal decimals, where a small one is zero | `0.31`, `0.00` |
 | `bytes_in_words` | a number of bytes | `3.4 MB` |
 | `column_format` | the numbers of a column, with equal decimals | |
@@ -30,9 +30,9 @@ from typing import Any
 SIGNIFICANT = 4
 """Number of significant digits of the largest number in a column."""
 LEAST_PERCENT = 1e-6
-"""A percentage below is not written in full: `<0.000001 %`."""
+"""Smaller percentages are written as `<0.000001 %`."""
 NOT_A_NUMBER = "not a number"
-"""How errors name NaN, which is a dash in tables."""
+"""How error messages write NaN; tables show it as a dash."""
 
 
 def format_number(
@@ -84,8 +84,8 @@ def format_number(
 def format_signed(value: int | float, decimals: int | None = None) -> str:
     """Format a number with its sign and thousands separators.
 
-    Without `decimals`, it has as many as `decimals_of` gives for it alone; one that they would show as zero is written
-    as in `+1.2e−10`.
+    Without `decimals`, it has the number of decimals that `decimals_of` returns for it alone. A number that these would
+    show as zero is written as `+1.2e−10`.
     """
     places = decimals_of([value]) if decimals is None else decimals
     if decimals is None and value and round(value, places) == 0:
@@ -117,13 +117,13 @@ def format_with_interval(
 
 
 def format_spread(mean: float, deviation: float) -> str:
-    """Format a mean and its standard deviation, with as many decimals as give the latter two digits: `86.3 ± 5.4`."""
+    """Format a mean and its standard deviation: `86.3 ± 5.4`. Decimals are such that the deviation has two digits."""
     decimals = None if not 0 < deviation < math.inf else max(0, 1 - math.floor(math.log10(deviation)))
     return " ± ".join(format_number(float(one), decimals=decimals) for one in (mean, deviation))
 
 
 def format_error(size: float, digits: int = 1) -> str:
-    """Format a relative error, of which mostly the order of magnitude matters: `2e−07`; with two digits, `1.6e−07`."""
+    """Format a relative error with one significant digit, `2e−07`, or with more: `1.6e−07`."""
     if not math.isfinite(size):
         return format_number(size, undefined=NOT_A_NUMBER)
     return _minus(f"{size:.{digits - 1}e}") if size else "0"
@@ -132,13 +132,13 @@ def format_error(size: float, digits: int = 1) -> str:
 def format_setting(value: int | float) -> str:
     """Format a number that someone chose, such as a threshold, with up to seven significant digits: `0.05`, `1e−05`.
 
-    A float32 has no more: 0.1 that was read from a weight is `0.1`.
+    More digits would show the rounding of float32, in which 0.1 is 0.100000001.
     """
     return _minus(f"{value:.7g}")
 
 
 def format_probability(probability: float, decimals: int | None = None) -> str:
-    """Format a probability in at most four cells: `34%`, `3.4%`, `<.1%`; or with the given number of decimals."""
+    """Format a probability in at most four characters: `34%`, `3.4%`, `<.1%`; or with the given number of decimals."""
     if probability < 0.001:
         return "<.1%"
     return f"{probability:.{(1 if probability < 0.0995 else 0) if decimals is None else decimals}%}"
@@ -192,7 +192,7 @@ def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | No
 
 
 def decimals_of(numbers: Iterable[float]) -> int:
-    """Return the number of decimals for signed numbers: 2, or up to 8, so that the largest shows two digits."""
+    """Return the number of decimals for signed numbers: 2, or up to 8 if the largest needs more for two digits."""
     largest = max((abs(number) for number in numbers), default=0.0)
     return min(8, max(2, 1 - math.floor(math.log10(largest)))) if 0 < largest < math.inf else 2
 

@@ -121,7 +121,7 @@ def skip_trigrams_by_head(
 
 
 class Measurements:
-    """One model's measurements, each made when it is first used; head scores and evidence of induction are stored."""
+    """The measurements on one model, each made when it is first used; the slowest ones are also stored on disk."""
 
     def __init__(self, lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> None:
         self.lm, self.corpus, self.work, self.options = lm, open_corpus(corpus), work, options

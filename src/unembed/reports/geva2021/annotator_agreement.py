@@ -19,7 +19,7 @@ RULE = "rules"
 
 
 def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> list[dict[str, Any]]:
-    """Convert the patterns of a key to rows of the annotation store: one for each pattern, or one for "no pattern"."""
+    """Return the patterns of a key as labels for an index: one for each pattern, or one for "no pattern"."""
     notes: list[tuple[str, dict[str, Any]]] = [
         (p.what, {"pattern": p.kind, "members": sorted(p.members)}) for p in found
     ] or [(NONE, {"pattern": None, "members": []})]
@@ -30,7 +30,7 @@ def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> 
 def rule_labels(
     finder: Finder, text: TokenStream, triggers: KeyTriggers, keys: Iterable[tuple[int, int]]
 ) -> list[dict[str, Any]]:
-    """Return the patterns that the rules find in the prefixes that people saw, as rows of the annotation store.
+    """Return the patterns that the rules find in the prefixes that people saw, as labels for an index.
 
     Args:
         keys: layer and key number of each key; see `KeyTriggers`.

@@ -52,7 +52,7 @@ CLAIMS = ("any_value", "any_active", "any_output")
 DECODED = (*WHOLE, "probability", *CLAIMS)
 """Names of the results that depend on how vectors are decoded to tokens."""
 CARRIED = 0.9
-"""Share of the sum of |m| ||v|| over a layer: the fewest memories that reach it count as active."""
+"""The active memories of a layer are the fewest that together have this share of the layer's sum of |m| ||v||."""
 
 
 class Examples(Reducer):
@@ -202,7 +202,7 @@ class Examples(Reducer):
         size = m.abs()
         weight = (size * self._norms[layer]).sort(dim=-1, descending=True).values.cumsum(dim=-1)
         total = weight[:, -1:]
-        # The number of memories before the cumulative sum reaches the share, plus the one with which it does.
+        # The number of memories before the cumulative sum reaches the share, plus the memory with which it does.
         carrying = (weight < CARRIED * total).sum(dim=-1) + (total[:, 0] > 0)
         of_values = top == update
         if flipped is None:

@@ -1,9 +1,10 @@
 """Find the positions of a text with massive activations, so that no trigger and no random prefix ends there.
 
-Every text position could be measured only by reading the whole text again. Massive activations are near the start of a
-text, so only positions are measured whose prefix is at most as long as the longest drawn prefix that ends at such a
-position. They become massive in some layer and stay so in the next ones, so the text is read only up to the layer by
-which all drawn ones are massive.
+At such a position the residual stream is many times longer than at others. To test all positions, the model would have
+to read the whole text again. Two facts, observed on the random prefixes that were already measured, limit this work:
+massive activations occur near the start of a text, and they appear in some layer and remain in the next ones. Therefore
+only prefixes are read that are not longer than the longest massive one among the random prefixes, and only up to the
+layer by which all of those are massive.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ def massive_in_text(
 
     Args:
         prefix_lengths: the number of text tokens of prefixes drawn at random.
-        stream_lengths: the length of the stream after each layer at the end of each of them. A position is massive if
-            its stream is more than `MASSIVE` times as long as the median of these, in any layer. Positions of the text
-            are tested in the layers up to the one by which all drawn massive ones are so.
+        stream_lengths: the length of the residual stream after each layer, at the end of each of these prefixes. A
+            position is massive if its stream is more than `MASSIVE` times as long as their median, in any tested layer.
 
     Memory: the streams of the tested layers for one batch.
     """

@@ -29,7 +29,7 @@ FEWEST = 3
 CHANCE = 1e-3
 """Largest probability that as many random prefixes share a pattern; for classes, divided by the number tried."""
 SAME = 0.6
-"""Two patterns of one kind count as the same if the intersection over union of their prefixes is larger."""
+"""Two patterns of one kind count as the same if the intersection over union of their prefixes is larger than this."""
 SEEN = 32
 """Number of tokens at the end of a prefix that are checked for classes."""
 REFERENCE = 2000

@@ -103,7 +103,8 @@ def _massive(
 ) -> Bool[np.ndarray, "key trigger kind"]:
     """Mark the shortened triggers that end at a position with massive activations before or after their layer.
 
-    A trigger without its first token ends at the same token. If that position is massive, the whole trigger is marked.
+    Without its first token, a trigger still ends at the same token. If this version is massive, the trigger itself is,
+    so all its versions are marked.
     """
     known, marked = ~np.isnan(lengths[0]), np.zeros(lengths.shape[1:], dtype=bool)
     for layer in np.unique(layer_of_key):

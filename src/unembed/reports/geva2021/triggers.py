@@ -190,8 +190,8 @@ def _both_signs(
     if not len(negative_values):
         return _Layer(values, positions, np.ones(len(values), np.int64), signed=False)
     negative_values, negative_positions = negative_values.astype(np.float32), negative_positions.astype(np.int64)
-    # If a memory has no triggers at one sign of its coefficient, an infinite coefficient is stored there. It counts as
-    # -1 here, so that the other sign is the stronger one.
+    # A memory without triggers at one sign has an infinite coefficient there. It counts as -1 here, so that the other
+    # sign is the stronger one.
     sizes = [
         np.where(p[:, 0] >= 0, np.abs(v[:, 0]), -1.0)
         for v, p in ((values, positions), (negative_values, negative_positions))

@@ -65,8 +65,8 @@ class Measurements:
         signs: for each layer, 1 or -1 for each memory: the sign by which to multiply its value vector. For a gated
             memory it is the direction in which the memory writes on balance at the ends of the examples, because the
             sign in its weights is only a convention. It is 1 for ungated layers.
-        changes: how single sub-updates change probabilities, at some of the examples; None where it was left out, or
-            where the architecture does not allow it.
+        changes: how single sub-updates change probabilities, at some of the examples; None if this was not measured,
+            or if the architecture does not allow it.
         concepts: the concepts in the top tokens of value vectors, random vectors, whole FFN updates and, for gated
             layers, negated value vectors.
         concepts_by_lens: the same, with vectors decoded by the model's fitted lens; None without a lens.
@@ -78,8 +78,8 @@ class Measurements:
             "random" vectors; and of two vectors: "value_with_random", "random_with_value".
         extreme: the sub-updates with extreme scores in the examples.
         applications: the results of section 6.
-        applications_by_lens: those that depend on how the residual stream or value vectors are decoded, with the
-            model's fitted lens; None without a lens.
+        applications_by_lens: the results of section 6 that depend on how vectors are decoded, with the model's fitted
+            lens; None without a lens.
         basis: how vectors are decoded to tokens.
     """
 
@@ -255,7 +255,7 @@ def _changes(
     hidden: Tensor | None,
     basis: Basis = "final",
 ) -> ProbabilityChanges | None:
-    """Test Eq. 2 (a sub-update changes a probability) on some examples; None for models with several streams."""
+    """Measure how single sub-updates change probabilities (Eq. 2), at some examples; None for several streams."""
     if not options.changes or lm.structure.streams is not None:
         return None
     n = min(options.changes, len(examples))

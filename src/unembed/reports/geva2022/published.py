@@ -1,4 +1,4 @@
-"""Numbers as printed in the paper. Shares are fractions, not percent; None: the number is not confirmed."""
+"""Numbers as printed in the paper. Shares are fractions, not percent."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
 FEWEST = 20
 """Smallest number of events, or of sub-updates, that is judged."""
 AT_LEAST = 0.1
-"""Smallest score that matters, in units of logits of the stream to which a sub-update is added: it multiplies the odds
-of its token by about 1.1 (Eq. 2). For a model with a final norm, this is not the raw score."""
+"""Smallest score that matters: a change of a logit by 0.1 multiplies the odds of the token by about 1.1 (Eq. 2). If the
+model has a final norm, such a score is the raw score after this norm."""
 
 NO_VALUES = "The figure's values are not in the text at hand."
 NOT_IN_PAPER = "The paper has no such figure."

@@ -35,18 +35,16 @@ RAISED = 5
 
 @dataclass(frozen=True)
 class LayerOfHeads:
-    """How exactly the heads of one layer are independent, on one prompt; errors are relative.
+    """How exactly the heads of one layer are independent, on one prompt. All errors and changes are relative.
 
     Attributes:
-        layer: the layer.
-        n_heads: number of heads.
-        sum_error: the sum of what the heads and biases add, against what the attention adds.
+        sum_error: difference between what the attention adds and the sum of what the heads and biases add.
         removed: the head whose output was set to 0: the one with the largest output.
-        removal_error: the change of what the attention adds when that head is removed, against the head's output.
+        removal_error: difference between that head's output and the change of what the attention adds.
         others_change: the largest change of another head's output when that head is removed.
-        source_error: each head's output as attention weights times one vector per source, against its output; None if
-            the layer's values are not one vector per source.
-        why: the reason for that; empty otherwise.
+        source_error: difference between each head's output and its attention weights times one vector per source; None
+            if the layer's values are not one vector per source.
+        why: the reason why `source_error` is None; empty otherwise.
         normed: True if a norm follows the sum of the heads.
     """
 
@@ -98,7 +96,7 @@ def _layer_of_heads(m: Measurements, seen: Run, layer: int) -> LayerOfHeads:
 def _written(
     m: Measurements, layer: int, z: Float[Tensor, "pos head d_head"], branch: Branch
 ) -> Float[Tensor, "pos head d_model"]:
-    """Return what each head adds to the stream, without biases; a norm after the heads has its scale of the run."""
+    """Return what each head adds to the stream, without biases; a norm after the heads has its scale from the run."""
     written = torch.einsum("phd,hdm->phm", z, m.lm.weights.W_O[layer].to(z.dtype))
     if branch.norm is not None and branch.scale is not None:
         written = branch.norm.frozen(written, branch.scale[:, None])

@@ -26,7 +26,7 @@ from unembed.results import format_number, format_percent, format_setting, forma
 IN_CONTEXT = 0.1
 """Smallest difference in loss, in nats, between early and late tokens that counts as in-context learning."""
 MUCH = 0.5
-"""Share of the in-context gain that counts as "much of it"."""
+"""Smallest share of the in-context gain that counts as "much of it"."""
 
 
 def induction_heads(m: Measurements) -> Numbers | None:

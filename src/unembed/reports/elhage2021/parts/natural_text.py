@@ -35,7 +35,7 @@ FEW = 3
 SHOWN = 20
 """Number of recurrences listed."""
 FREQUENT = 50
-"""The token is not chosen among this many most frequent ones."""
+"""Number of most frequent tokens among which the token is not chosen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def _windows(m: Measurements) -> Iterator[Int[Tensor, " pos"]]:
 def recurrences(tokens: Sequence[int], token: int) -> list[tuple[int, tuple[int, ...]]]:
     """Return each position where the token occurs again, with the positions that followed its earlier occurrences.
 
-    A position that follows an earlier occurrence and is the recurrence itself (the token twice in a row) is no source.
+    If the token occurs twice in a row, the second occurrence is not one of the positions that followed the first.
     """
     places = [at for at, one in enumerate(tokens) if one == token]
     found = ((at, tuple(q + 1 for q in places[:i] if q + 1 < at)) for i, at in enumerate(places))

@@ -1,7 +1,7 @@
 """Virtual heads: two heads in a row as one head, whose pattern is A_b A_a and whose OV circuit is W_OV_a W_OV_b.
 
-Shown are the pairs that add most to one logit of the example prompt. Norm scales between the two heads are those of the
-run; they multiply the columns of the patterns.
+The report shows the pairs that add most to one logit of the example prompt. Norms between the two heads have the
+scales from the run, which multiply the columns of the patterns.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class VirtualHead:
         contribution: what the pair adds to the logit of the predicted token at the last position.
         pattern: the product of the two heads' attention patterns.
         copying_score: that of the pair's full OV circuit.
-        error: the pattern with norm scales, applied to the input, times the OV circuit, against what the two heads add
-            in turn; relative, over all positions.
+        error: relative difference, over all positions, between what the two heads add one after the other and what the
+            virtual head adds (its pattern, with norm scales, times the input times its OV circuit).
     """
 
     label: str

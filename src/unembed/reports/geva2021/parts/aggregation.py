@@ -35,7 +35,7 @@ from unembed.results import format_number, format_percent, format_setting
 SHORT = 5
 """Prefixes with fewer tokens count as short."""
 FEWEST_CASES = 20
-"""With fewer cases in which a layer's prediction agrees with one of its memories', the report states no verdict."""
+"""Smallest number of cases in which a layer's prediction is that of one of its memories; with fewer, no verdict."""
 
 
 _WORDS = {
@@ -45,7 +45,7 @@ _WORDS = {
 
 
 def _counted(m: Measurements) -> str:
-    """Return the name of the count of active memories to judge; gated layers need one that ignores signs."""
+    """Return which count of active memories is judged; gated layers need one that does not depend on signs."""
     return "carrying" if m.triggers.signed.any() else "above_zero"
 
 
@@ -104,7 +104,7 @@ def explain_active(m: Measurements) -> str:
 
 
 def explain_drop(m: Measurements) -> str:
-    """State how many memories of the layer with the fewest active ones have no trigger, and how often it matters."""
+    """State how many memories of the least active layer have no trigger, and how often it changes the top token."""
     if m.triggers.signed.any():
         return explain_active(m)
     least = int(np.argmin(m.examples[_counted(m)].mean(axis=1)))
@@ -250,7 +250,7 @@ def agreeing(m: Measurements) -> Numbers:
 
 
 def explain_zero(m: Measurements) -> str:
-    """State which share of the tokens some value has first, and how many memories agree where any does."""
+    """State which share of the vocabulary is the top token of some value vector, and how many memories agree."""
     a, counts = m.agreement, m.examples["agreeing"]
     share = max(len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers))
     many = plain_mean(counts[counts > 0].astype(float))

@@ -165,7 +165,7 @@ def judge_rise(n: Numbers) -> Judgement:
 
 
 def explain_growth(m: Measurements) -> str | None:
-    """State how much matches can still grow in the upper layers; None if enough is left to pass the test."""
+    """State how much the matches can still grow in the upper layers; None if this is enough to pass the test."""
     found, upper, n_layers = match(m), m.upper, m.n_layers
     matched = float((m.examples["residual"][upper] == m.examples["output"][-1]).mean())
     left = (1 - matched) / max(n_layers - upper, 1)
@@ -193,7 +193,7 @@ def explain_alone(m: Measurements) -> str:
 
 
 def explain_decided(m: Measurements) -> str:
-    """State from which layer on half of the predictions are first or, if too many are early, how alike they are."""
+    """State by which layer half of the predictions are top tokens or, if too many are early, how similar they are."""
     found = match(m)
     if found.decided.value < A_THIRD:
         half = next((n for n, x in enumerate(found.matches) if x.value >= 0.5), None)
@@ -214,7 +214,7 @@ def explain_decided(m: Measurements) -> str:
 
 
 def explain_falls(m: Measurements) -> str:
-    """State where the prediction's probability falls most, and how often the prediction is first before and after."""
+    """State where the prediction's probability falls most, and how often it is the top token before and after."""
     steps, matches = probability(m).steps, match(m).matches
     at = int(np.argmin([step.value for step in steps]))
     before, after = matches[at].value, matches[at + 1].value

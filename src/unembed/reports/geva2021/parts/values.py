@@ -110,7 +110,7 @@ def predictive(m: Measurements) -> Numbers:
 
 
 def explain_agreement(m: Measurements) -> str:
-    """State the agreement by chance in the lower layers if it is a third of the rate; else, where the rate is high."""
+    """State the agreement by chance in the lower layers if it is at least a third of the rate; else the best layer."""
     chance = plain_mean(np.array([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
     rate = agreement(m).low.value
     if chance >= rate / 3:
@@ -125,7 +125,7 @@ def explain_agreement(m: Measurements) -> str:
 
 
 def explain_upper(m: Measurements) -> str:
-    """State how many predictions the residual stream already has where the upper layers begin."""
+    """State which share of the final predictions is already the stream's top token where the upper layers begin."""
     return (
         f"Where layer {m.upper} of {m.n_layers} begins, the residual stream already has "
         f"{format_percent(match(m).matches[m.upper].value)} of the predictions first: that many form in the lower "
@@ -134,11 +134,11 @@ def explain_upper(m: Measurements) -> str:
 
 
 COMMON = 10
-"""Number of tokens whose share of the values' first tokens is stated."""
+"""Number of tokens, the most frequent top tokens of value vectors, whose share of all top tokens is stated."""
 
 
 def explain_chance(m: Measurements) -> str:
-    """State how many values have the same few tokens first, and how often these are the next token."""
+    """State how many value vectors have one of a few top tokens, and how often these are the next token."""
     a = m.agreement
     known = a.target >= 0
     common = np.argsort(-np.bincount(a.top[known], minlength=m.lm.d_vocab), kind="stable")[:COMMON]

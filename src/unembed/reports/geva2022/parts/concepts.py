@@ -171,7 +171,7 @@ def explain_concepts(m: Measurements) -> str:
 
 
 def explain_stop_words(m: Measurements) -> str:
-    """State which share of the updates' top tokens is in a concept at all, and how much stop words add by the lens."""
+    """State which share of the updates' top tokens is in a concept, and what stop words add with the fitted lens."""
     here = (
         f"With stop words, {format_percent(shares(m)[UPDATES]['with_stopwords'].value)} of the top tokens of updates "
         f"are in a concept, in the paper {format_percent(COVERAGE_WITH_STOP_WORDS['updates']['gpt2'])} (GPT2)."

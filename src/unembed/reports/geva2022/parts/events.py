@@ -167,7 +167,10 @@ def settled(m: Measurements) -> Numbers | None:
 
 
 def explain_maxima(m: Measurements) -> str | None:
-    """State in which layer most eliminations are, and how long the stream is there; None without a final norm."""
+    """State in which layer most eliminations are, and how long the stream is there.
+
+    None if the model has no final norm.
+    """
     if m.lm.structure.final_norm is None or m.options.basis == "adaptive":
         return None
     layers, lengths = counted_events(m.sample, "elimination")[0], np.median(m.sample.stream_length, axis=1)

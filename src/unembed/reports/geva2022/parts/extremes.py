@@ -67,10 +67,12 @@ def frequent(m: Measurements) -> ExtremeSubUpdates:
 
 
 def is_rare(token_counts: np.ndarray, ids: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
-    """Return for each row of token ids whether at least half of its tokens are in the rarer half of the vocabulary.
+    """Return for each row of token ids whether at least half of its tokens are rare.
 
-    Tokens of equal counts are in the same half: the rarer one has all whose count is at most the median, which is that
-    of the tokens of the mask `known`, or of all.
+    A token is rare if its count is at most the median count of the vocabulary.
+
+    Args:
+        known: a mask of the tokens whose counts the median is of; all when None.
     """
     median = np.median(token_counts if known is None else token_counts[known])
     return (token_counts[ids] <= median).mean(axis=1) >= 0.5
@@ -121,14 +123,14 @@ def rare(m: Measurements) -> np.ndarray:
     memories = promoters(m)
     if not len(memories):
         return np.zeros(0, dtype=bool)
-    # Tokens left out of rankings are no top tokens, and must not lower the median.
+    # Tokens that are left out of rankings must not lower the median, because they are never top tokens.
     known = None if m.hidden is None else ~m.hidden.cpu().numpy()
     return is_rare(m.token_counts, top_ids(m, memories), known)
 
 
 @once
 def few_values(m: Measurements) -> Numbers | None:
-    """Measure the share of value vectors in frequently active clusters of extreme sub-updates, and by chance."""
+    """Measure the share of value vectors in frequently active clusters, of extreme and of random sub-updates."""
     extreme, sample, clusters = m.extreme, m.sample, m.clusters
     if len(extreme) < FEWEST:
         return None
@@ -161,7 +163,10 @@ def judge_few_values(n: Numbers) -> Judgement:
 
 
 def explain_few_values(m: Measurements) -> str | None:
-    """State how many memories and clusters are extreme, and how large the largest of them is; None if none is."""
+    """State how many memories and clusters have extreme sub-updates, and how large the largest of these clusters is.
+
+    None if there are no extreme sub-updates.
+    """
     if not len(m.extreme):
         return None
     sizes, n_values = np.bincount(m.clusters.labels), len(m.clusters.labels)
@@ -188,7 +193,7 @@ def explain_inputs(m: Measurements) -> str | None:
 
 
 UNUSABLE = 0.5
-"""If this share of tokens never occurs in the text, its counts cannot tell which half of the tokens is rarer."""
+"""Share of the vocabulary that does not occur in the text, from which on its counts cannot tell rare from common."""
 
 
 @once

@@ -120,7 +120,7 @@ def explain_means(m: Measurements) -> str:
 
 
 def _held_by_few(m: Measurements, layer: int) -> tuple[int, int]:
-    """Return how many memories make half of the sum of a layer's negative scores of the candidate, and of how many."""
+    """Return how many memories make up half of the sum of a layer's negative scores, of how many dominant ones."""
     scores = candidate_scores(m.sample, basis=m.options.basis)[layer]
     below = np.bincount(m.sample.dominant[layer].ravel(), weights=np.minimum(scores, 0).ravel())
     ordered = np.sort(below)

@@ -36,7 +36,7 @@ def by_chance(score: np.ndarray, change: np.ndarray) -> float:
 
 
 def rank_correlations(score: Pairs, change: Pairs) -> Float[np.ndarray, "layer token"]:
-    """Return Spearman's correlation of score and change over each layer's sub-updates; NaN where one is constant."""
+    """Return Spearman's correlation of score and change over a layer's sub-updates; NaN if one of both is constant."""
     from scipy.stats import spearmanr  # imported here, because it is slow
 
     def correlation(x: np.ndarray, y: np.ndarray) -> float:
