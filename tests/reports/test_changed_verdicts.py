@@ -57,12 +57,12 @@ def test_only_verdicts_that_differ_are_listed_with_both() -> None:
     paper = [Judgement("1 of 2", "agrees"), Judgement("3 of 4", "differs"), None]
     other = [Judgement("0 of 2", "differs"), Judgement("4 of 4", "differs"), None]
     found = changed_verdicts(of, paper, other, Provenance("m", None, "float32"))
-    assert found.title == TITLE and "Of the 2 findings" in found.text[0] and "1 verdict is another" in found.text[0]
+    assert found.title == TITLE and "Of the 2 findings" in found.text[0] and "1 verdict differs" in found.text[0]
     (row,) = found.exhibits[0].table.rows()
     assert (row["quantity"], row["verdict"], row["verdict_by_the_lens"]) == (of[0].name, "agrees", "differs")
     assert (row["measured"], row["measured_by_the_lens"]) == ("1 of 2", "0 of 2")
     same = changed_verdicts(of, paper, paper, Provenance("m", None, "float32"))
-    assert not same.exhibits and "no verdict is another" in same.text[0]
+    assert not same.exhibits and "no verdict differs" in same.text[0]
 
 
 @pytest.mark.parametrize(

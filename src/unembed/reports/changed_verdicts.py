@@ -36,13 +36,11 @@ def changed_verdicts(
         for name, own, other in both
         if own.verdict != other.verdict
     ]
-    counted = (
-        "no verdict is another" if not rows else f"{len(rows)} verdict{'s are' if len(rows) > 1 else ' is'} another"
-    )
+    counted = "no verdict differs" if not rows else f"{len(rows)} verdict{'s differ' if len(rows) > 1 else ' differs'}"
     text = (
-        "The findings above read values and streams as the paper does: by the unembedding, as if no layer followed. "
-        "The model's fitted lens carries them through the layers that follow, by their mean derivative on text. Of the "
-        f"{len(both)} findings above that rest on such readings, {counted} by that lens."
+        "For the findings above, values and streams are decoded as in the paper: by the unembedding, as if no layer "
+        "followed. The model's fitted lens first maps them to the end of the model, by the mean derivative of the "
+        f"layers that follow. Of the {len(both)} findings above that depend on this decoding, {counted} with the lens."
     )
     title = "Verdicts that differ by the fitted lens"
     exhibits = (Exhibit("by_lens", Table.of_rows(title, _COLUMNS, rows, provenance)),) if rows else ()

@@ -246,23 +246,25 @@ def section(m: Measurements) -> Section:
         "source_error": [one.source_error for one in rows],
     }
     text = [
-        "Sum error: the outputs of all heads and the biases, against what the attention adds. Removal error: the "
-        "change of what the attention adds when the output of one head is set to 0, against that output. Change of "
-        "others: the largest change of another head of the layer, over the largest output. Source error: each head's "
-        "output as attention weights times one vector per source, against its output. All are relative.",
+        "All errors and changes are relative. The sum error is the difference between what the attention adds and the "
+        "sum of the outputs of all heads and the biases. For the removal error, the output of one head is set to 0: it "
+        "is the difference between that output and the change of what the attention adds. The change of others is the "
+        "largest change of another head of the layer when this head is removed. The source error is the difference "
+        "between each head's output and its attention weights times one vector per source.",
     ]
     if any(one.normed for one in rows):
         text.append(
-            "A norm follows the heads of this model. Their outputs add up with the norm's scale of the run, but "
-            "removing one head changes that scale and so what the others add."
+            "A norm follows the heads of this model. With the norm's scale from the run their outputs add up, but "
+            "removing one head changes that scale, and so what the others add."
         )
     errors = exhibit("heads_add_up", "Heads as independent terms", cells, m.provenance, folded=len(rows) > 4)
     head, source, columns = effect_table(m)
     text.append(
-        f"One source at several destinations: head {head} attends to `{source}` from the positions in the table. "
-        "Effect: what that adds to the logit of the token that it raises most, above the mean of all tokens. The final "
-        "norm divides it by its scale at the destination. At full attention: the effect times that scale, over the "
-        "attention weight; it is the same at every destination, and so are the tokens raised."
+        f"One source at several destinations: head {head} attends to `{source}` from the positions in the table. The "
+        "effect is what this adds to the logit of the token that it raises most, above the mean of all tokens; the "
+        "final norm divides it by the norm's scale at the destination. The effect at full attention is the effect "
+        "times that scale, divided by the attention weight. It is the same at every destination, and so are the tokens "
+        "that are raised."
     )
     table = exhibit(
         "source_at_destinations", f"What head {head} makes of `{source}`".replace("`", ""), columns, m.provenance,

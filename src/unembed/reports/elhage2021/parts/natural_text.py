@@ -189,8 +189,8 @@ def section(m: Measurements) -> Section | None:
     shown = max(n.found, key=lambda r: (len(r.followed), r.attention))
     text = (
         f"The token is `{n.token}`. In {n.n_windows} windows of the text it occurs again {len(n.found)} times. For "
-        f"each, the table has the attention of head {n.head} to the tokens that followed earlier occurrences, and what "
-        "reading them adds to the logit of the one attended to most.",
+        f"each recurrence, the table has the attention of head {n.head} to the tokens that followed earlier "
+        "occurrences, and what this adds to the logit of the one that the head attends to most.",
     )
     made = effects_section(m.lm, shown.tokens, shown.effects, n.head, m.provenance, "natural_text_effects", text=text)
     listed = n.found[:SHOWN]

@@ -71,10 +71,11 @@ def copying_section(m: Measurements) -> Section:
         "effect_in_runs": [number_or_none(m.scores.copying[place]) for place in shown],
     }
     text = (
-        "Three summaries of copying, which need not agree. Copying score: from the eigenvalues. Diagonal: how far a "
-        "token's own logit lies above the mean of its row of the OV circuit, in standard deviations of the row, and "
-        "the share of tokens whose own logit is among the ten largest. Effect in runs: what the head adds to the logit "
-        "of the token that it attends to most, on repeated random tokens, above the mean of all tokens.",
+        "The table has three summaries of copying, which need not agree. The copying score is computed from the "
+        "eigenvalues. The diagonal is how far a token's own logit lies above the mean of its row of the OV circuit, in "
+        "standard deviations of the row; next to it is the share of tokens whose own logit is among the ten largest. "
+        "The effect in runs is what the head adds to the logit of the token that it attends to most, on repeated "
+        "random tokens, above the mean of all tokens.",
     )
     summaries = exhibit(
         "copying_summaries", "Three summaries of copying, of the heads shown", cells, m.provenance,
@@ -144,16 +145,16 @@ def skip_trigram_sections(m: Measurements) -> list[Section]:
     layers = list(dict.fromkeys(r.layer for r in found))
     text = [
         "A triple is a source, a destination that attends to it, and an output that the head then raises: `source ... "
-        "destination` and then `output`. For every head its largest triples, and how often they occur in the corpus: "
-        "for how many the output does follow, and for how many of those more often than after the same destination "
-        "without the source. Likelier share: of all triples whose destination occurs both with and without the source; "
-        "shuffled: of the same triples with the sources of one another, the control. Times: how often in all; "
-        "expected: how often if the source made no difference."
+        "destination` and then `output`. The table counts in the corpus the largest triples of every head: how many "
+        "occur, and for how many of these the output follows more often than after the same destination without the "
+        "source. The likelier share is the share of the latter among all triples whose destination occurs both with "
+        "and without the source. As a control, it is also given with the sources shuffled among the triples. `times` "
+        "is how often all triples occur, and `times expected` how often they would if the source made no difference."
     ]
     if len(layers) > 1:
         text.append(
-            "A head above the first layer reads a token through what the layers below make of it alone, after the "
-            "token that begins a text; what it writes is read by the unembedding."
+            "A head above the first layer reads the vector that the layers below compute for a single token after the "
+            "token that begins a text. What the head writes is decoded by the unembedding."
         )
     shares = ("likelier_share", "likelier_share_shuffled")
     of_heads = "Skip-trigrams of the heads" + (f" of layer {layers[0]}" if len(layers) == 1 else "")
@@ -265,11 +266,12 @@ def bug_section(m: Measurements) -> Section | None:
         "score": [s for _, _, s in pairs],
     }
     text = (
-        "After a source a head raises every output it writes at every destination that attends there: it cannot raise "
-        "the one without the other, because where it attends and what it writes are separate circuits. Of the 20 "
-        "destinations and 20 outputs it raises most, a pair is crossed if destination and output each occur in another "
-        "of these pairs in the corpus, and never in this one. By chance: means over tables of random tokens of the "
-        f"same frequencies. Shown is `{names[best]}`, of the sources tried the one with the most.",
+        "After a source, a head raises every output that it writes at every destination that attends there. It cannot "
+        "raise some of these pairs alone, because where it attends and what it writes are separate circuits. Pairs are "
+        "made of the 20 destinations and 20 outputs that it raises most. A pair is crossed if it never occurs in the "
+        "corpus, but its destination and its output each occur there in another pair. “By chance” are means over "
+        f"tables of random tokens of the same frequencies. The second table is of `{names[best]}`, the source with the "
+        "most crossed pairs.",
     )
     exhibits = (
         exhibit("skip_trigram_sources", f"Sources tried for head {found.head}", tried, m.provenance),
@@ -318,10 +320,10 @@ def primitive_section(m: Measurements) -> Section:
         ],
     }
     text = (
-        "A head that copies raises a token because it occurred earlier, so that a model of one layer learns a little "
-        "from its context. Patterns are those of the model's own run; the mean over a window's positions is taken "
-        "first, and intervals are over windows. A copy is plausible where the token follows the "
-        "destination in the corpus.",
+        "A head that copies raises a token because it occurred earlier, so even a model of one layer learns a little "
+        "from its context. Attention patterns are those of the model's own run. Losses are averaged over the positions "
+        "of a window first, and intervals are over windows. A copy is plausible if the token follows the destination "
+        "somewhere in the corpus.",
     )
     gains = f"What the single heads of layer {n.layer} take off the loss of the direct path, nats a token"
     exhibits = (

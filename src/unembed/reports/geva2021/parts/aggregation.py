@@ -198,18 +198,18 @@ def active_section(m: Measurements) -> Section:
     return Section(
         "Active memories",
         (
-            f"{len(m.positions):,} random prefixes, {m.triggers.n_memories:,} memories in a layer. "
-            "The paper counts coefficients above 0, which is all there is for ReLU. "
+            f"Measured on {len(m.positions):,} random prefixes; a layer has {m.triggers.n_memories:,} memories. The "
+            "paper counts memories with a coefficient above 0; with ReLU these are all that are not 0. "
             + (
-                "The sign of a gated memory's coefficient is a convention, so that a share above 0 has no meaning "
-                f"here. Counted are the smallest set that carries {format_percent(CARRIED, 0)} of the summed |m|·‖v‖ "
-                "(judged in the paper's place), the participation ratio of these lengths, (Σ a)² / (n Σ a²), and "
-                "memories with |m| of at least its own root mean square over "
-                f"{min(USUAL, len(m.positions)):,} of the examples."
+                "The sign of a gated memory's coefficient is only a convention, so this count has no meaning here. "
+                "Three other shares are given. The first, which is judged, is the smallest set of memories with "
+                f"{format_percent(CARRIED, 0)} of the layer's sum of lengths |m|·‖v‖. The second is the participation "
+                "ratio of these lengths a, (Σ a)² / (n Σ a²). The third are the memories whose |m| is at least their "
+                f"own root mean square over {min(USUAL, len(m.positions)):,} of the examples."
                 if gated
-                else "For other activations there are "
-                f"two more counts: memories with |m| of at least {format_setting(fraction)} of the layer's largest, "
-                f"and the smallest set that carries {format_percent(CARRIED, 0)} of the summed |m|·‖v‖."
+                else "For other activations there are two more counts: memories whose |m| is at least "
+                f"{format_setting(fraction)} of the layer's largest, and the smallest set of memories with "
+                f"{format_percent(CARRIED, 0)} of the layer's sum of lengths |m|·‖v‖."
             ),
         ),
         (exhibit("active", "Share of memories that are active", cells, m.provenance, percent=shares),),
@@ -409,13 +409,13 @@ def composition_section(m: Measurements) -> Section:
     return Section(
         "Layers compose their memories",
         (
-            "A layer's prediction is the first token of its update y (bias included); a memory's is that of its "
-            "value. “All” compares with every memory of the layer, as the formula in the paper reads; “active” with "
-            "those that have a coefficient (and, where it is negative, with what −v puts first); the released code "
-            "compares with the first token of residual plus update instead. All are exact. A small vocabulary makes "
-            "chance agreement with one of all memories likely: a layer has "
-            f"{m.triggers.n_memories:,} memories here for {m.lm.d_vocab:,} tokens, in the paper "
-            "4,096 for 267,744.",
+            "A layer's prediction is the top token of its update y (bias included); a memory's prediction is the top "
+            "token of its value v. “All” compares the layer with every one of its memories, as the paper's formula "
+            "does. “Active” compares it only with memories whose coefficient is not 0 (with the top token of −v if it "
+            "is negative). The released code compares memories with the top token of residual plus update instead. "
+            "All three are exact. In a small vocabulary, a layer easily agrees with one of all its memories by chance: "
+            f"it has {m.triggers.n_memories:,} memories here for {m.lm.d_vocab:,} tokens, in the paper 4,096 for "
+            "267,744.",
         ),
         (exhibit("zero_agreement", title, cells, m.provenance, percent=shares),),
         (by_layer("fig8_zero_agreement", drawn, "zero_agreement", series, "examples", y_range=(0, 1)),),
@@ -434,6 +434,6 @@ PARTS = (
         COMPOSITION,
         "composition_published",
         "Layers against their memories: here and published",
-        "Agreeing cases: layer and example where an active memory agrees, layers pooled.",
+        "An agreeing case is a layer and an example in which an active memory agrees; all layers count together.",
     ),
 )

@@ -131,12 +131,12 @@ def patterns_section(m: Measurements) -> Section:
     return Section(
         "Keys capture input patterns",
         (
-            f"Of each layer {m.options.pattern_keys} random keys, and of each key the {m.options.shown} prefixes with "
-            "the highest coefficient. The paper used people; here rules look for patterns: a pattern is what at "
-            f"least {FEWEST} prefixes share and random prefixes would share as often with a probability of at most "
-            f"{format_setting(CHANCE)}. Shallow: the last one to three tokens, or two to four tokens in a row. "
-            "Semantic: a WordNet class of meaning, or of named things, for which at least two different words stand."
-            + _triggers_left_out(m),
+            f"Patterns are sought in {m.options.pattern_keys} random keys of each layer, among the {m.options.shown} "
+            "prefixes on which a key has its highest coefficients. In the paper people found the patterns; here rules "
+            f"do. A pattern is something that at least {FEWEST} of these prefixes share, and that as many random "
+            f"prefixes would share with a probability of at most {format_setting(CHANCE)}. A shallow pattern is the "
+            "last one to three tokens, or two to four tokens in a row. A semantic pattern is a WordNet class, of "
+            "meanings or of named things, with at least two different words from the prefixes." + _triggers_left_out(m),
         ),
         (
             exhibit("patterns", "Patterns by layer", _patterns_by_layer(m, m.patterns), m.provenance, percent=shown),
@@ -306,10 +306,10 @@ def perturbation_section(m: Measurements) -> Section:
     return Section(
         "Shortened triggers",
         (
-            f"Of each layer {m.options.perturbed_keys} random keys ({n_keys} in all; the paper took 100 of each "
-            f"layer), and of each key up to {n_triggers} triggers, without their first, last, or one random token. "
-            "Shown is the relative change of the coefficient, averaged over the triggers of a key and then over keys; "
-            "the paper does not say how it averaged. Triggers of one token are left out." + _massive(m),
+            f"For {m.options.perturbed_keys} random keys of each layer ({n_keys} in all; the paper took 100 of each "
+            f"layer), up to {n_triggers} triggers are read again without their first, last, or one random token. The "
+            "numbers are relative changes of the coefficient, averaged over the triggers of a key and then over keys; "
+            "the paper does not state how it averaged. Triggers of one token are left out." + _massive(m),
         ),
         (exhibit("perturbation", title, cells, m.provenance, percent=shares),),
         (by_layer("fig3_perturbation", drawn, "perturbation", series, "change"),),
@@ -343,7 +343,7 @@ PARTS = (
         PATTERNS,
         "patterns_published",
         "Patterns: here and published",
-        "The same rules on sets of random prefixes show what they find where there is no pattern.",
+        "Sets of random prefixes show what the rules find where there is no pattern.",
     ),
     Part(perturbation_section, PERTURBATION, "perturbation_published", "Shortened triggers: here and published"),
 )

@@ -25,10 +25,10 @@ def poles_section(m: Measurements) -> Section | None:
     return Section(
         "Each sign by itself",
         (
-            "The coefficients of gated layers are products of an activation and a linear factor and take both signs "
-            "(the paper's ReLU has one). A memory with a negative coefficient adds its value negated. Which sign is "
-            "the positive one is a convention, so the run decides which comes first: the stronger sign of a "
-            "memory is that of its largest coefficient in the text.",
+            "A coefficient of a gated layer is the product of an activation and a linear factor, so it can have either "
+            "sign (with the paper's ReLU, it is never negative). A memory with a negative coefficient adds its negated "
+            "value. Because the sign in the weights is only a convention, signs are compared by strength: the stronger "
+            "sign of a memory is that of its largest coefficient in the text.",
         ),
         (exhibit("agreement_poles", title, cells, m.provenance, percent=tuple(series)),),
         (by_layer("agreement_poles", title, "agreement_poles", series, "values", published=paper.NO_FIGURE),),

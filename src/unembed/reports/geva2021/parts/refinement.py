@@ -406,10 +406,10 @@ def refinement_section(m: Measurements) -> Section:
     return Section(
         "Residual connections refine predictions",
         (
-            f"{len(m.positions):,} random prefixes. r is the residual that the FFN's update y is added to, o = r + y "
-            "what leaves the layer, w the model's final prediction; all are read in the basis "
-            f"“{m.options.basis}”, the residual that leaves the last layer as the model itself reads it. Breakdown: o "
-            "follows r alone, y alone, both, or neither (a composition).",
+            f"Measured on {len(m.positions):,} random prefixes. r is the residual to which an FFN adds its update y, "
+            "o = r + y is the layer's output, and w is the model's final prediction. All are decoded in the basis "
+            f"“{m.options.basis}”; the output of the last layer is decoded as the model itself does. The breakdown "
+            "shows whether the top token of o is that of r alone, of y alone, of both, or of neither (a composition).",
         ),
         (
             exhibit("residual", "What the residual already predicts", residual, m.provenance, note, percent=shares),
@@ -538,13 +538,13 @@ def last_layer_section(m: Measurements) -> Section:
     return Section(
         "Compositions of the last layer",
         (
-            f"{n_pairs} random examples in which the last layer's output is neither the residual's nor the update's "
-            "first token. The paper judged by hand whether the new token is related to the residual's; here two "
-            f"tokens are related if their WordNet senses have a Lin similarity of at least {format_setting(RELATED)} "
-            f"(both words are in WordNet in {int((~np.isnan(found.wordnet)).sum())} cases) or their embeddings are "
-            "closer than 99 % of random pairs of the same frequencies; distant if WordNet has both and does not "
-            f"relate them, or if they are no closer than 90 % of such pairs. {n_pairs - int(found.known.sum())} "
-            "pairs are undecided.",
+            f"These are {n_pairs} random examples in which the top token of the last layer's output is neither the "
+            "residual's nor the update's. The paper's authors judged by hand whether the new token is related to the "
+            "residual's. Here two tokens are related if their WordNet senses have a Lin similarity of at least "
+            f"{format_setting(RELATED)} (both words are in WordNet in {int((~np.isnan(found.wordnet)).sum())} cases), "
+            "or if their embeddings are closer than 99 % of random pairs of the same frequencies. They are distant if "
+            "WordNet has both words and does not relate them, or if their embeddings are closer than fewer than 90 % "
+            f"of such pairs. {n_pairs - int(found.known.sum())} pairs are undecided.",
         ),
         (exhibit("compositions", "Compositions of the last layer", cells, m.provenance, folded=True),),
     )

@@ -41,20 +41,20 @@ def settings_section(m: Measurements) -> Section:
         exhibits.append(exhibit("index_settings", "How the index chose its triggers", own, m.provenance))
         if m.triggers.top < Options().top:
             text = (
-                f"The study takes {Options().top} triggers for each key; the index holds {held}, so that shares of a "
-                "key's triggers are of these.",
+                f"The study takes {Options().top} triggers for each key; the index has {held}, so shares of a key's "
+                "triggers refer to these.",
             )
     paper_text, released = zip(*(_DIFFERENCES.get(name, ("", "")) for name in names), strict=True)
     cells = {"option": names, "here": list(here.values()), "paper_text": paper_text, "released_code_text": released}
     return Section(
         "Settings",
         (
-            "Coefficients are those after the activation, biases included, as in the released code (the formulas "
-            "leave biases out). A trigger has a positive coefficient. A gated memory, whose coefficient has either "
-            "sign, is two keys: the second has the triggers with negative coefficients and the value read negated. "
-            "Intervals are 95 %: "
-            "exact binomial bounds for shares, else percentile bootstraps over what was drawn at random: examples, "
-            "whose layers are resampled together, or keys.",
+            "Coefficients are those after the activation, biases included, as in the released code (the paper's "
+            "formulas leave biases out). A trigger has a positive coefficient. A gated memory, whose coefficient can "
+            "have either sign, counts as two keys: the second one has the triggers with negative coefficients, and its "
+            "value is read negated. Intervals are 95 % confidence intervals. They are exact binomial intervals for "
+            "shares, and otherwise percentile bootstraps over what was drawn at random: examples, whose layers are "
+            "resampled together, or keys.",
             f"The upper layers are those as deep as the paper's 11 to 16. Seed {m.seed}; triggers for each key: "
             f"{m.triggers.top}.",
             *text,

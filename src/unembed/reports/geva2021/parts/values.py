@@ -356,10 +356,10 @@ def values_section(m: Measurements) -> Section:
     return Section(
         "Values represent distributions",
         (
-            "Each value is read as a distribution, p = softmax(v E), without a coefficient or norm "
-            f"(basis “{m.options.values_basis}”). It agrees where its first token is the one that follows its key's "
-            "first trigger (the best one that is followed by a token). “By chance” pairs each value with the target "
-            "of a random key of its layer: the same tokens, no pairing.",
+            "Each value v is read as a distribution over tokens, p = softmax(v E), without a coefficient or norm "
+            f"(basis “{m.options.values_basis}”). A value agrees with its key if its top token is the token that "
+            "follows the key's first trigger (the one with the largest coefficient among those with a next token). “By "
+            "chance” is the agreement if each value is paired with a random key of its layer.",
             *_of_both_signs(m),
         ),
         (
@@ -396,11 +396,12 @@ def _of_both_signs(m: Measurements) -> tuple[str, ...]:
     if not m.triggers.signed.any():
         return ()
     return (
-        "The layers are gated, so that a coefficient has either sign, and which one is positive is a convention of the "
-        "weights: negating the up-projection and the value of a memory changes nothing. Each memory is therefore two "
-        "keys. At negative coefficients its triggers are the prefixes with the lowest ones, and its value is read "
-        "as −v. A memory agrees where it does at either sign, and “by chance” counts both, so that it is twice that "
-        "of one sign. Ranks and probabilities are of all keys. A minus sign before a name means negative coefficients.",
+        "The layers are gated, so a coefficient can have either sign. Which sign is positive is only a convention: "
+        "negating the up-projection and the value of a memory does not change the model. Each memory therefore counts "
+        "as two keys. For the negative key, the triggers are the prefixes with the lowest coefficients, and the value "
+        "is read as −v. A memory agrees if one of its two keys does; “by chance” counts both, too, so it is about "
+        "twice that of one sign. Ranks and probabilities are those of all keys. A minus sign before a memory's name "
+        "stands for negative coefficients.",
     )
 
 

@@ -87,10 +87,10 @@ def norm_section(m: Measurements) -> Section:
     return Section(
         "The norm before the readout (App. A.1)",
         (
-            "Intersection over union of the 30 top tokens of a vector read raw, `E v`, and through the final norm, "
-            "`E LN(v)`, its gain and bias included. Random vectors have the mean and the deviation of the layer's "
-            "values. The contrast is between a value and itself and a value and a random vector, with the norm on "
-            "either.",
+            "The overlap is the intersection over union of the 30 top tokens of a vector that is read raw, `E v`, and "
+            "of one that is read through the final norm, `E LN(v)`, with its gain and bias. The two are the same "
+            "vector, or a value and a random vector. Random vectors have the mean and the standard deviation of the "
+            "layer's values.",
         ),
         (exhibit("fig4", title, cells, m.provenance, percent=tuple(_OVERLAPS)),),
         (by_layer("fig4", "Overlap of top tokens", "fig4", _OVERLAPS, y_label, y_range=(0, 1), published=no_values),),
@@ -226,10 +226,12 @@ def contribution_section(m: Measurements) -> Section:
     }
     shown, text = (
         ["dominant", "random"],
-        "A sub-update's contribution is |m| times the length of its value, before a norm that follows the FFN.",
+        "A sub-update's contribution is |m| times the length of its value, before any norm that follows the FFN.",
     )
     if _is_gated(m):
-        text += " Layers are gated: the sign of a coefficient is a convention, and none is counted."
+        text += (
+            " Layers are gated, so the sign of a coefficient is only a convention, and negative ones are not counted."
+        )
     else:
         cells["negative"] = coefficients(m).layers
         shown.append("negative")

@@ -146,10 +146,10 @@ def toxicity_section(m: Measurements) -> Section | None:
     return Section(
         "Suppressing toxic text (Sec. 6.1)",
         (
-            f"Values are turned on by setting their coefficient to 3, {on}. Continuations are of 20 tokens, scored by "
-            f"{found.toxicity.provenance.notes['scorer']}; the paper's are scored by the Perspective API, so that "
-            "shares compare with each other, not with the published ones. The released word filter bans the tokens of "
-            "each word with a space before it; the strict one bans the word in any spelling.",
+            f"Values are turned on by setting their coefficient to 3, {on}. Continuations have 20 tokens and are "
+            f"scored by {found.toxicity.provenance.notes['scorer']}. In the paper they are scored by the Perspective "
+            "API, so shares can be compared with each other, but not with the published ones. The released word filter "
+            "bans the tokens of each word with a space before it; the strict one bans the word in any spelling.",
             found.perplexity_text,
         ),
         tuple(
@@ -176,10 +176,10 @@ _PROTOCOLS = {
 
 
 _BY_LENS = (
-    "The paper reads a layer's prediction by the final norm and the unembedding, as if no layer followed. The model's "
-    "fitted lens first carries the stream through the layers that follow. By it a prediction can settle at another "
-    "layer, and a rule that leaves there can give another token: the last table has the same rules with the lens. The "
-    "verdict is on the paper's reading."
+    "The paper decodes a layer's prediction with the final norm and the unembedding, as if no layer followed. The "
+    "model's fitted lens first maps the stream to the end of the model. With the lens, a prediction can settle at "
+    "another layer, and a rule that exits there can give another token. The last table has the same rules with the "
+    "lens. The verdict is about the paper's way of decoding."
 )
 
 
@@ -196,12 +196,12 @@ def early_exit_section(m: Measurements) -> Section | None:
         "Early exit (Sec. 6.2)",
         (
             *small_sample(n),
-            f"{n:,} examples (the paper: 10,000), one random prefix of each sentence. The sub-updates rule compares "
-            "the clusters of a layer's ten dominant sub-updates with those of training examples that settled at this "
-            "layer and at each later one. The paper's text compares them as sets (this is judged), its released code "
-            f"in the order of the sub-updates. Classifiers are fitted {_PROTOCOLS[m.options.exit_protocol]}"
-            ", and leave above the threshold with the largest F1; confidence rules leave by a promise of at most 5 % "
-            "disagreement.",
+            f"Measured on {n:,} examples (the paper: 10,000), one random prefix of each sentence. The sub-updates rule "
+            "compares the clusters of a layer's ten dominant sub-updates with those of training examples that settled "
+            "at this layer and at each later one. The paper's text compares them as sets (this is judged), its "
+            "released code in the order of the sub-updates. Classifiers are fitted "
+            f"{_PROTOCOLS[m.options.exit_protocol]}, and exit above the threshold with the largest F1. Confidence "
+            "rules have a threshold that is calibrated so that at most 5 % of the predictions change.",
             *([] if lensed is None else [_BY_LENS]),
         ),
         (
@@ -230,8 +230,8 @@ def small_sample(n: int) -> tuple[str, ...]:
     accuracy, share = (196 * (p * (1 - p) / of) ** 0.5 for p, of in ((0.94, tested), (0.1, n)))
     near = [format_number(half, decimals=1) for half in (accuracy, share)]
     return (
-        f"Small sample: each split tests on {tested:,} examples (the paper: {PAPER_EXAMPLES // 10:,}), so that an "
-        f"accuracy near the paper's 94.1 % is known to ± {near[0]} points, and a layer's share near "
+        f"The sample is small: each split tests on {tested:,} examples (the paper: {PAPER_EXAMPLES // 10:,}). An "
+        f"accuracy near the paper's 94.1 % is therefore known to ± {near[0]} points, and a layer's share near "
         f"10 % to ± {near[1]} points. `--option exit_examples={PAPER_EXAMPLES}` takes as many as the "
         "paper.",
     )

@@ -385,15 +385,15 @@ def section(m: Measurements) -> Section:
     return Section(
         "Concepts in the vocabulary (Sec. 4)",
         (
-            f"For each vector the {TOP} tokens it promotes most ({reading}) are searched for classes that at least "
-            "four share and that chance does not explain: WordNet classes, grammar, names. The paper's experts named "
-            "concepts by hand; these are found by a program, so shares compare with each other, not with the paper's "
-            "percentages.",
-            "`random vectors` come from a normal with the mean and deviation of each layer's values. `updates` are "
-            "whole FFN outputs at the ends of random prefixes. Where a norm follows the FFN, values are read behind "
-            "its gain. In gated layers coefficients take both signs, and the sign of a value in the weights is a "
-            "convention: `sub-updates` are the values at the sign that their coefficients have on balance at the "
-            "ends of the examples, and those at the other sign have a row of their own.",
+            f"The {TOP} tokens that each vector promotes most ({reading}) are searched for concepts: classes that at "
+            "least four of them share, which is more than chance explains. Classes are those of WordNet, of grammar "
+            "and of names. In the paper, experts named the concepts; here a program finds them, so shares can be "
+            "compared with each other, but not with the paper's percentages.",
+            "`random vectors` are drawn from a normal distribution with the mean and the standard deviation of each "
+            "layer's values. `updates` are whole FFN outputs at the ends of random prefixes. If a norm follows the "
+            "FFN, values are multiplied by its gain. In gated layers coefficients have either sign, and the sign of a "
+            "value in the weights is only a convention: `sub-updates` are the values at the sign that their "
+            "coefficients have on balance at the ends of the examples; values at the other sign have a separate row.",
             *_about_the_lens(m),
         ),
         (
@@ -416,9 +416,9 @@ def _about_the_lens(m: Measurements) -> tuple[str, ...]:
         ()
         if m.concepts_by_lens is None
         else (
-            "The paper reads a vector as if no layer followed. Rows “by the lens” are of the same vectors, read by the "
-            "model's fitted lens, which carries them through the layers that follow; random vectors are the control of "
-            "each reading. Verdicts are on the paper's reading.",
+            "The paper decodes a vector as if no layer followed. The rows “by the lens” have the same vectors, decoded "
+            "by the model's fitted lens, which first maps them to the end of the model. Random vectors are the control "
+            "for both. Verdicts are about the paper's way of decoding.",
         )
     )
 

@@ -321,13 +321,13 @@ def section(m: Measurements) -> Section:
         "Saturation and elimination (Sec. 5.1)",
         (
             "An example is a random prefix of a random sentence; the prediction is the most likely token after it. A "
-            "saturation is the first layer from which on the prediction is first after every FFN; it is the FFN's if "
-            "the token was not first before it. An elimination is the update that pushes its own top candidate "
-            "furthest down. Both are found by full ranks in the model's own readout.",
-            "Scores are those of the reference token by the 10 dominant sub-updates "
-            f"({_SCORES[m.options.basis]}); max, mean and min over the ten, averaged over events. As in the paper, "
-            "saturations count if the FFN made them before the last layer. Its other numbers of Tab. 4 could not be "
-            "confirmed and are left out.",
+            "saturation is the first layer from which on the prediction is the top token after every FFN; the FFN made "
+            "it if the prediction was not the top token before. An elimination is the FFN update that lowers the rank "
+            "of its own top candidate most. Both are found by the ranks of all tokens in the model's own readout.",
+            "A score is that of the event's token by one of the 10 dominant sub-updates "
+            f"({_SCORES[m.options.basis]}). The table has the maximum, mean and minimum of the ten, averaged over "
+            "events. As in the paper, saturations count if the FFN made them before the last layer. The other numbers "
+            "of the paper's Tab. 4 could not be confirmed and are left out.",
             *about_units(m),
             *_fewer_than_ten(sample),
             published.CONTRADICTION,
@@ -351,11 +351,11 @@ def about_units(m: Measurements) -> tuple[str, ...]:
         return ()
     lengths = np.median(m.sample.stream_length, axis=1)
     return (
-        "A norm follows, so that a raw score is not a change of a logit: it grows with the stream, whose length the "
-        f"norm divides out. The median length is {format_number(float(lengths.min()))} in layer "
-        f"{int(lengths.argmin())} and {format_number(float(lengths.max()))} in layer {int(lengths.argmax())}. “In "
-        "logits of the stream” means that the final norm, with the scale that it has for the stream before the FFN, is "
-        "applied to the sub-update.",
+        "The model has a final norm, which divides by the length of the stream. A raw score is therefore not a change "
+        f"of a logit: it grows with the stream. The stream's median length is {format_number(float(lengths.min()))} in "
+        f"layer {int(lengths.argmin())} and {format_number(float(lengths.max()))} in layer {int(lengths.argmax())}. "
+        "“In logits of the stream” means that the final norm is applied to the sub-update, with the scale that it has "
+        "for the stream before the FFN.",
     )
 
 
@@ -367,7 +367,7 @@ def _fewer_than_ten(sample: EventSample) -> tuple[str, ...]:
     layers = ", ".join(f"{n} ({format_percent(row.mean(), 1)})" for n, row in enumerate(few) if row.any())
     return (
         f"{int(few.sum()):,} of the {few.size:,} updates, in {int(few.any(axis=0).sum()):,} of the {few.shape[1]:,} "
-        f"examples, have fewer than {DOMINANT} active memories; what is missing to ten scores 0. By layer: {layers}.",
+        f"examples, have fewer than {DOMINANT} active memories; the missing ones have the score 0. By layer: {layers}.",
     )
 
 

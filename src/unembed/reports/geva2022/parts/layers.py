@@ -208,18 +208,18 @@ def section(m: Measurements) -> Section:
     return Section(
         "Promotion across layers (Sec. 5.2)",
         (
-            "For every layer, what is first before its FFN is scored by the 10 dominant sub-updates; largest, mean and "
-            "least of the ten, averaged over examples.",
-            f"Extreme are dominant sub-updates that move that score by more than {format_number(extreme.threshold)} "
-            "(the paper's thresholds, 10 and 5, are in the units of its models). Each lies in one of "
-            f"{m.clusters.n_clusters:,} clusters of all values (average linkage, cosine; the paper: 10,000). Groups "
-            "are of sub-updates in frequently active clusters: the fewest that hold "
-            f"{format_percent(extremes.FREQUENT, 0)} of all appearances (the paper gives no number). A group is "
-            "defined by the frequency of a value's 10 top tokens in the corpus: rare if at least half of them are in "
-            "the rarer half of the vocabulary, common otherwise."
+            "In every layer, the 10 dominant sub-updates score the top token of the stream before the FFN. The table "
+            "has the largest, the mean and the smallest of the ten scores, averaged over examples.",
+            "A dominant sub-update is extreme if its absolute score is more than "
+            f"{format_number(extreme.threshold)} (the paper's thresholds, 10 and 5, are in the units of its models). "
+            f"Each value is in one of {m.clusters.n_clusters:,} clusters of all values (average linkage, cosine; the "
+            "paper: 10,000). The two groups are of sub-updates in frequently active clusters, the fewest clusters "
+            f"with {format_percent(extremes.FREQUENT, 0)} of all appearances (the paper gives no number). A sub-update "
+            "promotes rare tokens if at least half of its value's 10 top tokens are in the rarer half of the "
+            "vocabulary, by their counts in the corpus; otherwise it promotes common tokens."
             + (
-                f" {format_percent(m.unseen, 0)} of the tokens do not occur in the text of these counts, so that the "
-                "two groups mean nothing here."
+                f" {format_percent(m.unseen, 0)} of the tokens do not occur in the text of these counts, so the two "
+                "groups mean nothing here."
                 if m.unseen >= extremes.UNUSABLE
                 else ""
             ),
@@ -249,8 +249,8 @@ def _of_signs(m: Measurements) -> tuple[str, ...]:
     if not any(m.lm.is_signed(n) for n in range(m.lm.n_layers)):
         return ()
     return (
-        "Layers are gated, and the sign of a value in the weights is a convention. Clusters are of values at the sign "
-        "that their coefficients have on balance at the ends of the examples; the top tokens of an extreme "
+        "Layers are gated, and the sign of a value in the weights is only a convention. Values are clustered at the "
+        "sign that their coefficients have on balance at the ends of the examples. The top tokens of an extreme "
         "sub-update are those at the sign of its own coefficient.",
     )
 

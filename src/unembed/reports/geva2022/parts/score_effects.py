@@ -156,10 +156,10 @@ def section(m: Measurements) -> Section | None:
         "What a score says of a probability (Sec. 3, Eq. 2)",
         (
             f"At the ends of {found.score.shape[1]:,} random prefixes, each of the ten dominant sub-updates of a layer "
-            "is added alone to the stream before the FFN, and the model's own norm and readout read the result. Its "
-            "score e_w . m v is compared with the change of log p(w), for two tokens w: the model's prediction and the "
-            "top candidate before the FFN. Without a norm both would differ only by the softmax's factor, which is the "
-            "same for all tokens.",
+            "is added alone to the stream before the FFN, and the model's own norm and unembedding decode the result. "
+            "Its score e_w . m v is compared with the change of log p(w), for two tokens w: the model's prediction and "
+            "the top candidate before the FFN. Without a norm, score and change would differ only by the change of the "
+            "softmax's denominator, which is the same for all tokens.",
         ),
         (
             exhibit(
@@ -167,7 +167,8 @@ def section(m: Measurements) -> Section | None:
                 "Scores of sub-updates and changes of the token's log-probability",
                 cells,  # pyright: ignore[reportArgumentType]
                 m.provenance,
-                "By chance: the share of equal signs with scores paired at random. Score and change: medians of sizes.",
+                "By chance: the share of equal signs if scores and changes are paired at random. Score and change: "
+                "medians of absolute values.",
                 percent=shares,
                 apart=(correlations,),
             ),
