@@ -20,7 +20,7 @@ from torch import Tensor
 from unembed.concepts.token_classes import COUNTED, MIN_TOKENS, Classes
 
 MAX_EXPECTED = 1.0
-"""Bound on the mean number of concepts in a list of random tokens; with 1.0, lists from wren's vocabulary have 0.02."""
+"""Bound on the mean number of concepts in a list of random tokens; with 1.0, it is 0.02 for the shipped model wren."""
 DUPLICATE_OVERLAP = 0.6
 """Two classes are the same concept if they share more than this fraction of the union of their tokens."""
 

@@ -86,7 +86,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         {**BUGS, "gain": around(5, 2), "crossed": 0.0},
         {**BUGS, "gain": around(1, 2), "crossed": 30.0},
     ),
-    "path expansion": tuple({"exact": True, "error": error, "n_terms": 9} for error in (1e-6, 1e-2)),
+    "path expansion": tuple({"error": error, "n_terms": 9} for error in (1e-6, 1e-2)),
     "virtual heads": tuple(
         {**IMPORTANCE, "reductions": [one, 0.1], "above_one": rest}
         for one, rest in ((1.0, 0.2), (0.655, 0.745), (0.01, 0.0))

@@ -52,7 +52,6 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
             "rank": 0.95,
             "least": 0.9,
             "has_norm": True,
-            "n": 100,
         }
         for x in ((0.95, 0.01), (0.65, 0.02), (0.9, 0.02))
     ),

@@ -197,13 +197,13 @@ def measure(lm: Decoder, corpus: CorpusSource | TokenizedCorpus, work: Work, opt
             name, fingerprint = f"{name}, triggers from {of_triggers.name}", f"{fingerprint}+{of_triggers.fingerprint}"
             text = TokenStream.of(of_triggers.segments(lm))
     positions = draw_positions(example_text, options.examples, options.draw, work.seed, name)
+    together = index is None and text is example_text  # triggers and examples are found in one pass over the text
     if index is not None:
-        triggers = KeyTriggers.of_index(index, lm, options.top)
-        found = _examples_of(lm, text, _examples(lm, text, positions, work, options), work, options)
-    elif text is example_text:
-        triggers, found = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), positions, work, options)
+        triggers, found = KeyTriggers.of_index(index, lm, options.top), {}
     else:
-        triggers, _ = _from_corpus(lm, TokenizedCorpus(name, fingerprint, text), None, work, options)
+        source = TokenizedCorpus(name, fingerprint, text)
+        triggers, found = _from_corpus(lm, source, positions if together else None, work, options)
+    if not together:
         found = _examples_of(lm, example_text, _examples(lm, example_text, positions, work, options), work, options)
     massive = massive_positions(found["stream_length"])
     lengths = example_text.prefix_lengths(positions)
@@ -401,10 +401,7 @@ def _people(
 ) -> Arrays:
     """Measure how well the rules that find patterns agree with the labels that people stored in the index."""
     rows = [row for row in index.labels().rows() if row["kind"] == "key"]
-    return (
-        annotator_agreement.compared(
-            rows, pattern_search.finder(lm, text, excluded, work.seed, options), text, triggers
-        )
-        if rows
-        else {}
-    )
+    if not rows:
+        return {}
+    rules = pattern_search.finder(lm, text, excluded, work.seed, options)
+    return annotator_agreement.compared(rows, rules, text, triggers)

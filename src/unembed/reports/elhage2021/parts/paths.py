@@ -37,14 +37,13 @@ def expansion(m: Measurements) -> Numbers | None:
     """Return the error of the sum over paths; None if the sum is exact only with norms or FFN outputs fixed."""
     if not m.expansion.exact:
         return None
-    return Numbers(exact=m.expansion.exact, error=m.expansion.error, n_terms=len(m.expansion))
+    return Numbers(error=m.expansion.error, n_terms=len(m.expansion))
 
 
 def judge_expansion(n: Numbers) -> Judgement:
     """Judge whether the sum over paths equals the model's logits."""
-    kind = "exactly" if n.exact else "with patterns and norm scales frozen"
-    here = f"{n.n_terms:,} terms and the remainder give all logits {kind}, relative error {format_error(n.error)}."
-    return judged(here, n.error < 1e-4 if n.exact else None)
+    here = f"{n.n_terms:,} terms and the remainder give all logits exactly, relative error {format_error(n.error)}."
+    return judged(here, n.error < 1e-4)
 
 
 def term_importance(m: Measurements) -> Numbers | None:

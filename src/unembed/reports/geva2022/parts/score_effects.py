@@ -79,7 +79,6 @@ def scaling(m: Measurements) -> Numbers | None:
         rank=plain_median(ranks),
         least=float(known.min()) if len(known) else float("nan"),
         has_norm=m.lm.structure.final_norm is not None,
-        n=found.score.shape[1],
     )
 
 
