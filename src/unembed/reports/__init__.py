@@ -7,10 +7,8 @@ Public names: `report` (which is `unembed.report`), `reopen`, `write`; and the c
 `Section`, `Exhibit`, `Figure`, `Finding`, `Measured`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from unembed.document.files import PAGE as PAGE
+from unembed.document.files import prepared as prepared
 from unembed.document.files import reopen as reopen
 from unembed.document.files import write as write
 from unembed.document.intervals import Measured as Measured
@@ -19,19 +17,11 @@ from unembed.document.model import Figure as Figure
 from unembed.document.model import Finding as Finding
 from unembed.document.model import Report as Report
 from unembed.document.model import Section as Section
-from unembed.lazy import import_on_first_use
+from unembed.document.terminal import summary as summary
+from unembed.reports.checkpoint_series import DATES as DATES
+from unembed.reports.checkpoint_series import series_report as series_report
+from unembed.reports.comparison import VERDICTS as VERDICTS
+from unembed.reports.comparison import compared as compared
 from unembed.reports.report import STUDIES as STUDIES
+from unembed.reports.report import find as find
 from unembed.reports.report import report as report
-
-if TYPE_CHECKING:
-    from unembed.document.files import PAGE as PAGE
-    from unembed.document.files import prepared as prepared
-    from unembed.document.html import page as page
-    from unembed.document.terminal import summary as summary
-    from unembed.reports.checkpoint_series import DATES as DATES
-    from unembed.reports.checkpoint_series import series_report as series_report
-    from unembed.reports.comparison import VERDICTS as VERDICTS
-    from unembed.reports.comparison import compared as compared
-    from unembed.reports.report import find as find
-else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
