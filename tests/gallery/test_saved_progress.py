@@ -83,7 +83,7 @@ def test_steps_are_done_again_under_another_key_and_where_a_file_is_damaged(tmp_
     assert saved.step("layer 0", lambda: [one]) == [one]
     assert SavedProgress(tmp_path / "steps", "a").step("layer 0", list) == [one]
     assert SavedProgress(tmp_path / "steps", "b").step("layer 0", list) == []
-    (tmp_path / "steps" / "layer 0.json").write_text("{")
+    (tmp_path / "steps" / "layer 0.safetensors").write_text("{")
     assert SavedProgress(tmp_path / "steps", "a").step("layer 0", lambda: [one, one]) == [one, one]
 
 

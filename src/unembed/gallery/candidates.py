@@ -7,8 +7,7 @@ their score needs, and in full for the best ones. The scores are the same as if 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -68,18 +67,6 @@ class Candidate:
     def score(self) -> float:
         """Return the score that the evidence found so far gives."""
         return score(self.found)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the candidate as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> Candidate:
-        """Build a candidate from what `to_dict` returned."""
-        values = {f.name: row[f.name] for f in fields(cls)}
-        values["promoted"], values["concept_tokens"] = tuple(row["promoted"]), tuple(row["concept_tokens"])
-        values["found"] = {name: one and Evidence(**one) for name, one in row["found"].items()}
-        return cls(**values)
 
     def described(self, lm: Decoder) -> MemoryEvidence:
         """Return the candidate as a row of the gallery."""

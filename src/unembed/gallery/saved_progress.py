@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from unembed.errors import UnembedError
 from unembed.gallery.candidates import Candidate
-from unembed.results import write_whole
+from unembed.results.result_files import open_result, save_result
 
 
 class SavedProgress:
@@ -27,17 +26,17 @@ class SavedProgress:
 
     def step(self, name: str, find: Callable[[], Sequence[Candidate]]) -> list[Candidate]:
         """Return the candidates of a step: from its file if there is one, else from `find`, whose result is saved."""
-        path = None if self._folder is None else self._folder / f"{name}.json"
+        path = None if self._folder is None else self._folder / f"{name}.safetensors"
         if path is not None and path.exists():
-            with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged file: the step is done again
-                stored = json.loads(path.read_text(encoding="utf-8"))
-                if stored["key"] == self._key:
-                    return [Candidate.from_dict(row) for row in stored["candidates"]]
+            with suppress(UnembedError, ValueError):  # a damaged file: the step is done again
+                key, stored = open_result(path)
+                if key == self._key:
+                    return stored
         found = list(find())
         if path is not None:
             with suppress(OSError, UnembedError):  # an index may be read-only
                 path.parent.mkdir(exist_ok=True)
-                write_whole(path, json.dumps({"key": self._key, "candidates": [one.to_dict() for one in found]}))
+                save_result((self._key, found), path)
         return found
 
     def remove(self) -> None:
