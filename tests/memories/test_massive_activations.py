@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,10 +50,10 @@ def test_a_sample_of_events_without_some_examples_is_that_of_the_others() -> Non
     lm = with_massive_token("llama", "q")
     examples = draw_examples(lm, [f"{a} q {b} c q d" for a, b in zip("abcdefgh", "ijklmnop", strict=True)], 8)
 
-    def sampled(chosen: list) -> dict[str, np.ndarray]:
+    def sampled(chosen: list) -> dict[str, Any]:
         recorder = EventRecorder()
         recorder.start(lm)
-        return record_events(lm, chosen, recorder, 1000).to_arrays()
+        return vars(record_events(lm, chosen, recorder, 1000))
 
     recorder = EventRecorder()
     recorder.start(lm)
@@ -62,8 +63,8 @@ def test_a_sample_of_events_without_some_examples_is_that_of_the_others() -> Non
     assert (every.stream_length / np.median(every.stream_length, axis=1)[:, None] > MASSIVE).any(axis=0).tolist() == (
         massive.tolist()
     )
-    left = every.only(~massive).to_arrays()
+    left = vars(every.only(~massive))
     again = sampled([e for e, out in zip(examples, massive, strict=True) if not out])
     for name, array in again.items():
-        if not name.startswith("random"):
+        if isinstance(array, np.ndarray) and not name.startswith("random"):
             np.testing.assert_allclose(left[name], array, rtol=1e-4, atol=1e-5, err_msg=name)

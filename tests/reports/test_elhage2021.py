@@ -26,7 +26,6 @@ from unembed.reports.elhage2021 import QUANTITIES, measurements, parts
 from unembed.reports.elhage2021.measurements import DRAWS, skip_trigrams_by_head
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.parts import induction, one_layer, paths, stream
-from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import STAGES, Work
 from unembed.results import format_percent
 
@@ -162,13 +161,10 @@ def test_what_differs_is_explained_by_what_was_measured(tmp_path: Path) -> None:
     assert f"L1H{late} reads of L0H{early}" in text
 
 
-def test_cached_sections_equal_the_sections(tmp_path: Path) -> None:
+def test_stored_sections_equal_the_sections(tmp_path: Path) -> None:
     sections = sample().sections
     work = Work(tmp_path, {"seed": 0})
-    for again in (
-        cached_sections(work, "all of it", lambda: sections),
-        cached_sections(work, "all of it", lambda: 1 / 0),
-    ):
+    for again in (work.stage("all of it", lambda: sections), work.stage("all of it", lambda: pytest.fail("again"))):
         for saved, made in zip(again, sections, strict=True):
             assert saved.to_dict() == made.to_dict()
             for a, b in zip(saved.exhibits, made.exhibits, strict=True):

@@ -23,10 +23,12 @@ def begun(folder: Path, **key: object) -> tuple[Work, list[str]]:
 def test_a_stage_is_computed_once(tmp_path: Path) -> None:
     work, lines = begun(tmp_path, model="wren")
     assert not lines
-    work.stage("numbers", lambda: {"n": np.arange(3)})
+    work.stage("numbers", lambda: {"n": np.arange(3), "names": np.array(["a", "北b"]), "none": np.array([], np.str_)})
     again, lines = begun(tmp_path, model="wren")
     assert not lines
-    assert again.stage("numbers", lambda: pytest.fail("computed again"))["n"].tolist() == [0, 1, 2]
+    stored = again.stage("numbers", lambda: pytest.fail("computed again"))
+    assert stored["n"].tolist() == [0, 1, 2] and stored["names"].tolist() == ["a", "北b"]
+    assert stored["none"].dtype.kind == "U" and not len(stored["none"])
 
 
 def test_stages_of_other_settings_are_deleted_by_name(tmp_path: Path) -> None:
@@ -34,13 +36,13 @@ def test_stages_of_other_settings_are_deleted_by_name(tmp_path: Path) -> None:
     work.stage("numbers", lambda: {"n": np.arange(3)})
     other, lines = begun(tmp_path, model="smollm2", seed=1)
     assert lines == ["starting over: the saved stages differ in model and seed"]
-    assert not list((tmp_path / STAGES).glob("*.npz"))
+    assert not list((tmp_path / STAGES).glob("*.safetensors"))
     assert other.stage("numbers", lambda: {"m": np.arange(2)})["m"].tolist() == [0, 1]
 
 
 def test_stages_without_settings_are_of_another_version(tmp_path: Path) -> None:
     (tmp_path / STAGES).mkdir()
-    (tmp_path / STAGES / "numbers.npz").write_bytes(b"")
+    (tmp_path / STAGES / "numbers.safetensors").write_bytes(b"")
     _, lines = begun(tmp_path, model="wren")
     assert lines == ["starting over: the saved stages differ in version"]
     assert [path.name for path in (tmp_path / STAGES).iterdir()] == ["key.json"]
@@ -48,10 +50,10 @@ def test_stages_without_settings_are_of_another_version(tmp_path: Path) -> None:
 
 def test_a_damaged_stage_is_computed_again(tmp_path: Path) -> None:
     work, _ = begun(tmp_path)
-    path = work.path("numbers", "npz")
-    path.write_bytes(b"PK half a file")
+    path = work.path("numbers", "safetensors")
+    path.write_bytes(b"half a file")
     assert work.stage("numbers", lambda: {"n": np.arange(3)})["n"].tolist() == [0, 1, 2]
-    assert replace(work, key={"seed": 1}).path("numbers", "npz") != path
+    assert replace(work, key={"seed": 1}).path("numbers", "safetensors") != path
 
 
 def test_the_digest_is_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

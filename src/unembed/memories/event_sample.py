@@ -153,17 +153,6 @@ class EventSample(Displayed):
         events = named_by_mixer(events, self.other_mixers.tolist())
         return [(event.position, replace(event, position=int(self.length[event.position]) - 1)) for event in events]
 
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return a dict with every field except the provenance as an array, to store it in a file."""
-        return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "provenance"}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray], provenance: Provenance) -> EventSample:
-        """Build a sample from what `to_arrays` returned."""
-        values: dict[str, Any] = {f.name: arrays[f.name] for f in fields(cls) if f.name != "provenance"}
-        values["seed"] = int(values["seed"])
-        return cls(**values, provenance=provenance)
-
 
 class EventRecorder(Reducer):
     """Compute an `EventSample` from batches of prefixes: one example from the last token of each prefix."""

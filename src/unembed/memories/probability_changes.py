@@ -11,7 +11,7 @@ Source: Geva et al. 2022, section 3, Eq. 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -44,10 +44,6 @@ class ProbabilityChanges:
     """Change of w's logit when m v is added to the stream before the FFN."""
     log_probability: Float[np.ndarray, "layer example 10 token"]
     """The change of log p(w) by the same addition, in nats."""
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the fields by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @torch.no_grad()

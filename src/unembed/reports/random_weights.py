@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -81,20 +82,10 @@ def control_judgements(
     found: dict[str, Judgement] = {}
     for done, quantity in enumerate(quantities):
         own.progress(quantity.name, done, len(quantities))
-        if (judged := _stored_judgement(quantity, m, own)) is not None:
+        judged = own.stage(f"judgement of {quantity.name}", partial(quantity.judgement, m))
+        if judged is not None:
             found[quantity.name] = judged
     text = json.dumps({name: asdict(judged) for name, judged in found.items()}, ensure_ascii=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
     return found
-
-
-def _stored_judgement(quantity: Quantity[M], m: M, work: Work) -> Judgement | None:
-    """Judge a quantity, or read the judgement that an earlier run stored; None where there is nothing to judge."""
-
-    def compute() -> dict[str, str] | None:
-        judged = quantity.judgement(m)
-        return None if judged is None else asdict(judged)
-
-    stored = work.json_stage(f"judgement of {quantity.name}", compute)
-    return None if stored is None else Judgement(**stored)

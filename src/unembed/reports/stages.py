@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from unembed.errors import InvalidInput
 from unembed.results import write_whole
+from unembed.results.result_files import open_result, save_result
 
 if TYPE_CHECKING:
     from unembed.jacobian import JacobianLens
@@ -80,36 +81,23 @@ class Work:
         folder.mkdir()
         write_whole(folder / _KEY, _text_of(self.key).encode())
 
-    def stage(self, name: str, compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
-        """Return the arrays that `compute` returns, by name, from the folder if an earlier run stored them there.
+    def stage(self, name: str, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns, from the folder if an earlier run stored it there.
 
         Args:
             name: the name of the stage, unique in the study.
-            compute: computes the arrays: numbers, booleans or fixed-width text, but no Python objects.
+            compute: computes plain values, arrays, tables, or dataclasses of these, which `save_result` can store.
         """
-        import io
-
-        path = self.path(name, "npz")
+        path = self.path(name, "safetensors")
         if path.exists():
             try:
-                with np.load(path, allow_pickle=False) as stored:
-                    return {k: stored[k] for k in stored.files}
-            except (OSError, ValueError, zipfile.BadZipFile):
+                return open_result(path)
+            except (InvalidInput, ValueError):  # a damaged file
                 path.unlink()
-        found = {k: np.asarray(v) for k, v in compute().items()}
+        found = compute()
         path.parent.mkdir(exist_ok=True)
-        sink = io.BytesIO()
-        np.savez(sink, allow_pickle=False, **found)
-        write_whole(path, sink.getvalue())
+        save_result(found, path)
         return found
-
-    def json_stage(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return what `compute` returns, as JSON values, from the folder if an earlier run stored it there.
-
-        The result is read back from JSON in any case, so that runs with and without an interruption give the same.
-        """
-        stored = self.stage(name, lambda: {"json": np.array(json.dumps(compute()))})
-        return json.loads(str(stored["json"]))
 
     def once_for_text(self, name: str, compute: Callable[[], T]) -> T:
         """Return what `compute` returns, computed once for the study and its control.

@@ -17,7 +17,6 @@ from unembed.reports.options import options_of
 from unembed.reports.published import Origin, published_section
 from unembed.reports.quantities import Judgement, Part, Quantity
 from unembed.reports.random_weights import control_judgements
-from unembed.reports.section_cache import cached_sections
 from unembed.reports.stages import Work
 from unembed.results import Provenance
 
@@ -133,7 +132,7 @@ class Study(Generic[M]):
                 sections += make()
                 continue
             work.progress(part.name, done, len(parts))
-            sections += cached_sections(work, part.name, make)
+            sections += work.stage(part.name, make)
         if work is not None and any(part.name for part in parts):
             work.progress("done", len(parts), len(parts))
         if any(quantity.origins for part in parts for quantity in part.quantities):

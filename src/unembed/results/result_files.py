@@ -86,6 +86,8 @@ def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
         return value
     if isinstance(value, Tensor) and value.is_complex():
         return {"complex": _packed(torch.view_as_real(value), tensors, owner)}
+    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
+        return {"texts": value.tolist()}
     if isinstance(value, np.ndarray):
         return {"array": _packed(torch.from_numpy(np.ascontiguousarray(value)), tensors, owner)}
     if isinstance(value, Tensor):
@@ -126,6 +128,8 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return torch.view_as_complex(_unpacked(value["complex"], tensors))
     if "array" in value:
         return _unpacked(value["array"], tensors).numpy()
+    if "texts" in value:
+        return np.array(value["texts"], dtype=np.str_)
     if "dict" in value:
         return {_unpacked(k, tensors): _unpacked(v, tensors) for k, v in value["dict"]}
     if "named" in value:

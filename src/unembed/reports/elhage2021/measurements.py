@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -42,7 +40,7 @@ from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.quantities import Numbers
-from unembed.reports.stages import Arrays, Work
+from unembed.reports.stages import Work
 from unembed.results import Provenance
 from unembed.stream.capture_points import has_point
 
@@ -145,15 +143,9 @@ class Measurements:
     @cached_property
     def scores(self) -> HeadScores:
         """The scores of every head on repeated random tokens."""
-
-        def compute() -> Arrays:
-            length = min(64, (self.lm.n_ctx or 256) // 2 - 2)
-            found = self.circuits.head_scores(self.seed, n_sequences=self.options.sequences, length=length)
-            return {"by_sequence": found.by_sequence.numpy(), "length": np.array(found.length)}
-
-        stored = self.work.stage("head scores", compute)
-        return HeadScores.of(
-            torch.from_numpy(stored["by_sequence"]), int(stored["length"]), self.lm.provenance(seed=self.seed)
+        n, length = self.options.sequences, min(64, (self.lm.n_ctx or 256) // 2 - 2)
+        return self.work.stage(
+            "head scores", lambda: self.circuits.head_scores(self.seed, n_sequences=n, length=length)
         )
 
     def score_of(self, kind: str, place: tuple[int, int]) -> Measured:
@@ -253,21 +245,10 @@ class Measurements:
         """
         if self.lm.n_layers < 2:
             return []
-        names = [f.name for f in fields(InductionEvidence)]
-
-        def compute() -> Arrays:
-            found = self.circuits.induction(self.basis, self.seed, scores=self.scores)
-            missing = {name: (-1, -1) if name == "partner" else np.nan for name in names}
-            values = {name: [getattr(e, name) for e in found] for name in names}
-            return {n: np.array([missing[n] if v is None else v for v in values[n]]) for n in names}
-
-        stored: dict[str, list[Any]] = {
-            name: [None if value != value else value for value in array.tolist()]
-            for name, array in self.work.stage("evidence of induction", compute).items()
-        }
-        stored["partner"] = [None if p[0] < 0 else tuple(p) for p in stored["partner"]]
-        rows = zip(*(stored[n] for n in names), strict=True)
-        return [InductionEvidence(**dict(zip(names, row, strict=True))) for row in rows]
+        return self.work.stage(
+            "evidence of induction",
+            lambda: list(self.circuits.induction(self.basis, self.seed, scores=self.scores)),
+        )
 
     @cached_property
     def loss_in_context(self) -> InContext | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -210,7 +210,7 @@ def measure(lm: Decoder, corpus: CorpusSource | TokenizedCorpus, work: Work, opt
     excluded = _massive_in_text(lm, text, lengths, found["stream_length"], work, options)
     every, triggers = int((triggers.positions >= 0).sum()), triggers.without(excluded)
     agreed = _agreement(lm, text, triggers, work, options)
-    keys, changed, shortened = _perturbed(lm, text, triggers, work, options)
+    keys, shortened = _perturbed(lm, text, triggers, work, options)
     return Measurements(
         lm,
         options,
@@ -223,14 +223,14 @@ def measure(lm: Decoder, corpus: CorpusSource | TokenizedCorpus, work: Work, opt
         {name: array[..., ~massive] for name, array in found.items()},
         int(massive.sum()),
         agreed,
-        changed,
+        shortened.relative,
         keys,
         pattern_search.by_rule(lm, text, triggers, excluded, work, options),
         {} if options.judge is None else pattern_search.by_judge(lm, text, triggers, excluded, work, options),
         {} if index is None else _people(index, lm, text, triggers, excluded, work, options),
         work.seed,
         None if index is None else index.manifest.settings,
-        shortened,
+        shortened.left_out,
         every - int((triggers.positions >= 0).sum()),
     )
 
@@ -287,17 +287,16 @@ def _usual_sizes(
     random = np.random.default_rng([work.seed, 7])
     drawn = np.sort(random.choice(positions, min(USUAL, len(positions)), replace=False))
 
-    def compute() -> Arrays:
+    def compute() -> list[np.ndarray]:
         massive = massive_positions(stream_lengths(lm, map(text.prefix, drawn.tolist())))
         sizes = CoefficientSizes(drawn[~massive].tolist())
         sizes.start(lm)
         with feed_reducers(lm, [sizes]) as feed:
             for batch in bucketed(text.segments_up_to(drawn), options.tokens_per_batch, 64):
                 feed(batch)
-        return {str(layer): found.numpy() for layer, found in enumerate(sizes.result())}
+        return [found.numpy() for found in sizes.result()]
 
-    stored = work.stage("usual sizes", compute)
-    return [stored[str(layer)] for layer in range(lm.n_layers)]
+    return work.stage("usual sizes", compute)
 
 
 def _from_corpus(
@@ -309,7 +308,7 @@ def _from_corpus(
 
     examples = [] if positions is None else [_examples(lm, corpus.stream, positions, work, options)]
 
-    def compute() -> Arrays:
+    def compute() -> tuple[KeyTriggers, Arrays]:
         def note(progress: Progress) -> None:
             work.progress(f"one sweep for {what} (% of {of})", round(100 * progress.share), 100)
 
@@ -322,10 +321,9 @@ def _from_corpus(
             tokens_per_batch=options.tokens_per_batch,
             progress=note,
         )
-        return vars(KeyTriggers.of_sweep(lists)) | (found[0] if found else {})
+        return KeyTriggers.of_sweep(lists), found[0] if found else {}
 
-    stored = work.stage(name, compute)
-    return KeyTriggers(**{f.name: stored.pop(f.name) for f in fields(KeyTriggers)}), stored
+    return work.stage(name, compute)
 
 
 def _examples_of(
@@ -351,30 +349,31 @@ def _massive_in_text(
 ) -> np.ndarray:
     """Return the positions of the triggers' text with massive activations; see `massive_in_text`."""
 
-    def compute() -> Arrays:
+    def compute() -> np.ndarray:
         work.progress("positions with massive activations", 0, 1)
-        return {"positions": massive_in_text(lm, text, lengths, streams, options.tokens_per_batch)}
+        return massive_in_text(lm, text, lengths, streams, options.tokens_per_batch)
 
-    return work.stage("massive positions", compute)["positions"]
+    return work.stage("massive positions", compute)
 
 
 def _agreement(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options) -> values.Agreement:
     basis, target, hidden = options.values_basis, options.target, hidden_tokens(lm, options.include_unlearned)
 
-    def compute() -> Arrays:
+    def compute() -> values.Agreement:
         work.progress("reading all values", 0, 1)
-        return vars(values.agreement(lm, text, triggers, basis=basis, target=target, hidden=hidden))
+        return values.agreement(lm, text, triggers, basis=basis, target=target, hidden=hidden)
 
-    return values.Agreement(**work.stage("values", compute))
+    return work.stage("values", compute)
 
 
 def _perturbed(
     lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
-) -> tuple[np.ndarray, np.ndarray, int]:
+) -> tuple[np.ndarray, perturbation.Changes]:
+    """Shorten triggers of sampled keys; return layer and number of each key, and the changes of its coefficient."""
     keys = triggers.sampled(options.perturbed_keys, 1, work.seed, "perturbation")
 
-    def compute() -> Arrays:
-        found = perturbation.changes(
+    def compute() -> perturbation.Changes:
+        return perturbation.changes(
             lm,
             text,
             triggers,
@@ -384,10 +383,8 @@ def _perturbed(
             tokens_per_batch=options.tokens_per_batch,
             progress=lambda done, total: work.progress("shortening triggers (passes)", done, total),
         )
-        return {"changes": found.relative, "left out": np.array(found.left_out)}
 
-    stored = work.stage("perturbation", compute)
-    return np.array(keys, dtype=np.int64).reshape(-1, 2), stored["changes"], int(stored["left out"])
+    return np.array(keys, dtype=np.int64).reshape(-1, 2), work.stage("perturbation", compute)
 
 
 def _people(

@@ -25,7 +25,6 @@ from unembed.memories.massive_activations import MASSIVE, massive_positions
 from unembed.models.decoder import Decoder
 from unembed.names import Basis, read_signed_memory
 from unembed.reports.geva2022.options import Options
-from unembed.reports.section_cache import cached_tables
 from unembed.reports.stages import Work
 from unembed.results import Table
 from unembed.steering.text_cost import default_text
@@ -104,10 +103,9 @@ def measure_applications(
         try:
             # Tables without classifiers are not used any more once scikit-learn is installed.
             own = replace(work, key={**work.key, "scikit-learn": find_spec("sklearn") is not None})
-            tables, notes = cached_tables(
-                own, f"early exit by {basis}", lambda: _measured_exits(lm, corpus, work, options, basis, clusters)
+            saturation, early_exit, notes = own.stage(
+                f"early exit by {basis}", lambda: _measured_exits(lm, corpus, work, options, basis, clusters)
             )
-            saturation, early_exit = tables["saturation"], tables["early_exit"]
         except (UnembedError, ImportError) as error:
             notes.append(f"Early exit was not measured: {error}")
     if options.prompts is not None:
@@ -130,7 +128,7 @@ def measure_applications(
 
 def _measured_exits(
     lm: Decoder, corpus: Corpus, work: Work, options: Options, basis: Basis, clusters: ValueClusters | None
-) -> tuple[dict[str, Table], list[str]]:
+) -> tuple[Table, Table, list[str]]:
     """Return the tables of saturation layers and of exit rules, and notes on what they leave out."""
     found, left_out = without_massive(
         examples(lm, corpus, options.exit_examples, seed=work.seed, basis=basis, progress=_named(work, "examples"))
@@ -143,7 +141,7 @@ def _measured_exits(
         )
     sweep = QUICK if options.exit_protocol == "quick" else {}
     early_exit, missing = _table_6(lm, found, work, sweep, clusters)
-    return {"saturation": saturation_table(lm, found), "early_exit": early_exit}, [*notes, *missing]
+    return saturation_table(lm, found), early_exit, [*notes, *missing]
 
 
 def without_massive(found: Examples) -> tuple[Examples, int]:

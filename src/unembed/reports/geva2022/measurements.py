@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unembed.annotation.files import Annotation, Pattern
-from unembed.annotation.from_values import automatic
+from unembed.annotation.files import Annotation
 from unembed.annotation.judge import judge_annotation, require_judge
 from unembed.concepts.value_concepts import VectorConcepts, sample_memories, vector_concepts
 from unembed.corpus import Corpus, CorpusSource, Segment, open_corpus
@@ -157,13 +155,12 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     work.progress("examples", 0, _STAGES)
     examples = draw_examples(lm, corpus, options.examples, work.seed)
     work.progress("events", 1, _STAGES)
-    events = work.stage("events", lambda: _events(lm, examples, work.seed, hidden))
-    every = EventSample.from_arrays(events, lm.provenance(basis="final", seed=work.seed))
+    every, by_layer = work.stage("events", lambda: _events(lm, examples, work.seed, hidden))
     massive = massive_positions(every.stream_length)
     sample, examples = every.only(~massive), [e for e, left in zip(examples, massive, strict=True) if not left]
     changes = _changes(lm, examples, work, options, hidden)
     work.progress("concepts", 2, _STAGES)
-    signs = tuple(torch.from_numpy(events[f"signs {n}"]).to(lm.device) for n in range(lm.n_layers))
+    signs = tuple(found.to(lm.device) for found in by_layer)
     basis = comparable_basis(lm)
     concepts, prefixes = _concepts(lm, examples, signs, options.per_layer, work.seed, hidden, basis)
     lensed = None
@@ -177,7 +174,7 @@ def measure(lm: Decoder, corpus: CorpusSource, work: Work, options: Options) -> 
     counted = replace(work, key={**work.key, "frequencies": frequencies.fingerprint})
     counts = work.once_for_text(
         f"token counts of {frequencies.fingerprint}",
-        lambda: counted.stage("token_counts", lambda: {"counts": token_counts(lm, frequencies)})["counts"],
+        lambda: counted.stage("token_counts", lambda: token_counts(lm, frequencies)),
     )
     work.progress("norms", 4, _STAGES)
     overlaps = work.stage("norms", lambda: _norms(lm, options.norm_values, work.seed, hidden, signs))
@@ -237,14 +234,13 @@ def by_lens(m: Measurements, work: Work) -> Measurements | None:
     )
 
 
-def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | None) -> Arrays:
+def _events(lm: Decoder, examples: list[Segment], seed: int, hidden: Tensor | None) -> tuple[EventSample, Signs]:
     recorder = EventRecorder(seed, hidden)
     recorder.start(lm)
     sums = CoefficientSums()
     sums.start(lm)
-    arrays = record_events(lm, examples, recorder, 4096, sums).to_arrays()
-    signs = [signs_by_run(lm, n, total).float().cpu().numpy() for n, total in enumerate(sums.result())]
-    return {**arrays, **{f"signs {n}": found for n, found in enumerate(signs)}}
+    found = record_events(lm, examples, recorder, 4096, sums)
+    return found, tuple(signs_by_run(lm, n, total).float().cpu() for n, total in enumerate(sums.result()))
 
 
 def _changes(
@@ -263,8 +259,7 @@ def _changes(
     chosen = [examples[i] for i in drawn.tolist()]
     progress = partial(work.progress, "sub-updates added one by one")
     stage = "changes" if basis == "final" else "changes, read by the fitted lens"
-    found = work.stage(stage, lambda: probability_changes(lm, chosen, hidden, progress, basis).arrays())
-    return ProbabilityChanges(**found)
+    return work.stage(stage, lambda: probability_changes(lm, chosen, hidden, progress, basis))
 
 
 @torch.no_grad()
@@ -333,13 +328,11 @@ def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotatio
     """Return the concepts that a judge finds in the top tokens of value vectors; its answers are stored."""
     checked = require_judge(judge)
 
-    def compute() -> list[list[dict[str, Any]]]:
+    def compute() -> Annotation:
         work.progress(f"concepts by {checked.annotator}", 0, 1)
-        return [[asdict(p) for p in row] for row in judge_annotation(found, checked).patterns]
+        return judge_annotation(found, checked)
 
-    answers = work.json_stage("judge", compute)
-    patterns = tuple(tuple(Pattern(p["description"], p["kind"], tuple(p["tokens"])) for p in row) for row in answers)
-    return replace(automatic(found), annotator=checked.annotator, patterns=patterns)
+    return work.stage("judge", compute)
 
 
 def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None, signs: Signs) -> Arrays:
@@ -359,21 +352,13 @@ def _clusters(lm: Decoder, work: Work, n_clusters: int | None, signs: Signs) -> 
     """Cluster all value vectors, and store the tree of the clustering; see `Options.clusters` for `n_clusters`."""
     n_clusters = default_clusters(lm.n_memories) if n_clusters is None else n_clusters
 
-    def compute() -> Arrays:
+    def compute() -> tuple[Dendrogram, Int[np.ndarray, "value 2"]]:
         clusters = cluster_values(lm, n_clusters, signs=signs)
-        tree = clusters.tree
-        return {
-            "children": tree.children,
-            "heights": tree.heights,
-            "sizes": tree.sizes,
-            "memory": clusters.memory,
-        }
+        return clusters.tree, clusters.memory
 
-    stored = work.stage("clusters", compute)
-    tree = Dendrogram(len(stored["memory"]), stored["children"], stored["heights"], stored["sizes"])
-    every = torch.cat(signs).cpu().numpy()
-    labels = tree.cut(n_clusters)
-    return ValueClusters(lm, tuple(range(lm.n_layers)), tree, stored["memory"], labels, "average", every)
+    tree, memory = work.stage("clusters", compute)
+    every, labels = torch.cat(signs).cpu().numpy(), tree.cut(n_clusters)
+    return ValueClusters(lm, tuple(range(lm.n_layers)), tree, memory, labels, "average", every)
 
 
 def token_counts(lm: Decoder, corpus: Corpus) -> Int[np.ndarray, " d_vocab"]:
