@@ -10,19 +10,21 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
+from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.models.loading import Opened
 from unembed.models.vocabulary import RARE
 from unembed.reports.quantities import Judgement, Quantity
 from unembed.reports.stages import Work
-from unembed.results import write_whole
 from unembed.results.cache import cache_folder
+from unembed.results.result_files import open_result, save_result
 from unembed.version import __version__
 
 M = TypeVar("M")
@@ -66,11 +68,9 @@ def control_judgements(
     vocabulary = hashlib.sha256("\0".join(lm.token_strings(range(lm.d_vocab))).encode(errors="replace")).hexdigest()
     key = [study, __version__, config, vocabulary, str(lm.dtype), int(lm.unlearned.sum()), tests, dict(settings), SEED]
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    path = cache_folder() / "controls" / f"{study}-{digest}.json"
-    try:
-        return {name: Judgement(**found) for name, found in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, TypeError):
-        pass  # no complete file in the cache
+    path = cache_folder() / "controls" / f"{study}-{digest}.safetensors"
+    with suppress(InvalidInput, ValueError):  # no complete file in the cache
+        return open_result(path)
     work.progress("random weights", 0, 1)
     own = replace(
         work,
@@ -85,7 +85,6 @@ def control_judgements(
         judged = own.stage(f"judgement of {quantity.name}", partial(quantity.judgement, m))
         if judged is not None:
             found[quantity.name] = judged
-    text = json.dumps({name: asdict(judged) for name, judged in found.items()}, ensure_ascii=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text.encode())
+    save_result(found, path)
     return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from unembed.annotation.agreement import label_agreement
 from unembed.annotation.rules import NONE, RULES
@@ -45,7 +44,7 @@ def rule_labels(
 
 def compared(
     labels: Iterable[Mapping[str, Any]], finder: Finder, text: TokenStream, triggers: KeyTriggers
-) -> dict[str, np.ndarray]:
+) -> dict[str, list[Any]]:
     """Return Cohen's kappa on each question for each pair of annotators; the rules count as an annotator.
 
     Args:
@@ -63,12 +62,12 @@ def _key_of(row: Mapping[str, Any], triggers: KeyTriggers) -> int:
     return triggers.key(int(row["layer"]), int(row["index"]), pole)
 
 
-def kappas(labels: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Return a table (column name to array) with Cohen's kappa on each question for each pair of annotators."""
+def kappas(labels: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of a table with Cohen's kappa on each question for each pair of annotators."""
     rows = [
-        (found.question, pair, found.items, np.nan if kappa is None else kappa)
+        (found.question, pair, found.items, math.nan if kappa is None else kappa)
         for found in label_agreement(labels)
         for pair, kappa in found.pairs.items()
     ]
-    kinds: dict[str, Any] = {"question": np.str_, "pair": np.str_, "items": np.int64, "kappa": np.float64}
-    return {name: np.array([row[i] for row in rows], dtype=kind) for i, (name, kind) in enumerate(kinds.items())}
+    names = ("question", "pair", "items", "kappa")
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}

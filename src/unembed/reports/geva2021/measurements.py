@@ -74,8 +74,8 @@ class Measurements:
     changes: np.ndarray
     perturbed: np.ndarray
     patterns: Arrays
-    judged: Arrays
-    people: Arrays
+    judged: Mapping[str, Any]
+    people: Mapping[str, Any]
     seed: int
     index_settings: Mapping[str, Any] | None = None
     shortened_left_out: int = 0
@@ -395,7 +395,7 @@ def _people(
     excluded: np.ndarray,
     work: Work,
     options: Options,
-) -> Arrays:
+) -> dict[str, list[Any]]:
     """Measure how well the rules that find patterns agree with the labels that people stored in the index."""
     rows = [row for row in index.labels().rows() if row["kind"] == "key"]
     if not rows:

@@ -72,11 +72,11 @@ def by_rule(
 
 def by_judge(
     lm: Decoder, text: TokenStream, triggers: KeyTriggers, excluded: np.ndarray, work: Work, options: Options
-) -> Arrays:
+) -> dict[str, Any]:
     """Return the patterns that the judge finds for the same keys, and its agreement with the rules (Cohen's kappa)."""
     judge = require_judge(options.judge)
 
-    def compute() -> Arrays:
+    def compute() -> dict[str, Any]:
         keys = _sampled(triggers, work, options)
         shown = min(options.shown, RULES["key"].shown)
         rows, labels = [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -148,7 +149,7 @@ def patterns_section(m: Measurements) -> Section:
     )
 
 
-def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict[str, list]:
+def _patterns_by_layer(m: Measurements, found: Mapping[str, Any]) -> dict[str, list]:
     """Return columns by layer: the share of prefixes with each kind of pattern, and the number of patterns per key."""
     rows = [found["layer"] == layer for layer in range(m.n_layers)]
     return {
@@ -159,7 +160,7 @@ def _patterns_by_layer(m: Measurements, found: Mapping[str, np.ndarray]) -> dict
     }
 
 
-def _keys(m: Measurements, found: Mapping[str, np.ndarray], chosen: np.ndarray) -> tuple[list, dict[str, list]]:
+def _keys(m: Measurements, found: Mapping[str, Any], chosen: np.ndarray) -> tuple[list, dict[str, list]]:
     """Return layer and key number of the chosen rows of `found`, and columns with the keys' names and patterns."""
     keys = list(zip(found["layer"][chosen].tolist(), found["index"][chosen].tolist(), strict=True))
     described = [d or "none" for d in found["described"][chosen].tolist()]
@@ -201,7 +202,7 @@ def _kappas(m: Measurements) -> list[Exhibit]:
     if not compared:
         return []
     names = {"question_text": "question", "annotators_text": "pair", "items": "items", "cohens_kappa": "kappa"}
-    cells = {column: [x for found in compared for x in found[name].tolist()] for column, name in names.items()}
+    cells = {column: [x for found in compared for x in found[name]] for column, name in names.items()}
     note = (
         "People: on the keys that they labelled in this index; a judge: on the keys sampled here. “rules” are those of "
         "this report, on the same prefixes."
