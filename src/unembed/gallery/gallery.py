@@ -153,7 +153,7 @@ class Gallery(Displayed):
 
 
 def reader(lens: str | None, *, fitted: bool) -> str:
-    """Name what reads tokens: "the fitted lens 3f2a..." (`lens` is its identity), or "the logit lens"."""
+    """Return the name of what decodes vectors to tokens: "the fitted lens" with its identity, or "the logit lens"."""
     if not fitted:
         return "the logit lens"
     return f"the fitted lens {lens}" if lens else "a fitted lens that is not recorded"

@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import numpy as np
-
 from unembed.errors import InvalidInput
 from unembed.results import write_whole
 from unembed.results.result_files import open_result, save_result
@@ -26,7 +24,6 @@ FINISHED = ".finished.json"
 _KEY = "key.json"
 
 T = TypeVar("T")
-Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str, int, int], None]
 """Called with the name of a step, the amount done, and the total."""
 

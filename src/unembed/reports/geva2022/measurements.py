@@ -33,7 +33,7 @@ from unembed.names import Basis
 from unembed.reports.geva2022.applications import Applications, measure_applications
 from unembed.reports.geva2022.options import Options
 from unembed.reports.options import hidden_tokens, open_like, require_memories
-from unembed.reports.stages import Arrays, Work
+from unembed.reports.stages import Work
 from unembed.results import Provenance
 from unembed.stream.run import run
 
@@ -95,7 +95,7 @@ class Measurements:
     judged: Annotation | None
     clusters: ValueClusters
     token_counts: Int[np.ndarray, " d_vocab"]
-    overlaps: Arrays
+    overlaps: dict[str, np.ndarray]
     extreme: ExtremeSubUpdates
     applications: Applications
     applications_by_lens: Applications | None
@@ -335,7 +335,7 @@ def judged_values(found: VectorConcepts, judge: object, work: Work) -> Annotatio
     return work.stage("judge", compute)
 
 
-def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None, signs: Signs) -> Arrays:
+def _norms(lm: Decoder, per_layer: int, seed: int, hidden: Tensor | None, signs: Signs) -> dict[str, np.ndarray]:
     rows = [
         value_norm_overlaps(lm, n, per_layer, seed=seed + n, hidden=hidden, signs=signs[n]) for n in range(lm.n_layers)
     ]

@@ -42,7 +42,7 @@ FEWEST = 20
 """Smallest number of events, or of sub-updates, that is judged."""
 AT_LEAST = 0.1
 """Smallest score that matters: a change of a logit by 0.1 multiplies the odds of the token by about 1.1 (Eq. 2). If the
-model has a final norm, such a score is the raw score after this norm."""
+model has a final norm, it is compared with scores to which this norm has been applied."""
 
 NO_VALUES = "The figure's values are not in the text at hand."
 NOT_IN_PAPER = "The paper has no such figure."

@@ -1,4 +1,4 @@
-"""Induction on natural text: what the strongest induction head attends to, and which logits it raises, at repeats."""
+"""Induction on natural text: what the strongest induction head attends to and raises where a token occurs again."""
 
 from __future__ import annotations
 

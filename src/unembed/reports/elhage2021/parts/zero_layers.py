@@ -31,7 +31,7 @@ def direct_path(m: Measurements) -> Numbers:
 
 
 def judge_bigram_table(n: Numbers) -> Judgement:
-    """Judge how much of the reduction in loss from token frequencies to bigrams a model without layers reaches."""
+    """Judge how much of the gain of bigrams over token frequencies, in loss, a model without layers reaches."""
     own, bigrams, unigrams = n.losses
     gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
     return judged(

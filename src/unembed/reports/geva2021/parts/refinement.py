@@ -435,7 +435,7 @@ class Compositions:
     found: Int[np.ndarray, " composition"]
     """Indices of all such examples."""
     chosen: Int[np.ndarray, " pair"]
-    """Indices of the sampled examples, which are judged: a pair of the residual's and the output's top token each."""
+    """Indices of the sampled examples; of each, the residual's and the output's top token are compared as a pair."""
     wordnet: Float[np.ndarray, " pair"]
     cosine: Float[np.ndarray, " pair"]
     related: Bool[np.ndarray, " pair"]

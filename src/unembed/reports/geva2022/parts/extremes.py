@@ -180,7 +180,7 @@ def explain_few_values(m: Measurements) -> str | None:
 
 
 def explain_inputs(m: Measurements) -> str | None:
-    """State in how many examples there is an extreme sub-update, and of how many memories; None if there is none."""
+    """State how many examples have extreme sub-updates, and how many memories these are of; None if there are none."""
     if not len(m.extreme):
         return None
     layers = np.bincount(m.extreme.layer)
