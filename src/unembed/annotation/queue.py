@@ -69,14 +69,6 @@ def annotation_queue(
 
 
 @torch.no_grad()
-def random_value(lm: Decoder, layer: int, number: int, seed: int = 0) -> Float[Tensor, " d_model"]:
-    """Draw a random vector with the mean and standard deviation of a layer's value vectors; see `vectors_like`."""
-    layer = lm.layer(layer)
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + layer * 10_007 + number)
-    return vectors_like(written_values(lm, layer).float(), 1, generator)[0]
-
-
-@torch.no_grad()
 def tokens_of_items(lm: Decoder, items: Sequence[Item], seed: int = 0) -> Int[Tensor, "item k"]:
     """Return the ids of the top tokens of value vectors and random vectors, in the raw basis.
 
@@ -96,10 +88,13 @@ def tokens_of_items(lm: Decoder, items: Sequence[Item], seed: int = 0) -> Int[Te
 
 
 def _vector(lm: Decoder, item: Item, seed: int) -> Float[Tensor, "1 d_model"]:
-    if item.what == "random value":
-        return random_value(lm, item.layer, item.index, seed).to(lm.dtype)[None]
-    layer, index = lm.memory(item.layer, item.index)
-    return written_values(lm, layer, torch.tensor([index]))
+    """Return a value vector, or a random one with the mean and standard deviation of the layer's value vectors."""
+    if item.what != "random value":
+        layer, index = lm.memory(item.layer, item.index)
+        return written_values(lm, layer, torch.tensor([index]))
+    layer = lm.layer(item.layer)
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + layer * 10_007 + item.index)
+    return vectors_like(written_values(lm, layer).float(), 1, generator).to(lm.dtype)
 
 
 @torch.no_grad()

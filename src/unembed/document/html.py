@@ -12,6 +12,7 @@ from unembed.document.charts import draw
 from unembed.document.model import Exhibit, Figure, Finding, Report, Section, summary_line
 from unembed.document.svg import STYLE as FIGURE_STYLE
 from unembed.results import Table, as_written, common_decimals, format_number, html_table, visible_html
+from unembed.results.table import holds_tokens
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
@@ -297,5 +298,4 @@ def _text(name: str, value: Any) -> str:
         return " ".join(_text(name, item) for item in value)
     if isinstance(value, int | float | None):
         return html.escape(format_number(value))
-    is_token = name in ("token", "tokens") or name.endswith(("_token", "_tokens"))
-    return visible_html(value) if is_token else _prose(str(value))
+    return visible_html(value) if holds_tokens(name) else _prose(str(value))

@@ -294,7 +294,7 @@ class Table:
         )
 
     def _html_value(self, name: str, value: object, number: Callable[[object], str]) -> str:
-        prose = not _holds_tokens(name)
+        prose = not holds_tokens(name)
         if isinstance(value, str | bytes):
             return visible_html(value, prose=prose)
         if isinstance(value, list | tuple):
@@ -369,7 +369,7 @@ class Table:
     def _rich_value(self, name: str, value: object, number: Callable[[object], str]) -> Any:
         from rich.text import Text
 
-        prose = not _holds_tokens(name)
+        prose = not holds_tokens(name)
         if isinstance(value, str | bytes):
             return visible_rich(value, prose=prose)
         if isinstance(value, list | tuple):
@@ -419,7 +419,8 @@ def _require(package: str) -> Any:
         ) from error
 
 
-def _holds_tokens(column: str) -> bool:
+def holds_tokens(column: str) -> bool:
+    """Return whether a column of this name contains token text."""
     return column in ("token", "tokens") or column.endswith(("_token", "_tokens"))
 
 
