@@ -23,7 +23,7 @@ from unembed.models.architectures.attention_only import AttentionOnlyConfig, Att
 from unembed.models.decoder import Decoder
 from unembed.reports import reopen
 from unembed.reports.elhage2021 import QUANTITIES, measurements, parts
-from unembed.reports.elhage2021.measurements import DRAWS, skip_trigrams_by_head
+from unembed.reports.elhage2021.measurements import DRAWS, TRIPLES
 from unembed.reports.elhage2021.options import Options
 from unembed.reports.elhage2021.parts import induction, one_layer, paths, stream
 from unembed.reports.stages import STAGES, Work
@@ -239,14 +239,13 @@ def test_heads_of_a_mixture_of_experts_have_the_report(tmp_path: Path) -> None:
     assert report.provenance.notes["unlearned tokens left out"] == 0
 
 
-def test_the_skip_trigrams_of_every_head_are_counted_in_the_corpus() -> None:
+def test_the_skip_trigrams_of_every_head_are_counted_in_the_corpus(tmp_path: Path) -> None:
     lm = unembed.load("attn-1l")
-    circuits = unembed.circuits(lm)
-    among = torch.tensor(sorted(set(lm.encode(TEXTS[0])[0].tolist())))
-    found = skip_trigrams_by_head(circuits, [0], 6, "raw", unembed.open_corpus(TEXTS), among)
+    m = measurements.Measurements(lm, unembed.open_corpus(TEXTS), Work(tmp_path, {}), Options(basis="raw"))
+    found, known = m.skip_trigrams, {"among": m.frequent, "reading": m.token_reading}
     assert [(r.layer, r.head) for r in found] == [(0, h) for h in range(lm.n_heads)]
     for r in found:
-        assert list(r.triples) == circuits.skip_trigrams(0, r.head, 6, among=among)
+        assert list(r.triples) == m.circuits.skip_trigrams(0, r.head, TRIPLES, basis="raw", **known)
         own = [(t.source, t.destination, t.output) for t in r.triples]
         counts = count_in_corpus(lm, own, TEXTS)
         assert list(r.counts) == counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from unembed.attention.behaviour.head_scores import HeadScores
 from unembed.attention.behaviour.in_context import InContext, head_output_lengths, in_context
 from unembed.attention.behaviour.induction import InductionEvidence
-from unembed.attention.circuits import Circuits, circuits
+from unembed.attention.circuits import circuits
 from unembed.attention.paths.erasure import MemoryManagement, memory_management
 from unembed.attention.paths.expansion import Expansion
 from unembed.attention.paths.term_importance import TermImportance
@@ -31,7 +31,7 @@ from unembed.attention.text.token_vectors import token_vectors
 from unembed.attention.weights.by_layer import number_or_none
 from unembed.attention.weights.copying import Carried, Spectra
 from unembed.attention.weights.folded_weights import default_basis, require_heads
-from unembed.corpus import Corpus, CorpusSource, open_corpus
+from unembed.corpus import CorpusSource, open_corpus
 from unembed.corpus.windows import windows_of
 from unembed.document.intervals import Measured
 from unembed.errors import InvalidInput, Unsupported
@@ -46,6 +46,8 @@ from unembed.stream.capture_points import has_point
 
 HALF = 24
 """Largest number of tokens in the text that `Measurements.example` repeats."""
+TRIPLES = 25
+"""Number of triples of each head."""
 DRAWS = 5
 """Number of times that sources are shuffled among a head's triples, for comparison with the triples themselves."""
 
@@ -84,38 +86,6 @@ class HeadSkipTrigrams:
     def likelier(self) -> int:
         """The number of triples whose output follows the destination more often when the source comes earlier."""
         return sum(c.output_with_source > 0 and not c.rate_with <= c.rate_without for c in self.counts)
-
-
-def skip_trigrams_by_head(
-    heads: Circuits,
-    layers: Sequence[int],
-    top: int,
-    basis: HeadBasis,
-    corpus: Corpus,
-    among: Int[Tensor, " token"],
-    seed: int = 0,
-    reading: TokenReading | None = None,
-) -> list[HeadSkipTrigrams]:
-    """Find the top triples of every head of some layers, and count them in a corpus, also with their sources shuffled.
-
-    Args:
-        top: number of triples of each head.
-        among: token ids; triples have only these tokens.
-        reading: the vector that each layer reads for each of these tokens, after the layers below; the tokens'
-            embeddings when None.
-    """
-    places = [(n, h) for n in layers for h in range(heads.lm.structure.blocks[n].attention.n_heads)]
-    by_head = [heads.skip_trigrams(*place, top, basis=basis, among=among, reading=reading) for place in places]
-    own = [[(t.source, t.destination, t.output) for t in triples] for triples in by_head]
-    shuffled = [shuffled_sources(triples, DRAWS, seed + i) for i, triples in enumerate(own)]
-    every = [*(t for triples in own for t in triples), *(t for triples in shuffled for t in triples)]
-    counts = iter(count_in_corpus(heads.lm, every, corpus))
-    firsts = [tuple(next(counts) for _ in triples) for triples in own]
-    seconds = [tuple(next(counts) for _ in triples) for triples in shuffled]
-    return [
-        HeadSkipTrigrams(*place, tuple(triples), *found)
-        for place, triples, *found in zip(places, by_head, firsts, seconds, strict=True)
-    ]
 
 
 class Measurements:
@@ -216,11 +186,23 @@ class Measurements:
     @cached_property
     def skip_trigrams(self) -> list[HeadSkipTrigrams]:
         """The skip-trigrams of every head; only those of the first attention layer if `token_reading` is None."""
-        reading = self.token_reading
-        layers = [self.first_layer] if reading is None else list(self.lm.attention_layers)
-        return skip_trigrams_by_head(
-            self.circuits, layers, 25, self.basis, self.corpus, self.frequent, self.seed, reading
-        )
+        reading, blocks = self.token_reading, self.lm.structure.blocks
+        layers = [self.first_layer] if reading is None else self.lm.attention_layers
+        places = [(n, h) for n in layers for h in range(blocks[n].attention.n_heads)]
+        by_head = [
+            self.circuits.skip_trigrams(*place, TRIPLES, basis=self.basis, among=self.frequent, reading=reading)
+            for place in places
+        ]
+        own = [[(t.source, t.destination, t.output) for t in triples] for triples in by_head]
+        shuffled = [shuffled_sources(triples, DRAWS, self.seed + i) for i, triples in enumerate(own)]
+        every = [*(t for triples in own for t in triples), *(t for triples in shuffled for t in triples)]
+        counts = iter(count_in_corpus(self.lm, every, self.corpus))
+        firsts = [tuple(next(counts) for _ in triples) for triples in own]
+        seconds = [tuple(next(counts) for _ in triples) for triples in shuffled]
+        return [
+            HeadSkipTrigrams(*place, tuple(triples), *found)
+            for place, triples, *found in zip(places, by_head, firsts, seconds, strict=True)
+        ]
 
     @cached_property
     def expansion(self) -> Expansion:
