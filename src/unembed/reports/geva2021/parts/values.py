@@ -12,7 +12,6 @@ from unembed.memories.values import written_values
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.parts.refinement import match
-from unembed.reports.geva2021.triggers import KeyTriggers
 from unembed.reports.geva2021.values import Agreement
 from unembed.reports.published import READ_OFF, SUMMARY, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, below, judged, once, within
@@ -345,7 +344,6 @@ def values_section(m: Measurements) -> Section:
     }
     of_bins = {"bin": range(len(bins.bins)), "from": bins.ends[0], "to": bins.ends[1], "agreement": bins.bins}
     of_paper_bins = {"from": [0.0, *PAPER_BINS], "to": [*PAPER_BINS, 1.0], "agreement": by_paper_bins(a)}
-    top = m.triggers.top
     scale = m.lm.d_vocab / paper.D_VOCAB
     published_ranks = Reference(
         "published, scaled to this vocabulary",
@@ -372,10 +370,7 @@ def values_section(m: Measurements) -> Section:
                     f"The paper's vocabulary has {paper.D_VOCAB:,} words, so that a word's even share is "
                     f"{format_number(1 / paper.D_VOCAB)}; here it is {format_number(1 / m.lm.d_vocab)}.",
                     percent=("agreement",)),
-            predictive_exhibit(
-                "predictive_values", "most predictive values", m, a, m.triggers,
-                f"Precision: the share of the key's top {top} triggers that are followed by the value's first token.",
-            ),
+            _predictive_values(m),
         ),
         (
             by_layer("fig4_agreement", "Fig. 4: agreement rate", "agreement",
@@ -405,10 +400,9 @@ def _of_both_signs(m: Measurements) -> tuple[str, ...]:
     )
 
 
-def predictive_exhibit(
-    name: str, what: str, m: Measurements, a: Agreement, triggers: KeyTriggers, note: str
-) -> Exhibit:
+def _predictive_values(m: Measurements) -> Exhibit:
     """Show the value vectors with the largest top probability, and how often that token follows a trigger (Table 2)."""
+    a, triggers = m.agreement, m.triggers
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     layers = np.searchsorted(a.bounds, order, side="right") - 1
     followed = a.followed[order].tolist()
@@ -423,8 +417,11 @@ def predictive_exhibit(
         "precision": [h / f if f else float("nan") for h, f in zip(a.hits[order].tolist(), followed, strict=True)],
         "first_trigger_text": [m.prefix_text(p) for p in triggers.positions[order, 0].tolist()],
     }
-    percent = ("max_probability", "precision")
-    return exhibit(name, f"The {len(order)} {what}", cells, m.provenance, note, percent=percent, folded=True)
+    title, shares = f"The {len(order)} most predictive values", ("max_probability", "precision")
+    note = (
+        f"Precision: the share of the key's top {triggers.top} triggers that are followed by the value's first token."
+    )
+    return exhibit("predictive_values", title, cells, m.provenance, note, percent=shares, folded=True)
 
 
 PARTS = (Part(values_section, QUANTITIES, "values_published", "Values: here and published"),)

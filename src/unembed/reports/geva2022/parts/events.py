@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from unembed.corpus import Segment
 from unembed.document.exhibits import by_layer, exhibit, plain_mean
 from unembed.document.intervals import Measured, mean_of, paired_difference, ratio_of, share_of
 from unembed.document.model import Exhibit, Section
 from unembed.document.numbers import format_interval, percent, points
-from unembed.memories.event_sample import DOMINANT, EventSample
+from unembed.memories.event_sample import DOMINANT
 from unembed.memories.event_scores import (
     Kind,
     counted_events,
@@ -23,13 +22,12 @@ from unembed.memories.event_scores import (
     saturation_shares,
     scores_in_logits,
 )
-from unembed.models.decoder import Decoder
 from unembed.reports.geva2022 import published
 from unembed.reports.geva2022.measurements import Measurements
 from unembed.reports.geva2022.published import AT_LEAST, FEWEST
 from unembed.reports.published import PRINTED, SUMMARY, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, above, below, judged, once, within
-from unembed.results import Provenance, format_number, format_percent, format_signed
+from unembed.results import format_number, format_percent, format_signed
 
 KINDS: tuple[Kind, ...] = ("saturation", "elimination")
 SHOWN = 40
@@ -311,12 +309,11 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
 
 def section(m: Measurements) -> Section:
     """Show saturations and eliminations with the scores in them, and in which layers predictions saturate."""
-    sample, provenance = m.sample, m.provenance
     wikilm, gpt2 = ([share / 100 for share in published.SATURATION[model]] for model in ("wikilm", "gpt2"))
     as_published = {"layer": range(len(gpt2)), "wikilm": wikilm + [None] * (len(gpt2) - len(wikilm)), "gpt2": gpt2}
     title, note = "Saturation by layer as published", "Tab. 9-10, layers from 0."
     drawn, series = "Where predictions settle", {"share": "all", "by_ffn": "made by the FFN"}
-    lines = () if published.for_model(sample.n_layers) else published.saturation_lines()
+    lines = () if published.for_model(m.sample.n_layers) else published.saturation_lines()
     return Section(
         "Saturation and elimination (Sec. 5.1)",
         (
@@ -329,17 +326,17 @@ def section(m: Measurements) -> Section:
             "events. As in the paper, saturations count if the FFN made them before the last layer. The other numbers "
             "of the paper's Tab. 4 could not be confirmed and are left out.",
             *about_units(m),
-            *_fewer_than_ten(sample),
+            *_fewer_than_ten(m),
             published.CONTRADICTION,
         ),
         (
-            _counts(sample, provenance),
+            _counts(m),
             _score_table(m),
-            _saturation_table(sample, provenance),
+            _saturation_table(m),
             exhibit(
-                "saturation_published", title, as_published, provenance, note, percent=("wikilm", "gpt2"), folded=True
+                "saturation_published", title, as_published, m.provenance, note, percent=("wikilm", "gpt2"), folded=True
             ),
-            event_table(m.lm, sample, m.examples, provenance),
+            _event_table(m),
         ),
         (by_layer("saturation", drawn, "saturation_by_layer", series, "share of examples", "bar", references=lines),),
     )
@@ -359,9 +356,9 @@ def about_units(m: Measurements) -> tuple[str, ...]:
     )
 
 
-def _fewer_than_ten(sample: EventSample) -> tuple[str, ...]:
+def _fewer_than_ten(m: Measurements) -> tuple[str, ...]:
     """Return a note on FFN updates with fewer than ten active memories (possible with ReLU); empty without any."""
-    few = (sample.coefficients != 0).sum(axis=-1) < DOMINANT  # (layer, example)
+    few = (m.sample.coefficients != 0).sum(axis=-1) < DOMINANT  # (layer, example)
     if not few.any():
         return ()
     layers = ", ".join(f"{n} ({format_percent(row.mean(), 1)})" for n, row in enumerate(few) if row.any())
@@ -371,7 +368,8 @@ def _fewer_than_ten(sample: EventSample) -> tuple[str, ...]:
     )
 
 
-def _counts(sample: EventSample, provenance: Provenance) -> Exhibit:
+def _counts(m: Measurements) -> Exhibit:
+    sample = m.sample
     saturations, eliminations = (len(counted_events(sample, kind)[0]) for kind in KINDS)
     counts = {
         "saturations made by an FFN": (int(sample.by_ffn().sum()), {}),
@@ -388,7 +386,7 @@ def _counts(sample: EventSample, provenance: Provenance) -> Exhibit:
     }
     title, note = "Events, as shares of the examples", f"Published: of {published.EXAMPLES:,} examples."
     shares = ("share", "published_gpt2_medium", "published_wikilm")
-    return exhibit("event_counts", title, cells, provenance, note, percent=shares)
+    return exhibit("event_counts", title, cells, m.provenance, note, percent=shares)
 
 
 def _score_table(m: Measurements) -> Exhibit:
@@ -408,7 +406,8 @@ def _score_table(m: Measurements) -> Exhibit:
     return exhibit("tab4", "Scores of the reference token (Tab. 4)", cells, m.provenance, note)
 
 
-def _saturation_table(sample: EventSample, provenance: Provenance) -> Exhibit:
+def _saturation_table(m: Measurements) -> Exhibit:
+    sample = m.sample
     n, matched = len(sample), published.for_model(sample.n_layers)
     known = [share / 100 for share in published.SATURATION[matched]] if matched else [None] * sample.n_layers
     by_ffn = np.bincount(sample.saturation[sample.by_ffn()], minlength=sample.n_layers)
@@ -423,12 +422,12 @@ def _saturation_table(sample: EventSample, provenance: Provenance) -> Exhibit:
     title = "Saturation by layer (Tab. 9-10), and eliminations"
     note = "Published where the depth is WikiLM's (16) or GPT2 medium's (24)."
     shown = ("share", "by_ffn", "eliminations")
-    return exhibit("saturation_by_layer", title, cells, provenance, note, percent=shown)
+    return exhibit("saturation_by_layer", title, cells, m.provenance, note, percent=shown)
 
 
-def event_table(lm: Decoder, sample: EventSample, examples: list[Segment], provenance: Provenance) -> Exhibit:
+def _event_table(m: Measurements) -> Exhibit:
     """List some events of each kind that an FFN causes, largest change of rank first, with the prefix of each."""
-    by_number = {s.number: s for s in examples}
+    lm, sample, by_number = m.lm, m.sample, {s.number: s for s in m.examples}
     chosen = []
     for kind in KINDS:
         of_kind = [(i, e) for i, e in sample.events() if e.kind == kind and e.cause == "ffn"]
@@ -446,7 +445,7 @@ def event_table(lm: Decoder, sample: EventSample, examples: list[Segment], prove
         "segment": [int(sample.segment[i]) for i, _ in chosen],
     }
     note = "Open one with `unembed trace` on its prefix."
-    return exhibit("events", "Examples of events", cells, provenance, note, folded=True)
+    return exhibit("events", "Examples of events", cells, m.provenance, note, folded=True)
 
 
 PARTS = (Part(section, QUANTITIES),)
