@@ -1,37 +1,15 @@
 """A `Quantity` joins a published statement, the measurement made for it here, and the test that judges it.
 
-How to write a study. Its measurements are one object `m` (of any class; `lm`, `seed` and `provenance` are read).
+How to write a study; `unembed.reports.geva2021.parts.keys` is an example. Its measurements are one object `m` (of any
+class; `lm`, `seed` and `provenance` are read).
 
-1. A measuring function takes `m` and returns a few `Numbers`. The decorator `@once` stores its result, so that the
-   test, the table, the figure and the explanation use the same numbers:
+1. A measuring function, such as `patterns` in the example, takes `m` and returns a few `Numbers`. The decorator `@once`
+   stores its result, so that the test, the table, the figure and the explanation use the same numbers.
 
-       @once
-       def patterns(m: Measurements) -> Numbers:
-           covered, keys = 1 - m.patterns["none"], m.patterns["layer"] >= 0
-           return Numbers(covered=mean_of(covered[keys], seed=m.seed), random=mean_of(covered[~keys], seed=m.seed))
-
-2. A `Quantity` names that function. `judge` states the numbers in a sentence and gives the conditions of the test,
-   which must all hold; a condition is None if it is inconclusive. `rows` are its lines in the table of measured and
-   published numbers. `references` are published values to draw in figures, by the name of the figure. `origins` state
-   how the published value is known:
-
-       Quantity(
-           "prefixes in patterns",
-           "The vast majority of trigger prefixes were associated with at least one pattern.",
-           where="Sec. 3.2, Fig. 2",
-           what="share of trigger prefixes in a pattern by rule",
-           published="65 to 80 %",
-           test="Between 55 and 90 %, ten points around the published band, and above random prefixes.",
-           measure=patterns,
-           judge=lambda n: judged(
-               f"{percent(n.covered)} of trigger prefixes are in a pattern, {percent(n.random)} of random ones.",
-               within(n.covered, 0.55, 0.9),
-               above(n.covered, n.random.high),
-           ),
-           rows=lambda n: (Row("prefixes in a pattern", n.covered), Row("the same in random prefixes", n.random)),
-           references={"fig2_patterns": (Reference("published", (0.65,), (0.8,)),)},
-           origins=(Origin("prefixes in a pattern", "65 to 80 %", SUMMARY),),
-       )
+2. A `Quantity`, such as those in `PATTERNS`, names that function. `judge` states the numbers in a sentence and gives
+   the conditions of the test, which must all hold; a condition is None if it is inconclusive. `rows` are its lines in
+   the table of measured and published numbers. `references` are published values to draw in figures, by the name of
+   the figure. `origins` state how the published value is known.
 
 3. A `Part` is a section of the report: its quantities, and a function that makes the section from `m` (text, further
    tables, figures). `Part.made` adds the findings, the table of measured and published numbers, and the published lines
