@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from unembed.concepts.detection import Concept, coverage, find_concepts, log10_tail
+from unembed.concepts.detection import find_concepts, log10_tail
 from unembed.concepts.token_classes import MIN_TOKENS, Classes
 
 
@@ -90,15 +90,6 @@ def test_random_lists_hold_fewer_concepts_than_the_bound():
     # and a stricter bound finds a part of what a looser one finds
     strict = find_concepts(CLASSES, rows, max_expected=0.01)
     assert all({c.name for c in a} <= {c.name for c in b} for a, b in zip(strict, found, strict=True))
-
-
-def test_coverage_counts_each_token_once_and_stop_words_separately():
-    def concept(kind: str, members: tuple[int, ...]) -> Concept:
-        return Concept("x", kind, members, 1.0, "", 4)
-
-    row = [concept("semantic", (1, 2, 3, 4)), concept("names", (3, 4, 5, 6)), concept("stopwords", (7, 8, 9, 10))]
-    assert coverage([row], 30) == pytest.approx([6 / 30])
-    assert coverage([row], 30, ("stopwords",)) == pytest.approx([4 / 30])
 
 
 def test_neighbours_in_the_embedding_are_a_kind_of_their_own():

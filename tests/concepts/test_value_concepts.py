@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import unembed
 from tests.cli.conftest import save_model
-from unembed.concepts.value_concepts import sample_memories, value_concepts, vector_concepts
+from tests.reports.sample import part_of
+from unembed.concepts.detection import Concept
+from unembed.concepts.value_concepts import VectorConcepts, sample_memories, value_concepts, vector_concepts
 from unembed.errors import InvalidInput, OutOfRange
 
 
@@ -66,3 +69,13 @@ def test_bad_input_is_one_clear_line(lm, tmp_path: Path):
 
     with pytest.raises(InvalidInput, match="tokenizer"):
         value_concepts(tiny("gpt2"))
+
+
+def test_coverage_counts_each_token_once_and_stop_words_separately():
+    def concept(kind: str, members: tuple[int, ...]) -> Concept:
+        return Concept("x", kind, members, 1.0, "", 4)
+
+    row = concept("semantic", (1, 2, 3, 4)), concept("names", (3, 4, 5, 6)), concept("stopwords", (7, 8, 9, 10))
+    found = part_of(VectorConcepts, ids=np.zeros((1, 30), dtype=np.int64), concepts=(row,))
+    assert found.coverage() == pytest.approx([6 / 30])
+    assert found.coverage(("stopwords",)) == pytest.approx([4 / 30])

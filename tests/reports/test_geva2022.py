@@ -26,7 +26,7 @@ from tests.sweeps.recorder import lettered
 from unembed.annotation.files import KINDS, Pattern
 from unembed.annotation.from_values import automatic
 from unembed.annotation.judge import judge_annotation
-from unembed.concepts.detection import coverage, find_concepts
+from unembed.concepts.detection import Concept, find_concepts
 from unembed.concepts.value_concepts import model_classes, sample_memories, value_concepts
 from unembed.corpus import open_corpus
 from unembed.document.files import reopen
@@ -70,6 +70,11 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp(request.param)
     lm = unembed.load(save_model(folder / "tiny", request.param))
     return lm, unembed.report("geva2022", lm, TEXTS, folder / "report", seed=3, **OPTIONS), folder / "report"
+
+
+def covered(concepts: list[list[Concept]]) -> np.ndarray:
+    """The share of 30 tokens that belong to a concept, for each list."""
+    return np.array([len({t for c in row if c.counted for t in c.members}) / 30 for row in concepts])
 
 
 def test_every_table_and_figure_of_the_paper_is_there_and_opens_again(made):
@@ -163,7 +168,7 @@ def test_gated_values_are_read_at_both_ends(made):
     chosen = sample_memories(lm, 3, 3)
     # The run decides which end of a value is the first of the two rows, so both together are compared.
     ends = [torch.stack([lm.values.top(n, i, 30, bottom=end)[0] for n, i in chosen]) for end in (False, True)]
-    share = sum(coverage(find_concepts(model_classes(lm), ids), 30) for ids in ends)
+    share = sum(covered(find_concepts(model_classes(lm), ids)) for ids in ends)
     assert rows[NEGATED]["in_a_concept"] + rows[VALUES]["in_a_concept"] == pytest.approx(share.mean())
     by_layer = [row["negated"] + row["in_a_concept"] for row in report["fig2"].rows()]
     assert by_layer == pytest.approx(share.reshape(lm.n_layers, -1).mean(1).tolist())
@@ -230,7 +235,7 @@ def test_an_adaptive_softmax_is_read_by_its_log_probabilities(tmp_path: Path):
     values = torch.stack([lm.weights.W_out[n][i] for n, i in chosen])
     adaptive, band = (read(lm, values, 30, basis=basis).ids for basis in ("final", "raw"))
     assert (adaptive != band).any()
-    share = coverage(find_concepts(model_classes(lm), adaptive), 30)
+    share = covered(find_concepts(model_classes(lm), adaptive))
     rows = {row["vectors"]: row for row in report["tab2"].rows()}
     assert rows["sub-updates"]["in_a_concept"] == pytest.approx(share.mean())
     scores = candidate_scores(event_sample(lm, TEXTS, 20, seed=3), basis="adaptive")

@@ -122,10 +122,3 @@ def _log_choose(n: int, k: int | Int[np.ndarray, " m"]) -> Float[np.ndarray, "*m
     n_ = torch.tensor(float(n), dtype=torch.float64)
     out = torch.lgamma(n_ + 1) - torch.lgamma(size + 1) - torch.lgamma((n_ - size).clamp_min(0) + 1)
     return torch.where((size <= n_) & (size >= 0), out, -torch.inf).numpy()
-
-
-def coverage(
-    concepts: list[list[Concept]], n_tokens: int, kinds: tuple[str, ...] = COUNTED
-) -> Float[np.ndarray, " list"]:
-    """Return, for each list, the share of its tokens that belong to at least one concept of these kinds."""
-    return np.array([len({t for c in row if c.kind in kinds for t in c.members}) / n_tokens for row in concepts])

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.concepts.class_files import embedding_clusters, vocabulary_classes
-from unembed.concepts.detection import MAX_EXPECTED, Concept, coverage, find_concepts
+from unembed.concepts.detection import MAX_EXPECTED, Concept, find_concepts
 from unembed.concepts.token_classes import COUNTED, KINDS, Classes
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default, in_basis
@@ -74,7 +74,8 @@ class VectorConcepts(Displayed):
 
     def coverage(self, kinds: Sequence[str] = COUNTED) -> Float[np.ndarray, " vector"]:
         """Return, for each vector, the share of its top tokens that belong to a concept of these kinds."""
-        return coverage([list(found) for found in self.concepts], self.ids.shape[1], tuple(kinds))
+        n = self.ids.shape[1]
+        return np.array([len({t for c in found if c.kind in kinds for t in c.members}) / n for found in self.concepts])
 
     def number(self, kinds: Sequence[str] = COUNTED) -> Int[np.ndarray, " vector"]:
         """Return, for each vector, its number of concepts of these kinds."""
