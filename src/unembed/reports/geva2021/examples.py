@@ -31,23 +31,8 @@ from unembed.models.decoder import Decoder
 from unembed.names import Basis
 from unembed.sweeps import Need, Reducer
 
-WHOLE = {
-    "residual": np.int32,
-    "update": np.int32,
-    "output": np.int32,
-    "agreeing": np.int32,
-    "output_in_residual": np.int32,
-    "output_in_update": np.int32,
-}
-REAL = {
-    "probability": np.float32,
-    "above_zero": np.float32,
-    "above_fraction": np.float32,
-    "above_usual": np.float32,
-    "carrying": np.float32,
-    "participation": np.float32,
-    "stream_length": np.float32,
-}
+WHOLE = ("residual", "update", "output", "agreeing", "output_in_residual", "output_in_update")
+SHARES = ("above_zero", "above_fraction", "above_usual", "carrying", "participation")
 CLAIMS = ("any_value", "any_active", "any_output")
 DECODED = (*WHOLE, "probability", *CLAIMS)
 """Names of the results that depend on how vectors are decoded to tokens."""
@@ -104,8 +89,8 @@ class Examples(Reducer):
             self._tops.append(first)
             self._flipped.append(flipped)
         shape = (lm.n_layers, self._n)
-        self._found: dict[str, np.ndarray] = {k: np.full(shape, -1, t) for k, t in WHOLE.items()}
-        self._found |= {k: np.full(shape, np.nan, t) for k, t in REAL.items()}
+        self._found: dict[str, np.ndarray] = {k: np.full(shape, -1, np.int32) for k in WHOLE}
+        self._found |= {k: np.full(shape, np.nan, np.float32) for k in ("probability", *SHARES, "stream_length")}
         self._found |= {k: np.zeros(shape, bool) for k in CLAIMS}
         self._done = np.zeros(self._n, bool)
         self._captured: dict[Need, Tensor] = {}
