@@ -79,7 +79,7 @@ def test_every_figure_of_the_paper_has_its_table_and_findings(tmp_path: Path) ->
     assert all(bool(f.explanation) == (f.verdict == "differs") for f in report.findings)
     assert all(row["origin_text"] for row in report["published_values"].rows())
     settings = next(" ".join(s.text) for s in report.sections if s.title == "Settings")
-    assert "exact binomial bounds for shares" in settings and "whose layers are resampled together, or keys" in settings
+    assert "exact binomial intervals" in settings and "whose layers are resampled together, or keys" in settings
     assert not (tmp_path / "r" / stages.STAGES).exists()
     assert page(reopen(tmp_path / "r")) == (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
 
@@ -396,7 +396,7 @@ def test_the_settings_are_those_of_the_index_and_too_few_triggers_are_reported_o
     )
     here = {row["option"]: row["here"] for row in report["settings"].rows()}
     assert here["top"] == "6, as the index holds 6" and here["triggers"] == "as the index (see below)"
-    assert any("the index holds 6" in text for section in report.sections for text in section.text)
+    assert any("the index has 6" in text for section in report.sections for text in section.text)
     with pytest.raises(InvalidInput, match="the index has 6"):
         unembed.report("geva2021", lm, None, tmp_path / "x", **{**given, "shown": 7})
 

@@ -90,7 +90,7 @@ def test_without_scikit_learn_the_report_ends_in_a_page(tmp_path: Path, monkeypa
     page = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
     assert "The classifiers of Table 6 were not measured: scikit-learn is not installed" in page
     assert "tab4" in report.exhibits, "what was measured before stays"
-    assert "Small sample: each split tests on 3 examples" in page and "36 examples (the paper: 10,000)" in page
+    assert "The sample is small: each split tests on 3 examples" in page and "36 examples (the paper: 10,000)" in page
 
 
 def test_an_import_error_inside_a_package_stops_one_part_and_is_not_reported_as_a_missing_package(
