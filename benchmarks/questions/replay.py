@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,19 +30,22 @@ def _answer(calls: Calls, call: Call) -> str:
     return first + "".join(calls.more(found[2], page) for page in range(2, int(found[1]) + 1))
 
 
-def replayed(asked: Sequence[Question], folder: Path) -> Iterator[tuple[Question, str]]:
+def replayed(questions: Sequence[Question], folder: Path) -> Iterator[tuple[Question, str]]:
     """Each question with the answer that its reference calls give, model by model; "" where they give none.
 
     Raises:
         UnembedError: a call was refused, or a model cannot be opened.
     """
-    for name in dict.fromkeys(one.model for one in asked):
+    for name in dict.fromkeys(one.model for one in questions):
         calls = Calls(Opening(model=model_of(name, folder)))
-        for question in (one for one in asked if one.model == name):
+        answers: dict[str, str] = {}  # several questions share a call
+        for question in (one for one in questions if one.model == name):
             said = ""
             for call in question.calls:
-                answer = _answer(calls, call)
-                if call.stands and (found := re.search(call.stands, answer, re.MULTILINE)):
+                asked = f"{call.tool} {json.dumps(call.arguments)}"
+                if asked not in answers:
+                    answers[asked] = _answer(calls, call)
+                if call.stands and (found := re.search(call.stands, answers[asked], re.MULTILINE)):
                     said = re.sub(r"^(\d+) +(\d+)$", r"L\1H\2", found[1]).lstrip(
                         "·"
                     )  # tables of heads have two columns

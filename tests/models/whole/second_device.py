@@ -245,7 +245,7 @@ def analyses(lm: LanguageModel, folder: Path) -> Iterator[tuple[str, Callable[[]
     index = unembed.Index.build(lm, str(text), str(folder / f"index-{lm.device.type}"), top=5)
     yield "triggers", lambda: list(index.triggers(1, 3).rows())
     yield "similar", lambda: index.similar(1, 3)["cosine"]
-    yield "gallery", lambda: [(row.layer, row.index) for row in index.memories(top=5).rows]
+    yield "gallery", lambda: [(row.layer, row.index) for row in index.memories(top=5, layers=[0, 1]).rows]
     yield "early exit", lambda: unembed.early_exit.fit(lm, str(text), method="margin").thresholds.tolist()
 
 
