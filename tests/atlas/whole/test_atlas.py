@@ -21,7 +21,7 @@ from unembed.atlas.layer import LayerDescriber
 from unembed.atlas.lines import SCHEMA
 from unembed.corpus import open_corpus
 from unembed.errors import InvalidInput
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 from unembed.index.atlas_of_index import atlas_source
 from unembed.language_model import LanguageModel, load
 from unembed.memories.truth_of_values import unread_windows
@@ -46,9 +46,9 @@ def wren() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def index(wren: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    corpus = open_corpus(detokenize=True, max_documents=24)
+    corpus = open_corpus(detokenize=True, max_documents=12)
     folder = tmp_path_factory.mktemp("index") / "wren"
-    return Index.build(wren, corpus, folder, top=60)
+    return Index.build(wren, corpus, folder, settings=IndexSettings(top=60, layers=tuple(LAYERS)))
 
 
 @pytest.fixture(scope="module")
