@@ -102,12 +102,12 @@ class _Decorated(ast.NodeTransformer):
         self._inside = False
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        node.decorator_list.insert(0, _decorator(checked, node))
+        node.decorator_list.insert(0, _decorator(checked))
         self.generic_visit(node)
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        node.decorator_list.append(_decorator(checked_shapes if self._inside else checked, node))
+        node.decorator_list.append(_decorator(checked_shapes if self._inside else checked))
         return self._local(node)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
@@ -121,12 +121,11 @@ class _Decorated(ast.NodeTransformer):
         return node
 
 
-def _decorator(function: Callable[[Any], Any], place: ast.stmt) -> ast.expr:
-    code = f"__import__('sys').modules[{__name__!r}].{function.__name__}"
-    named = ast.parse(code, mode="eval").body
-    for part in ast.walk(named):
-        ast.copy_location(part, place)
-    return named
+def _decorator(function: Callable[[Any], Any]) -> ast.expr:
+    """The expression that names a function of this module in any other."""
+    load = ast.Load()
+    modules = ast.Attribute(ast.Call(ast.Name("__import__", load), [ast.Constant("sys")], []), "modules", load)
+    return ast.Attribute(ast.Subscript(modules, ast.Constant(__name__), load), function.__name__, load)
 
 
 class _Loader(SourceFileLoader):
@@ -141,7 +140,7 @@ class _Loader(SourceFileLoader):
 
 
 def _compiled(path: str) -> str:
-    return cache_from_source(path, optimization="checked4")
+    return cache_from_source(path, optimization="checked5")
 
 
 class _Finder(MetaPathFinder):

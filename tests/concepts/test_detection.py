@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -27,7 +29,12 @@ OTHERS = words(
 )
 PIECES = ["ation", "ing", "ness", "xq", ",", ".", "!", ";", *(f" zz{i}x" for i in range(60))]
 VOCABULARY = [f" {w}" for w in [*MONTHS, *ANIMALS, *PRONOUNS, *NAMES, *OTHERS]] + PIECES
-CLASSES = Classes.build(VOCABULARY)
+
+
+@cache
+def classes() -> Classes:
+    """The classes of the vocabulary, built by the first test that needs them: it takes seconds."""
+    return Classes.build(VOCABULARY)
 
 
 def ids(given: list[str]) -> list[int]:
@@ -37,7 +44,7 @@ def ids(given: list[str]) -> list[int]:
 def found_in(given: list[str]) -> dict[str, Concept]:
     filler = [i for i, t in enumerate(VOCABULARY) if t.startswith(" zz")]
     row = (ids(given) + filler)[:30]
-    return {c.name: c for c in find_concepts(CLASSES, np.array([row]))[0]}
+    return {c.name: c for c in find_concepts(classes(), np.array([row]))[0]}
 
 
 @pytest.mark.parametrize(
@@ -78,17 +85,17 @@ def test_the_tail_is_scipys(population, data):
 def test_each_score_is_the_tail_times_the_number_of_classes():
     for concept in found_in(MONTHS + ANIMALS[:5]).values():
         tail = hypergeom(len(VOCABULARY), concept.class_size, 30).sf(len(concept.members) - 1)
-        assert concept.score == pytest.approx(-np.log10(tail * len(CLASSES.names)), abs=1e-9)
+        assert concept.score == pytest.approx(-np.log10(tail * len(classes().names)), abs=1e-9)
         assert len(concept.members) >= MIN_TOKENS
 
 
 def test_random_lists_hold_fewer_concepts_than_the_bound():
     generator = torch.Generator().manual_seed(0)
     rows = torch.stack([torch.randperm(len(VOCABULARY), generator=generator)[:30] for _ in range(400)])
-    found = find_concepts(CLASSES, rows, max_expected=0.5)
+    found = find_concepts(classes(), rows, max_expected=0.5)
     assert sum(map(len, found)) / 400 < 0.5
     # and a stricter bound finds a part of what a looser one finds
-    strict = find_concepts(CLASSES, rows, max_expected=0.01)
+    strict = find_concepts(classes(), rows, max_expected=0.01)
     assert all({c.name for c in a} <= {c.name for c in b} for a, b in zip(strict, found, strict=True))
 
 
