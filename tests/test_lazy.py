@@ -1,4 +1,4 @@
-"""The public names of a package are those that it imports for type checkers; each is imported on first use."""
+"""The public names of a package are in a table, imported on first use, and declared to type checkers by imports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_many_packages_are_seen() -> None:
 
 
 @pytest.mark.parametrize("package", LAZY)
-def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None:
+def test_the_table_of_names_is_what_type_checkers_see(package: str) -> None:
     module, names = importlib.import_module(package), declared(package)
     assert module.__all__ == dir(module) and set(module.__all__) <= set(names)
     assert set(module.__all__) == set(names) or package in ("unembed", *(f"unembed.{name}" for name in WHOLE))

@@ -63,6 +63,35 @@ if TYPE_CHECKING:
 else:
     _find, __dir__, __all__ = import_on_first_use(
         __name__,
+        {
+            "attention.circuits": "circuits",
+            "causality.estimated_effects": "attribution_patching",
+            "causality.metrics": "kl_divergence log_probability logit_difference probability",
+            "causality.prompt_pair": "GaussianNoise",
+            "concepts.value_concepts": "value_concepts",
+            "corpus.corpus": "open_corpus",
+            "dictionaries.files": "open_dictionary",
+            "dictionaries.train_dictionary": "train_dictionary",
+            "environment": "check_environment",
+            "errors": "UnembedError",
+            "gallery.ranking": "rank_memories",
+            "index.default_index": "cached_index",
+            "index.index": "Index",
+            "jacobian.lens": "open_lens",
+            "language_model": "LanguageModel load",
+            "logit_attribution": "Attribution",
+            "memories.clustering.value_clusters": "cluster cluster_values",
+            "memories.effects": "sub_update_effects",
+            "memories.event_sample": "event_sample",
+            "memories.values": "value_readings",
+            "reports.report": "report",
+            "results.result_files": "open_result",
+            "stream.interventions": "Edit add_to_coefficient add_vector replace_stream scale_attention "
+            "scale_coefficient scale_ffn scale_head set_coefficient",
+            "sweeps.sweep": "sweep",
+            "trace.trace": "Trace",
+        },
+        modules="annotation early_exit steering toxicity",
         offered="Edit GaussianNoise Index LanguageModel UnembedError add_to_coefficient add_vector annotation "
         "check_environment cluster early_exit kl_divergence load log_probability logit_difference open_corpus "
         "open_dictionary open_lens open_result probability replace_stream scale_attention scale_coefficient scale_ffn "

@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 def import_on_first_use(
-    package: str, offered: str | None = None
+    package: str, homes: Mapping[str, str], modules: str = "", offered: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the `__getattr__`, `__dir__` and `__all__` of a package.
 
-    The package lists its public names once, for type checkers: under `if TYPE_CHECKING`, each on a line of its own,
-    such as `from unembed.stream.run import run as run`. This function reads these lines from the source of the package.
-    No name may equal the name of a submodule, because Python would find the submodule first.
+    Type checkers do not run this function, so the package also imports its names under `if TYPE_CHECKING`;
+    `tests/test_lazy.py` compares the two lists. No name may equal the name of a submodule, because Python would find
+    the submodule first.
 
     Args:
         package: the `__name__` of the package.
+        homes: maps the name of a module (relative to the package, or beginning with `unembed.`) to its public names,
+            separated by spaces.
+        modules: submodules that are public themselves, separated by spaces.
         offered: the names that tab completion offers, separated by spaces; None for all.
     """
-    module: Any = sys.modules[package]
-    source: str = module.__spec__.loader.get_source(package)
-    imports = re.findall(r"^    from (\S+) import (\w+) as \2$", source, re.MULTILINE)
-    home_of = {name: home for home, name in imports}
-    public = sorted(home_of if offered is None else offered.split())
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+    public = sorted([*home_of, *modules.split()] if offered is None else offered.split())
 
     def get(name: str) -> Any:
-        if name not in home_of:
+        if name in home_of:
+            home = home_of[name]
+            module = importlib.import_module(home if home.startswith("unembed.") else f"{package}.{home}")
+            value = getattr(module, name)
+        elif name in modules.split():
+            value = importlib.import_module(f"{package}.{name}")
+        else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = home_of[name]
-        is_module = home == package
-        value = importlib.import_module(f"{home}.{name}") if is_module else getattr(importlib.import_module(home), name)
-        setattr(module, name, value)
+        setattr(sys.modules[package], name, value)
         return value
 
     return get, lambda: public, public

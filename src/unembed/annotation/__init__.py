@@ -36,5 +36,13 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
+        {
+            "agreement": "label_agreement token_agreement",
+            "files": "KINDS Annotation Pattern add_to_index load patterns_table summary",
+            "from_values": "automatic export",
+            "label_concepts": "Concept concept concepts memories_named",
+            "queue": "Item annotation_queue definitions item_tokens nameable_first tokens_of_items",
+            "rules": "NONE RULES pattern_notes",
+        },
         offered="add_to_index export load summary token_agreement",
     )

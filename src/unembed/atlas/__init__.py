@@ -29,4 +29,16 @@ if TYPE_CHECKING:
     from unembed.atlas.rules import read_rule as read_rule
     from unembed.atlas.text import RuleText as RuleText
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "build": "CARD HEADS MEMORIES build_atlas open_card",
+            "card": "Card",
+            "endpoint": "Endpoint",
+            "judge": "Judged Scores judge_lines",
+            "layer": "AtlasSource",
+            "lines": "Line read_lines",
+            "rules": "Rule read_rule",
+            "text": "RuleText",
+        },
+    )

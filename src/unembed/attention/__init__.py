@@ -36,4 +36,17 @@ if TYPE_CHECKING:
     from unembed.attention.weights.low_rank import LowRank as LowRank
     from unembed.attention.weights.rotation import rotated as rotated
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "behaviour.repeated_pattern": "InductionView induction_view",
+            "circuits": "Circuits",
+            "paths.geometry": "virtual_weights",
+            "paths.memory_connections": "MemoryConnections memory_connections",
+            "text.head_examples": "HeadExamples Progress examples_of_heads",
+            "views": "HEAD_SCORES HeadsView HeadView PartnersView RaisedView "
+            "head_view heads_view partners_view raised_view",
+            "weights.low_rank": "LowRank",
+            "weights.rotation": "rotated",
+        },
+    )

@@ -20,4 +20,14 @@ if TYPE_CHECKING:
     from unembed.circuit_graph.tested_picture import prompt_picture as prompt_picture
     from unembed.circuit_graph.tested_picture import removal as removal
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "build": "circuit",
+            "cases": "read_case",
+            "flow_view": "FlowView",
+            "graph": "CircuitGraph",
+            "tested_picture": "changed picture prompt_picture removal",
+            "removal_of_each": "Removal",
+        },
+    )

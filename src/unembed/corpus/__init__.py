@@ -21,4 +21,13 @@ if TYPE_CHECKING:
     from unembed.corpus.token_stream import TokenStream as TokenStream
     from unembed.corpus.whole_windows import WholeWindows as WholeWindows
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "corpus": "Corpus CorpusSource open_corpus",
+            "segments": "Batch Document Segment",
+            "text_pieces": "TextPieces",
+            "token_stream": "TokenizedCorpus TokenStream",
+            "whole_windows": "WholeWindows",
+        },
+    )

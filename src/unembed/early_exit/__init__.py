@@ -34,5 +34,16 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
+        {
+            "baselines": "PAPER_SWEEP",
+            "benchmark": "compare compare_reading",
+            "cost_of_decisions": "decision_cost",
+            "example_prefixes": "Examples examples examples_of_prefixes saturation_table",
+            "fitting": "METHODS fit split untrained",
+            "generation": "Generated generate",
+            "layer_skipping": "skip_layers",
+            "rule": "ExitRule load",
+            "published_table": "table_6",
+        },
         offered="compare examples fit load table_6",
     )

@@ -31,4 +31,17 @@ if TYPE_CHECKING:
     from unembed.gallery.ranking import rank_memories as rank_memories
     from unembed.gallery.saved_progress import SavedProgress as SavedProgress
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "descriptions": (
+                "MemoryDescriptions atlas_descriptions memory_descriptions memory_gallery saved_descriptions "
+                "saved_gallery"
+            ),
+            "evidence": "INGREDIENTS Evidence MemoryEvidence",
+            "gallery": "ALIKE FILE SAVED Gallery reader",
+            "candidates": "TriggerText",
+            "ranking": "rank_memories",
+            "saved_progress": "SavedProgress",
+        },
+    )

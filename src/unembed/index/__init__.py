@@ -44,4 +44,19 @@ if TYPE_CHECKING:
     from unembed.index.plan import check_folder as check_folder
     from unembed.results.cache import cache_folder as cache_folder
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "atlas": "AtlasMatches AtlasView atlas_matches atlas_view",
+            "clusters": "ClusterView cluster_view made_clusters stored_clusters",
+            "coefficients": "CoefficientsView StatisticsView coefficients_view statistics_view",
+            "memory_truth": "TruthView measured_truth_view truth_view",
+            "contexts": "ContextsView contexts_view",
+            "default_index": "build_ready_index cached_index cached_index_of_weights cached_path",
+            "estimate": "Estimate",
+            "memory_card": "MemoryCard",
+            "memory_search": "Filters Search search",
+            "plan": "check_folder",
+            "unembed.results.cache": "cache_folder",
+        },
+    )

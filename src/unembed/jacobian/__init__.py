@@ -27,4 +27,13 @@ if TYPE_CHECKING:
     from unembed.jacobian.lens_cache import stored_lens as stored_lens
     from unembed.jacobian.lens_cache import why_passed_over as why_passed_over
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "basis": "basis_or_default lens_identity lens_of reading_by",
+            "lens_cache": "cached_lens lens_file stored_identity stored_lens lens_path why_passed_over",
+            "check": "LensCheck",
+            "fit": "fit_lens",
+            "lens": "JacobianLens open_lens",
+        },
+    )

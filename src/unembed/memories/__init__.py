@@ -20,4 +20,13 @@ if TYPE_CHECKING:
     from unembed.memories.value_view import MemoryView as MemoryView
     from unembed.memories.value_view import memory_view as memory_view
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "standard_scores": "distinctive_tokens",
+            "confidence": "ConfidenceMemories confidence_memories",
+            "truth_of_values": "ReadingTruth reading_truth",
+            "usual_coefficients": "sized usual_size",
+            "value_view": "MemoryView memory_view",
+        },
+    )

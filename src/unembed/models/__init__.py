@@ -30,4 +30,19 @@ if TYPE_CHECKING:
     from unembed.models.weight_records import known_weights as known_weights
     from unembed.models.weight_records import record_weights as record_weights
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "chat": "read_messages",
+            "checkpoints": "find_checkpoints",
+            "download": "fetch_model",
+            "fingerprint": "weights_checksum",
+            "hub": "is_local_only",
+            "named_tokens": "Candidate Scored Token",
+            "published_models": "PUBLISHED is_fetched published_folder",
+            "shipped_models": "DEFAULT_MODEL SHIPPED shipped_folder",
+            "sizes": "model_sizes",
+            "model_source": "UnopenedModel",
+            "weight_records": "KnownWeights known_weights record_weights",
+        },
+    )

@@ -35,5 +35,12 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
+        {
+            "unembed.memories.token_ranking": "RankedValue firing promoting words_of",
+            "continuations": "ON SteeringResult change_by_position chosen_edits contrast_vector "
+            "next_token_table ranked_values_table steer values_table",
+            "edit_files": "load_edits save_edits",
+            "text_cost": "default_text perplexity windows",
+        },
         offered="chosen_edits contrast_vector load_edits promoting save_edits steer",
     )

@@ -15,4 +15,11 @@ if TYPE_CHECKING:
     from unembed.stream.windows import last_tokens as last_tokens
     from unembed.stream.windows import prompt_windows as prompt_windows
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "generation_steps": "generate_steps",
+            "interventions": "Edit",
+            "windows": "last_tokens prompt_windows",
+        },
+    )

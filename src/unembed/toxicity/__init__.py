@@ -41,5 +41,15 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,
+        {
+            "comments": "read_comments",
+            "evaluation": "Arm Evaluation evaluate plain "
+            "published_table with_self_debiasing with_values with_word_filter",
+            "prompts": "Prompt read_prompts",
+            "scorers": "Classifier Lexicon Linear Scorer StoredScores open_scorer",
+            "selection": "PAPER_VALUES Selection by_scorer greedy manual paper_values value_scores",
+            "self_debiasing": "SelfDebiasing",
+            "word_filter": "WordFilter read_words",
+        },
         offered="Linear SelfDebiasing WordFilter by_scorer evaluate greedy open_scorer plain read_prompts with_values",
     )

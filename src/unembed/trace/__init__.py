@@ -59,4 +59,24 @@ if TYPE_CHECKING:
     from unembed.trace.view import mixer_of_all as mixer_of_all
     from unembed.trace.view import mixers_in_words as mixers_in_words
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "build_view": "TraceSettings Tracing explain_view trace_view",
+            "explanation": "Explanation compared_with",
+            "grid": "Emergence Part emergence emerging spread trajectories",
+            "heads_on_prompt": "HeadHereView HeadSourcesView PatternsView PatternView PromptHeadsView "
+            "head_here_view head_sources_view pattern_view patterns_view prompt_heads_view",
+            "lens_table": "logit_lens",
+            "memory_effects": "MemoryEffects MemoryOrder",
+            "one_memory": "MemoryOnPrompt memory_on_prompt",
+            "question": "Question",
+            "readings": "Readings",
+            "tables": "EntropyAndKL",
+            "trace": "Trace",
+            "two_prompts": "ComparisonView alignment_of compared_tokens comparison_view given_coefficients",
+            "view": "SCHEMA_EXPLAIN SCHEMA_TRACE AttributionView EventView Finding GridView "
+            "HeadEffectsView HeadEffectView HeadSource LayerView MemoriesView SubUpdateView TraceView mixer_of_all "
+            "mixers_in_words",
+        },
+    )

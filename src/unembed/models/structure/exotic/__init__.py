@@ -34,4 +34,16 @@ if TYPE_CHECKING:
     from unembed.models.structure.exotic.several_streams import streams_of as streams_of
     from unembed.models.structure.exotic.stream_blocks import blocks_of_streams as blocks_of_streams
 else:
-    __getattr__, __dir__, __all__ = import_on_first_use(__name__)
+    __getattr__, __dir__, __all__ = import_on_first_use(
+        __name__,
+        {
+            "attention": "without_layout",
+            "convolution": "before_convolution convolved_ffn convolved_mixer",
+            "differential": "DifferentialPattern differential_pattern",
+            "expert_storage": "EveryPosition unusual_storages_of",
+            "handovers": "with_handovers",
+            "head_readings": "HeadReadings Latent Reading",
+            "several_streams": "Streams streams_of",
+            "stream_blocks": "blocks_of_streams",
+        },
+    )
