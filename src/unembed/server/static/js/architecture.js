@@ -69,7 +69,6 @@ function number(x, { view, dense, digits }) {
   return view && !dense && h("small", { data: { short } }, fixed(x, digits, true));
 }
 
-/** Draw a part of layer n that adds x. */
 function box(n, [part, name, full, stage], x, scale) {
   const { view, at, dense, digits, most } = scale;
   const here = at !== null && at.layer === n && at.part === part;

@@ -23,7 +23,6 @@ export function reload() {
   return again();
 }
 
-/** The commands that build an index of the served model, and serve it. */
 function buildCommands(model) {
   const named = model.source === "wren" ? "" : ` --model ${shell(model.source)}`;
   return [`unembed index build${named} --out my-index`, `unembed serve${named} --index my-index`];

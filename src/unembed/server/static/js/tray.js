@@ -79,7 +79,6 @@ export function mount(el, compare, more) {
   draw();
 }
 
-/** One edit, with buttons that switch it and remove it. */
 function chip(e, i, list) {
   const flip = () => setEdits(edits().map((other, j) => (i === j ? { ...other, on: !e.on } : other)));
   const label = e.on ? "Switch this edit off" : "Switch this edit on";

@@ -48,7 +48,6 @@ export function mount(el, data, options = {}) {
   };
 }
 
-/** Draw again with other groups as boxes. */
 function regroup(f) {
   f.data = drawnData(f);
   if (f.number >= f.data.nodes.length || f.data.nodes[f.number]?.kind === "grouped") f.number = ANSWER;
@@ -232,7 +231,6 @@ function answerOf(f, { x, y, width, tall, text }) {
   ]);
 }
 
-/** Draw a token of the prompt that adds to the answer. */
 function tokenNode(f, { node, x, y }) {
   const name = visible(f.data.tokens[node.position] ?? "");
   const wide = Math.max(30, name.length * 8 + 14);

@@ -209,7 +209,6 @@ function place({ data, ring, cross, at, columnWidth, margin, heads, el, id }) {
   el.setAttribute("aria-activedescendant", `${id}-${at[0]}-${at[1]}`);
 }
 
-/** Scroll the selected cell into view. */
 function reveal(g) {
   const { at, columnWidth, seen, el } = g;
   const x = LABEL + at[1] * columnWidth;

@@ -81,7 +81,6 @@ export function thumbnails(el, data, options = {}) {
   fill(el, lines.reverse());
 }
 
-/** A pattern as pixels. */
 function picture(packed, side, colour) {
   const canvas = h("canvas", { width: side, height: side, "aria-hidden": "true" });
   const pen = canvas.getContext("2d");

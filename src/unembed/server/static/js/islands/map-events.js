@@ -55,7 +55,6 @@ export function events(m) {
   };
 }
 
-/** Show the frame of a brush. */
 function frame(box, drag, x, y) {
   box.hidden = false;
   const corner = { left: Math.min(x, drag.x), top: Math.min(y, drag.y) };

@@ -80,7 +80,6 @@ function begun(el, data, options, canvas, box) {
 
 const cellOf = (x, y) => Math.floor(x / CELL) * 1000 + Math.floor(y / CELL);
 
-/** The points of each cell of a grid. */
 const cellsOf = ({ x, y }) => Map.groupBy(x.keys(), (i) => cellOf(x[i], y[i]));
 
 /** The point at a pixel of the canvas, or -1. */

@@ -77,7 +77,6 @@ function readings(el, { texts, probabilities, tokens, label, note }, chosen) {
   return lens(el, { text: note, label, tokens, n_layers: texts.length }, { top, more: () => ({}) }, chosen);
 }
 
-/** Labelled numbers of either sign. */
 function signedBars(el, { rows: all, note }, chosen) {
   const rows = all.map((row) => ({ ...row, text: signed(row.value) }));
   const onpick = ({ label, layer, index }) => chosen({ label, layer, index });
@@ -120,9 +119,7 @@ function heat(el, { values, shown: numbers, rows, columns, note: label, unit }, 
   patches.mount(noted(el, label).host, data, { onpick: (r, c) => chosen({ row: rows[r], column: columns[c] }) });
 }
 
-/** The rank of tokens by layer, a line for each. */
 const ranks = (el, data, chosen) =>
   lines.mount(noted(el, data.note).host, data, { onpick: (layer) => chosen({ layer }) });
 
-/** The drawing of each schema. */
 const DRAWINGS = { emergence, bars: signedBars, flow: circuit, heads: scores, heat, memory, pattern, ranks, readings };

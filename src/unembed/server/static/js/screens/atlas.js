@@ -205,7 +205,6 @@ function code(model) {
   return ["from unembed.index.atlas import atlas_matches", "", `print(atlas_matches(lm, ${index}, ${literal(query)}))`];
 }
 
-/** The rows of a file. */
 const rowsOf = ({ atlas }) =>
   columns(
     [...atlas.x.keys()],

@@ -135,7 +135,6 @@ function offThere(parts) {
   return Object.values(found);
 }
 
-/** The rows of a file. */
 export const rowsOf = ({ nodes, edges }) => [
   ["source", "target", "logits"],
   ...edges.map(([source, target, weight]) => [nodes[source].name, target < 0 ? "metric" : nodes[target].name, weight]),

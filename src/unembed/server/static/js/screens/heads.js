@@ -182,7 +182,6 @@ function drawLabels(t, { called, one, all, small }) {
   });
 }
 
-/** The rows of a file. */
 function rowsOf({ scores, here }) {
   const all = Object.entries({ ...scores?.scores, ...here?.scores });
   const rows = all.flatMap(([kind, layers]) => layers.flatMap((row, l) => row.map((x, n) => [kind, l, n, x])));

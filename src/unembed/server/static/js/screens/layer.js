@@ -153,7 +153,6 @@ function draw(t) {
   if (view.attributions[0]) attribution(t.attributed, view.attributions[0], data.tokens);
 }
 
-/** The rows of a file. */
 function rowsOf(view) {
   const numbers = ["coefficient", "norm", "contribution", "share", "score", "deviation", "always_on"];
   return columns(view.layers[0].sub_updates, ["layer", "index", ...numbers, topTokens]);

@@ -70,7 +70,6 @@ function missed(api, error) {
   return null;
 }
 
-/** A box for the id of a memory. */
 function idBox(label, on) {
   const enter = () => parseId(box.value) && on(idOf(/** @type {any} */ (parseId(box.value))));
   const box = textBox(label, { placeholder: "L4M17", size: 8, onenter: enter });

@@ -111,7 +111,6 @@ function gridData({ data }, rows, at) {
   return { rows, columns, corner: "layer \\ token", fit: fits(), pinned, at };
 }
 
-/** What the grid does at each event. */
 const gridOptions = (t, own) => ({
   label: "Most likely next token after every layer and position",
   onselect(r, c) {

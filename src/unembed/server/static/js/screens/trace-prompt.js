@@ -103,7 +103,6 @@ export function promptPane({ api, model }, onsame) {
   };
 }
 
-/** Show the tokens of the text in the box. */
 async function tokenize(api, box, tokens, count, chat) {
   const text = box.value;
   if (!text.trim()) {

@@ -181,7 +181,6 @@ function cellOf(all, { n, i, title, point, stage, below, before, run }, word, p)
   };
 }
 
-/** A cell in words. */
 const nameOf = ({ text, prob, rank, nats, followed }, where, t, kinds) =>
   [
     `${where}: first ${visible(text)} ${percent(prob)}`,

@@ -108,7 +108,6 @@ async function spreads(t) {
   });
 }
 
-/** The trajectories of tokens. */
 const followed = ({ page, data }, ids, channel, more, what = "") =>
   page.api.get(`/traces/${data.id}/trajectories`, { token: ids.map((id) => `#${id}`), ...more }, { channel, what });
 
@@ -172,7 +171,6 @@ function drawInspector(t) {
   else drawCell(inspector, t, lens.layer(), mid);
 }
 
-/** Pin or unpin a token. */
 function pin(id) {
   const pins = pinned();
   const one = String(id);
@@ -217,7 +215,6 @@ function act(t, key) {
   return !!run;
 }
 
-/** The action of a key, or undefined. */
 function pressed({ lens, data, model, view, plain }, key) {
   const [layer, at] = [lens.layer(), lens.at()];
   const toLayer = (to) => turn({ layer: String(within(to, model.n_layers)) });
@@ -238,7 +235,6 @@ function pressed({ lens, data, model, view, plain }, key) {
   }[key];
 }
 
-/** The rows of a file. */
 function rowsOf({ lens, data }) {
   const line = (row) => (c, p) => [row.i, row.point, p, data.tokens[p].token, c.text, c.prob, c.rank];
   const head = ["layer", "stage", "position", "token", "first_token", "probability", "rank_of_prediction"];
