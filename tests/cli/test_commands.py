@@ -239,7 +239,7 @@ def test_a_card_from_an_index_is_the_models_and_opens_no_model(
     from_weights = [shown(unembed("value", "L7M985", *form)) for form in forms]
     shown(unembed("index", "build", "--corpus", tmp_path / "text.txt", "--top-tokens", 12))
     with monkeypatch.context() as patched:
-        patched.setattr("unembed.cli.model_loading._opened", None)
+        patched.setattr("unembed.cli.model_loading.opened", None)
         from_index = [shown(unembed("value", "L7M985", *form)) for form in forms]
         for weights in (("--top", 13), ("--basis", "final"), ("--show-unlearned",), ("--dtype", "bfloat16")):
             assert unembed("value", "L7M985", *weights).exit_code != 0

@@ -110,7 +110,7 @@ def _on_index(listing: Listing) -> Callable[..., None]:
 
         index = unembed.Index.open(folder)
         if model is not None:
-            index.attach(opened(model, dtype=index.provenance.dtype))
+            index.attach(opened(Opening(model=model, dtype=index.provenance.dtype)))
         _deliver_of_index(listing, index, folder, output, chosen)
 
     return command

@@ -10,40 +10,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unembed import LanguageModel
-
-
-def opened(
-    model: str,
-    *,
-    tokenizer: str | None = None,
-    revision: str | None = None,
-    offline: bool = False,
-    dtype: str | None = None,
-    device: str | None = None,
-    trust_remote_code: bool = False,
-    adapter: Path | None = None,
-    special_tokens: bool = True,
-    seed: int | None = None,
-) -> LanguageModel:
-    """Load a model. On a terminal, a line on stderr is shown meanwhile.
-
-    Raises:
-        ModelUnavailable: the model, the folder or the network cannot be found.
-    """
-    with status_line(f"Opening {model} ..."):
-        how: dict[str, Any] = {
-            "tokenizer": tokenizer,
-            "revision": revision,
-            "dtype": dtype,
-            "trust_remote_code": trust_remote_code,
-            "adapter": adapter,
-            "special_tokens": special_tokens,
-        }
-        return _opened(model, offline, device, seed, how)
+    from unembed.cli.option_groups import Opening
 
 
 @contextmanager
@@ -75,35 +46,41 @@ def _without_collection() -> Generator[None]:
         gc.enable()
 
 
-def _opened(
-    model: str,
-    offline: bool,
-    device: str | None,
-    seed: int | None,
-    how: dict[str, Any],
-) -> LanguageModel:
+def opened(opening: Opening, seed: int | None = None) -> LanguageModel:
+    """Load a model, without its lens, and seed torch's random numbers. On a terminal, a line is shown meanwhile.
+
+    Raises:
+        ModelUnavailable: the model, the folder or the network cannot be found.
+    """
     from unembed.models import PUBLISHED, SHIPPED, is_local_only
 
-    if not offline and model not in SHIPPED and model not in PUBLISHED and not _is_path(model):
-        offline = is_local_only(model, how["revision"])  # checked before torch is imported, which takes seconds
-    import unembed
+    model, offline = opening.model, opening.offline
+    with status_line(f"Opening {model} ..."):
+        if not offline and model not in SHIPPED and model not in PUBLISHED and not _is_path(model):
+            offline = is_local_only(model, opening.revision)  # checked before torch is imported, which takes seconds
+        import unembed
 
-    with _without_collection():
-        import torch
+        with _without_collection():
+            import torch
 
-        from unembed.validation import valid_seed
+            from unembed.validation import valid_seed
 
-        load = unembed.load
-    if seed is not None:
-        torch.manual_seed(valid_seed(seed))  # pyright: ignore[reportUnknownMemberType]
-    placed = "auto" if device == "auto" else None
-    return load(
-        model,
-        offline=offline,
-        device=None if placed else device,
-        device_map=placed,
-        **how,
-    )
+            load = unembed.load
+        if seed is not None:
+            torch.manual_seed(valid_seed(seed))  # pyright: ignore[reportUnknownMemberType]
+        placed = "auto" if opening.device == "auto" else None
+        return load(
+            model,
+            tokenizer=opening.tokenizer,
+            revision=opening.revision,
+            offline=offline,
+            dtype=opening.dtype,
+            device=None if placed else opening.device,
+            device_map=placed,
+            trust_remote_code=opening.trust_remote_code,
+            adapter=opening.adapter,
+            special_tokens=opening.special_tokens,
+        )
 
 
 def _is_path(model: str) -> bool:

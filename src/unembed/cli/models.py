@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from unembed.cli.command import command
-from unembed.cli.option_groups import Json
+from unembed.cli.option_groups import Json, Opening
 from unembed.cli.output import show, write_json
 from unembed.options import Option
 
@@ -77,7 +77,7 @@ def _fit(name: str) -> None:
     from unembed.cli.progress import ProgressLine
     from unembed.jacobian import cached_lens, lens_path, stored_lens
 
-    lm = opened(name)
+    lm = opened(Opening(model=name))
     if cached_lens(lm) is not None:
         return
     print(

@@ -79,18 +79,7 @@ class Opening:
 
         if self.lens not in (None, NO_LENS) and not Path(self.lens).is_file():
             raise InvalidInput(f"--lens {self.lens}", why="there is no such file", instead="Make one: unembed fit-lens")
-        lm = opened(
-            self.model,
-            tokenizer=self.tokenizer,
-            revision=self.revision,
-            offline=self.offline,
-            dtype=self.dtype,
-            device=self.device,
-            trust_remote_code=self.trust_remote_code,
-            adapter=self.adapter,
-            special_tokens=self.special_tokens,
-            seed=seed,
-        )
+        lm = opened(self, seed)
         if self.lens != NO_LENS:
             use_lens(lm, self.lens)
             if lm.lens is None:

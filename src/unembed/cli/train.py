@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from unembed.cli.command import command
-from unembed.cli.option_groups import Json, Model
+from unembed.cli.option_groups import Json, Model, Opening
 from unembed.cli.output import write_json
 from unembed.errors import InvalidInput
 from unembed.names import Point
@@ -49,7 +49,7 @@ def train(
     def show(row: dict[str, Any]) -> None:
         print(" ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
 
-    lm = opened(model)
+    lm = opened(Opening(model=model))
     at = lm.n_layers // 2 if layer is None else lm.layer(layer)
     folder = (out or Path("models")) / f"dictionary-{lm.name.replace('/', '-')}-{point}-{at}"
     unembed.train_dictionary(
