@@ -58,9 +58,10 @@ def test_every_number_is_the_traces(family):
         np.testing.assert_allclose(sample.stream_length[:, i], ends.norm(dim=-1).numpy(force=True), rtol=1e-6)
         column = len(segment) - 1
         for n in range(lm.n_layers):
-            largest = dominant(whole.at("coefficients", n)[0], lm.weights.W_out[n], 10)
-            assert sample.dominant[n, i].tolist() == largest.index[-1].tolist()
-            assert sample.contribution[n, i] == pytest.approx(float(largest.share[-1].sum()), rel=1e-9)
+            m, W_out = whole.at("coefficients", n)[0, -1], lm.weights.W_out[n]
+            largest, sizes = dominant(m, W_out, 10), m.abs() * W_out.norm(dim=-1)
+            assert sample.dominant[n, i].tolist() == largest.tolist()
+            assert sample.contribution[n, i] == pytest.approx(float(sizes[largest].sum() / sizes.sum()), rel=1e-6)
             for t, token in enumerate((sample.final[i], sample.candidates[n, i])):
                 for b, basis in enumerate(("raw", "frozen")):
                     every = token_scores(lm, whole, n, column, int(token), basis)

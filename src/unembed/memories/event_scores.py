@@ -25,9 +25,6 @@ def counted_events(sample: EventSample, kind: Kind) -> tuple[Int[np.ndarray, " e
 
     A saturation counts if the FFN caused it before the last layer; an elimination counts if the token did fall.
 
-    Args:
-        kind: "saturation" or "elimination".
-
     Raises:
         InvalidInput: another kind.
     """
@@ -53,7 +50,6 @@ def event_scores(
     """Return the scores that each event's sub-updates give its token (the prediction, or the fallen candidate).
 
     Args:
-        kind: "saturation" or "elimination".
         basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
         random: take 10 random sub-updates of the same layer instead of the 10 dominant ones.
     """
@@ -133,7 +129,6 @@ def extreme_sub_updates(
         threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, it is set so that `share`
             of all dominant sub-updates exceed it.
         share: the share of sub-updates to return when `threshold` is None; score units differ between models.
-        basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
     """
     scores = candidate_scores(sample, basis=basis)
     size = np.abs(scores)

@@ -91,18 +91,13 @@ def value_norm_overlaps(
     per_layer: int | None = None,
     *,
     seed: int = 0,
-    top: int = TOP,
     hidden: Bool[Tensor, " d_vocab"] | None = None,
     signs: Float[Tensor, " value"] | None = None,
 ) -> NormOverlaps:
     """Measure `norm_overlap` of a layer's value vectors, of similar random vectors, and between the two.
 
     Args:
-        layer: the layer.
         per_layer: number of value vectors to draw at random; all when None.
-        seed: the seed of the drawn value vectors and of the random vectors.
-        top: number of top tokens compared.
-        hidden: a mask of tokens to leave out of all lists.
         signs: one factor (1 or -1) for each value vector; see `unembed.memories.value_signs`. No factors when None.
     """
     values = written_values(lm, lm.layer(layer))
@@ -113,8 +108,8 @@ def value_norm_overlaps(
     chosen = values[torch.randperm(len(values), generator=generator)[:n].to(values.device)]
     random = vectors_like(values, n, generator)
     return NormOverlaps(
-        norm_overlap(lm, chosen, top, hidden=hidden),
-        norm_overlap(lm, random, top, hidden=hidden),
-        norm_overlap(lm, chosen, top, hidden=hidden, normed=random),
-        norm_overlap(lm, random, top, hidden=hidden, normed=chosen),
+        norm_overlap(lm, chosen, hidden=hidden),
+        norm_overlap(lm, random, hidden=hidden),
+        norm_overlap(lm, chosen, hidden=hidden, normed=random),
+        norm_overlap(lm, random, hidden=hidden, normed=chosen),
     )

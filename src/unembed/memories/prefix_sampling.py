@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from unembed.corpus import Batch, CorpusSource, Segment, open_corpus
 from unembed.corpus.batches import bucketed
@@ -23,10 +24,8 @@ def draw_examples(lm: Decoder, corpus: CorpusSource, n: int, seed: int = 0) -> l
     """Draw up to `n` prefixes, in the order of the corpus; `next_token` is the token that follows a prefix.
 
     Args:
-        lm: the model whose tokenizer is used.
         corpus: what `unembed.open_corpus` takes.
         n: number of prefixes; if fewer segments are long enough, one from each of them.
-        seed: the seed of the random choice of segments and of their lengths.
 
     Raises:
         InvalidInput: `n` is less than 1, or no segment has two tokens.
@@ -55,18 +54,8 @@ def draw_examples(lm: Decoder, corpus: CorpusSource, n: int, seed: int = 0) -> l
 
 
 def _cut(segment: Segment, length: int) -> Segment:
-    following = int(segment.tokens[length])
-    tokens = segment.tokens[:length]
-    return Segment(
-        segment.number,
-        segment.document,
-        segment.sentence,
-        segment.start,
-        min(segment.skip, length - 1),
-        segment.lead,
-        tokens,
-        following,
-    )
+    tokens, following = segment.tokens[:length], int(segment.tokens[length])
+    return replace(segment, skip=min(segment.skip, length - 1), tokens=tokens, next_token=following, share=0.0)
 
 
 def example_batches(examples: list[Segment], tokens_per_batch: int = 2048) -> Iterator[Batch]:

@@ -22,7 +22,7 @@ from unembed.corpus import Segment
 from unembed.jacobian.basis import fitted_lens
 from unembed.lens import comparable_basis, logits_of
 from unembed.memories.event_sample import DOMINANT
-from unembed.memories.sub_updates import contributions
+from unembed.memories.sub_updates import dominant
 from unembed.models.decoder import Decoder
 from unembed.names import Basis, StreamPoint
 from unembed.stream.decomposition import branch_of_run, memory_points, require_one_stream
@@ -148,5 +148,5 @@ def _sub_updates(lm: Decoder, result: Run, layer: int) -> Float[Tensor, "k d_mod
     """Return the dominant sub-updates of a layer at the last position, as they are added to the stream."""
     wide = torch.promote_types(lm.dtype, torch.float32)
     m, W_out = result.at("coefficients", layer)[0, -1].to(lm.device, wide), lm.weights.W_out[layer].to(wide)
-    index = contributions(m, W_out).topk(min(DOMINANT, len(m))).indices
+    index = dominant(m, W_out, DOMINANT)
     return branch_of_run(lm, result, layer, -1).written(m[index, None] * W_out[index]).to(wide)

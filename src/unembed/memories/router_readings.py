@@ -25,7 +25,6 @@ def router_tokens(
     path from the embedding to the router.
 
     Args:
-        layer: a layer with experts.
         k: number of tokens for each expert.
         show_unlearned: include tokens that the model never learned.
 

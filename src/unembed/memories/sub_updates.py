@@ -5,8 +5,6 @@ Source: Geva et al. 2022, section 3 (sub-updates, Eq. 2) and appendix A.3 (contr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -31,26 +29,12 @@ def contributions(
     return coefficients.abs() * W_out.norm(dim=-1)
 
 
-@dataclass(frozen=True, eq=False)
-class Dominant:
-    """The sub-updates with the largest contributions at each position."""
-
-    index: Int[Tensor, "*pos k"]
-    coefficient: Float[Tensor, "*pos k"]
-    contribution: Float[Tensor, "*pos k"]
-    share: Float[Tensor, "*pos k"]
-    """Contribution over the sum of all contributions of the layer at that position."""
-
-
 def dominant(
     coefficients: Float[Tensor, "*pos d_mlp"], W_out: Float[Tensor, "d_mlp d_model"], top: int = 10
-) -> Dominant:
-    """Return the `top` sub-updates with the largest |m| * |v| at each position."""
-    top = positive_int("top", top)
+) -> Int[Tensor, "*pos k"]:
+    """Return the indices of the `top` memories with the largest |m| * |v| at each position, the largest first."""
     sizes = contributions(coefficients, W_out)
-    largest, index = sizes.topk(min(top, sizes.shape[-1]), dim=-1)
-    share = largest / sizes.sum(dim=-1, keepdim=True).clamp_min(1e-30)
-    return Dominant(index, coefficients.gather(-1, index), largest, share)
+    return sizes.topk(min(positive_int("top", top), sizes.shape[-1]), dim=-1).indices
 
 
 @torch.no_grad()

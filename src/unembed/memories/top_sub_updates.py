@@ -100,9 +100,7 @@ def top_sub_updates(
         lm.feed_forward(n)
     top = positive_int("top", top)
     target = None if token is None else lm.single_token(token)
-    chosen = [
-        (n, dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top).index.tolist()) for n in layers
-    ]
+    chosen = [(n, dominant(run.at("coefficients", n)[0, position], lm.weights.W_out[n], top).tolist()) for n in layers]
     scores = None
     if target is not None:
         scores = [token_scores(lm, run, n, position, target, index=torch.tensor(index)).tolist() for n, index in chosen]

@@ -36,11 +36,7 @@ class MemoryView:
 def memory_view(lm: Decoder, layer: int, index: int, top: int = 20, *, hide_unlearned: bool = True) -> MemoryView:
     """Return the tokens that a memory's value vector promotes most and suppresses most.
 
-    The basis of the scores is "jacobian" where a lens is fitted, else "raw".
-
-    Args:
-        top: number of tokens in each of the two lists.
-        hide_unlearned: leave out tokens that the model never learned.
+    The basis of the scores is "jacobian" where a lens is fitted, else "raw". Each list has `top` tokens.
     """
     (layer, index), values = lm.memory(layer, index), Values(lm)
     ends = [values.top(layer, index, top, bottom=b, show_unlearned=not hide_unlearned) for b in (False, True)]

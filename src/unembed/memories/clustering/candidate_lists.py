@@ -29,8 +29,7 @@ def first_lists(
 
     Args:
         means: vectors of length at most 1.
-        group: number of rows in a group.
-        tile: number of rows, and of columns, compared at once.
+        group, tile: see `average_linkage`.
         listed: number of candidates for each row.
         progress: called with the share of the work that is done, as a number of rows from 0 to n.
     """

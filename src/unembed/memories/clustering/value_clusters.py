@@ -40,15 +40,10 @@ def dendrogram(
 ) -> Dendrogram:
     """Compute the whole tree of merges, which can be cut at any number of clusters.
 
-    Args:
-        vectors: one vector per row.
-        linkage: "average" (memory linear in n) or "complete" (needs the full distance matrix: for small sets).
-        metric: "cosine", the only one supported.
-        progress: called with the number of steps done and their total; an exception that it raises ends the work.
+    Arguments and errors are those of `cluster`.
 
-    Raises:
-        InvalidInput: another linkage or metric, or vectors that are not a finite matrix.
-        Unsupported: complete linkage of too many vectors.
+    Args:
+        progress: called with the number of steps done and their total; an exception that it raises ends the work.
     """
     one_of("linkage", linkage, LINKAGES)
     if metric != "cosine":
