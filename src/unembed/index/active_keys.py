@@ -16,7 +16,9 @@ from unembed.stream.run import run
 
 
 def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> Table:
-    """See `Index.firing_on`. If `by` is "strength", memories for which the index stores no text are left out.
+    """Return the memories that fire most on a text; see `Index.firing_on`.
+
+    If `by` is "strength", memories for which the index stores no text are left out.
 
     Positions that the build of the index ignored (special tokens at the start, short prefixes) are ignored here too.
 

@@ -76,9 +76,7 @@ def map_array(
 def store_derived(path: Path, weights: str, **arrays: np.ndarray) -> None:
     """Store arrays that were computed from the weights in a file of an index; do nothing if it cannot be written.
 
-    Args:
-        path: the file.
-        weights: the fingerprint of the weights, which `stored_derived` compares.
+    The file also stores `weights`, the fingerprint of the weights, which `stored_derived` compares.
     """
     packed = io.BytesIO()
     np.savez(packed, allow_pickle=False, weights=np.array(weights), **arrays)
@@ -134,3 +132,18 @@ def open_poles(folder: Path, keys: int, top: int) -> dict[str, tuple[np.ndarray,
         for pole in ("positive", "negative")
         if pole == "positive" or (folder / "triggers" / pole).is_dir()
     }
+
+
+def open_values(folder: Path, name: str, keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """Open the ids and scores of every value vector's tokens, both (keys, k), as memory maps.
+
+    Args:
+        name: "values" for the top tokens, or `SUPPRESSED`.
+
+    Raises:
+        IndexFault: a file is missing or cut short.
+    """
+    return (
+        map_array(folder, f"{name}/token.npy", shape=(keys, None), dtype=np.int32),
+        map_array(folder, f"{name}/score.npy", shape=(keys, None), dtype=np.float32),
+    )

@@ -26,7 +26,7 @@ from torch import Tensor
 from unembed.corpus import Corpus, Document
 from unembed.corpus.token_stream import TokenizedCorpus
 from unembed.index import tables
-from unembed.index.arrays import SUPPRESSED, by_token, map_array, open_poles, smallest, write_array
+from unembed.index.arrays import SUPPRESSED, by_token, open_poles, open_values, smallest, write_array
 from unembed.index.lock import build_lock
 from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import FileEntry, Manifest, write_file, write_manifest
@@ -68,15 +68,7 @@ def build(
     resume: bool = True,
     progress: BuildProgress | None = None,
 ) -> Manifest:
-    """Build the parts of an index that are missing or damaged, and mark the index as complete.
-
-    Raises:
-        IndexFault: the folder holds another index, another process is building in it, or it holds an
-            index and `resume` is False.
-        InvalidInput: the folder holds other files.
-        Unsupported: the model has no memories.
-        UnembedError: the disk is full; the same call resumes the build when there is room.
-    """
+    """Build the parts of an index that are missing or damaged, and mark the index as complete; see `Index.build`."""
     wanted = planned(lm, corpus, settings)
     check_place(folder)
     make_folder(folder)
@@ -150,10 +142,6 @@ class _Builder:
         return self._write(name, part, lambda path: write_array(path, array))
 
     @property
-    def _n_tokens(self) -> int:
-        return len(open_stream(self._folder, []).token)
-
-    @property
     def _tokenized(self) -> TokenizedCorpus:
         """The corpus as tokens, read from the finished part `tokens`."""
         return TokenizedCorpus(self._corpus.name, self._corpus.fingerprint, open_stream(self._folder, []))
@@ -214,7 +202,7 @@ class _Builder:
         entries = []
         for pole, (coefficient, position) in poles_of(found).items():
             entries.append(self._array(f"triggers/{pole}/coefficient.npy", "triggers", coefficient))
-            places = smallest(position, self._n_tokens)
+            places = smallest(position, len(self._tokenized.stream))
             entries.append(self._array(f"triggers/{pole}/position.npy", "triggers", places))
         columns = self._statistics(moments, firing) | self._routed_share(routing)
         entries.append(
@@ -280,9 +268,7 @@ class _Builder:
 
     def _tables(self) -> list[FileEntry]:
         self._progress("tables", 0, 1)
-        keys = sum(self._layers)
-        token = map_array(self._folder, "values/token.npy", shape=(keys, None), dtype=np.int32)
-        score = map_array(self._folder, "values/score.npy", shape=(keys, None), dtype=np.float32)
+        token, score = open_values(self._folder, "values", sum(self._layers))
         return [
             self._write(
                 "tables/triggers.parquet",

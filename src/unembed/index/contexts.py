@@ -57,10 +57,6 @@ def contexts_view(
     """Return the texts on which a memory fires most, largest coefficient first, with its coefficient at every token.
 
     The texts are stored in the index; the coefficients are computed by running the model on them.
-
-    Raises:
-        OutOfRange: there is no such memory.
-        IndexFault: the index's triggers are not built yet.
     """
     layer, index = lm.memory(layer, index)
     stored, position = files.pole(pole)

@@ -57,12 +57,7 @@ class Estimate:
 
 
 def estimate(lm: Decoder, corpus: Corpus, settings: IndexSettings, tokens_per_batch: int = 2048) -> Estimate:
-    """Estimate tokens, time and disk space of an index.
-
-    Raises:
-        CorpusUnreadable: the corpus is empty or cannot be read.
-        Unsupported: the model has no memories.
-    """
+    """Estimate tokens, time and disk space of an index; see `Index.estimate`."""
     layers = lm.memory_layers if settings.layers is None else [lm.layer(n) for n in settings.layers]
     first = next(iter(layers), 0)
     site = lm.feed_forward(first)

@@ -20,14 +20,7 @@ _ROWS_OF_KEYS = 512
 
 
 def export(files: IndexFiles, path: Path, kind: str, *, layer: int | None, context: int | None) -> int:
-    """Write one row for each stored text and coefficient, and return the number of rows.
-
-    If writing fails, no file is left, and an existing file of this name is unchanged.
-
-    Raises:
-        InvalidInput: the format is unknown, or the file cannot be created.
-        UnembedError: the disk is full.
-    """
+    """Write one row for each stored text and coefficient, and return the number of rows; see `Index.export`."""
     if kind not in FORMATS:
         raise InvalidInput(f"export as {kind!r}", why=f"the formats are {', '.join(FORMATS)}")
     target = check_writable(path)

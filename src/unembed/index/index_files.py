@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from unembed.errors import IndexFault, InvalidInput, NotOneToken, OutOfRange
-from unembed.index.arrays import SUPPRESSED, map_array, open_poles
+from unembed.index.arrays import SUPPRESSED, map_array, open_poles, open_values
 from unembed.index.manifest import Manifest, check
 from unembed.index.passages import Passages, Sample
 from unembed.index.stream_files import open_stream
@@ -123,10 +123,7 @@ class IndexFiles:
     def readings(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids and scores of the top tokens of every value vector, both (keys, k)."""
         self.need("values")
-        return (
-            map_array(self.path, "values/token.npy", shape=(self.n_keys, None), dtype=np.int32),
-            map_array(self.path, "values/score.npy", shape=(self.n_keys, None), dtype=np.float32),
-        )
+        return open_values(self.path, "values", self.n_keys)
 
     @cached_property
     def suppressed(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -134,10 +131,7 @@ class IndexFiles:
         self.need("values")
         if not any(entry.path.startswith(SUPPRESSED) for entry in self.manifest.files):
             return None
-        return (
-            map_array(self.path, f"{SUPPRESSED}/token.npy", shape=(self.n_keys, None), dtype=np.int32),
-            map_array(self.path, f"{SUPPRESSED}/score.npy", shape=(self.n_keys, None), dtype=np.float32),
-        )
+        return open_values(self.path, SUPPRESSED, self.n_keys)
 
     @cached_property
     def _by_token(self) -> tuple[np.ndarray, np.ndarray]:

@@ -46,11 +46,7 @@ class Labels:
         self.path = folder / NAME
 
     def add(self, labels: Sequence[Label]) -> list[int]:
-        """Add labels, and return their numbers; after an error, none is added.
-
-        Raises:
-            InvalidInput: a label is empty or longer than 10,000 characters, or its notes are not JSON.
-        """
+        """Add labels, and return their numbers; errors are those of `Index.add_labels`."""
         rows = [(*_row(label), None) for label in labels]
         return self._append(rows) if rows else []
 
@@ -68,11 +64,7 @@ class Labels:
         self._append([(row["layer"], row["index"], row["kind"], row["label"], author, "{}", number)])
 
     def rows(self, layer: int | None = None, index: int | None = None, *, of: str = "memory") -> list[dict[str, Any]]:
-        """Return the labels of one memory or head, of a layer, or all, oldest first; withdrawn ones are left out.
-
-        Raises:
-            InvalidInput: `of` is neither "memory" nor "head" nor "all".
-        """
+        """Return the labels of one memory or head, of a layer, or all, oldest first; withdrawn ones are left out."""
         if as_str("of", of) not in _OF:
             raise InvalidInput(f"labels of {of!r}", why="it must be 'memory', 'head' or 'all'")
         if not self.path.exists():

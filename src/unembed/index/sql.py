@@ -69,10 +69,7 @@ class Sql:
     def select(self, query: str, labels: Mapping[str, Sequence[Any]], *, timeout: float = 60.0) -> pa.Table:
         """Run one SELECT statement and return its rows; `labels` are the columns of the table labels.
 
-        Raises:
-            InvalidInput: the query is not a SELECT, has several statements, takes more than `timeout` seconds, or
-                DuckDB rejects it; the message names the position.
-            OutOfMemory: the query needs more than 2 GB.
+        Errors are those of `Index.sql`; and `OutOfMemory`, if the query needs more than 2 GB.
         """
         try:
             statements = duckdb.extract_statements(query)

@@ -107,9 +107,7 @@ def measured_truth(
 ) -> LayerTruth:
     """Measure in each layer whether adding value vectors raises the tokens listed for them; store it in the folder.
 
-    Raises:
-        Unsupported: the model has several streams.
-        UnembedError: the folder cannot be written to.
+    Errors are those of `memories.reading_truth`.
     """
     from unembed.jacobian import lens_identity
     from unembed.memories import reading_truth
