@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from jaxtyping import Int
 from torch import Tensor
 
@@ -110,7 +111,7 @@ def build_atlas(
     heads = parts / HEADS
     if not heads.exists():
         progress("scoring heads", 0, 1)
-        write_table(heads, head_columns(lm, seed))
+        write_table(heads, pa.table(head_columns(lm, seed)))
     card = Card.of(lines, about, notes, seed)
     write_lines(folder / MEMORIES, lines)
     shutil.copyfile(heads, folder / HEADS)

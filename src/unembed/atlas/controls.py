@@ -56,8 +56,7 @@ def chances(
 
     Args:
         own: the score of each row's description.
-        scores: the control scores.
-        counted: True for the scores that are controls of the row.
+        scores, counted: see `bounds`.
     """
     reached = (counted & (scores >= own[:, None])).sum(axis=1)
     return (1 + reached) / (1 + counted.sum(axis=1))

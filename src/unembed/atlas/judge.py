@@ -200,23 +200,11 @@ def judge_lines(
     holds = [read_rule(json.loads(line.rule or "")).holds(source.text) for line in lines]
     rules = [_balanced(rule[found.at], found.fires) for rule, found in zip(holds, excerpts, strict=True)]
     of_others = [_balanced(holds[j][found.at], found.fires) for j, found in zip(others, excerpts, strict=True)]
-    judge = _tested(
-        written, detections(written), detections([written[j] for j in others]),
-        choices(written), choices([written[j] for j in others]),
-    )  # fmt: skip
-    atlas = _tested(of_atlas, rules, of_others, choices(of_atlas), choices([of_atlas[j] for j in others]))
+    written_control, atlas_control = ([one[j] for j in others] for one in (written, of_atlas))
+    of_judge = (detections(written), detections(written_control), choices(written), choices(written_control))
+    judge = map(Trial, written, *of_judge)
+    atlas = map(Trial, of_atlas, rules, of_others, choices(of_atlas), choices(atlas_control))
     return [Judged(*row) for row in zip(lines, judge, atlas, strict=True)]
-
-
-def _tested(
-    descriptions: Sequence[Description],
-    detection: Sequence[float | None],
-    detection_control: Sequence[float | None],
-    chosen: Sequence[bool | None],
-    chosen_control: Sequence[bool | None],
-) -> list[Trial]:
-    rows = zip(descriptions, detection, detection_control, chosen, chosen_control, strict=True)
-    return [Trial(*row) for row in rows]
 
 
 @cache

@@ -8,6 +8,7 @@ selects descriptions, and the last quarter tests them.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from torch import Tensor
 from unembed.atlas.controls import CONTROLS, FEWEST, chosen
 from unembed.atlas.effects import Effects, ValueEffects
 from unembed.atlas.input_score import Firings, InputScore, InputTest, least_hits
-from unembed.atlas.lines import Line, Verdict, rule_json
+from unembed.atlas.lines import Line, Verdict
 from unembed.atlas.named_words import LEAST_NAMED, NameableWords, NamedTokens
 from unembed.atlas.output_score import OutputScore, OutputTest, TokenShares
 from unembed.atlas.rules import Rule, examples, quoted_tokens, to_dict
@@ -83,8 +84,7 @@ class DocumentSplit(NamedTuple):
 def split_documents(document: Int[np.ndarray, " pos"], seed: int) -> DocumentSplit:
     """Divide the documents at random into those on which rules are found, selected and tested.
 
-    Args:
-        document: the number of the document of each position.
+    `document` is the number of the document of each position.
     """
     n = int(document.max(initial=-1)) + 1
     part: Int[np.ndarray, " pos"] = (np.random.default_rng(seed).permutation(n) % PARTS)[document]
@@ -128,9 +128,9 @@ class LayerDescriber:
     ) -> None:
         """Divide documents and passages into parts, and count the tokens from which rules are found.
 
+        `passages`, `per_layer` and `seed` are those of `build_atlas`.
+
         Args:
-            passages: token sequences; value vectors are added to the residual stream at the last token of each.
-            per_layer: number of memories to draw at random from each layer; by default all are described.
             values: returns vectors of a layer by their number, if `source` is not about the memories but, for instance,
                 about groups of them.
 
@@ -334,7 +334,7 @@ class LayerDescriber:
         line = replace(
             line,
             input=self._input_words(one),
-            rule=rule_json(to_dict(_rule(one))),
+            rule=json.dumps(to_dict(_rule(one)), ensure_ascii=False, separators=(",", ":")),
             firings=test.firings,
             test_accuracy=test.accuracy,
             test_area=test.area,

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -118,10 +117,15 @@ def arrow_schema() -> pa.Schema:
 
 
 def write_lines(path: Path, lines: Sequence[Line]) -> None:
-    """Write lines to a Parquet file; an interrupted write leaves no incomplete file at `path`."""
+    """Write lines to a Parquet file, as `write_table` does."""
     columns = {name: pa.array([getattr(line, name) for line in lines], kind) for name, (kind, _) in SCHEMA.items()}
+    write_table(path, pa.table(columns, schema=arrow_schema()))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table to a Parquet file; an interrupted write leaves no incomplete file at `path`."""
     writing = path.with_name(f".{path.name}.writing")
-    pq.write_table(pa.table(columns, schema=arrow_schema()), writing, compression="zstd", compression_level=12)
+    pq.write_table(table, writing, compression="zstd", compression_level=12)
     writing.replace(path)
 
 
@@ -131,14 +135,10 @@ def read_lines(path: Path) -> list[Line]:
     Raises:
         InvalidInput: the file cannot be read, or was not written by `write_lines`.
     """
-    try:
-        with pq.ParquetFile(path) as file:
-            if (file.schema_arrow.metadata or {}).get(b"schema") != VERSION.encode():
-                raise InvalidInput(f"{path} is not a file of atlas lines", why=f"its schema is not {VERSION}")
-            rows = file.read().to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
-    return [Line.from_dict(row) for row in rows]
+    found = _read(path)
+    if (found.schema.metadata or {}).get(b"schema") != VERSION.encode():
+        raise InvalidInput(f"{path} is not a file of atlas lines", why=f"its schema is not {VERSION}")
+    return [Line.from_dict(row) for row in found.to_pylist()]
 
 
 def rows_of(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -147,9 +147,13 @@ def rows_of(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     Raises:
         InvalidInput: the file cannot be read.
     """
+    return _read(path, list(names)).to_pylist()
+
+
+def _read(path: Path, names: list[str] | None = None) -> pa.Table:
     try:
         with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
-            return file.read(columns=list(names)).to_pylist()
+            return file.read(columns=names)
     except (OSError, pa.ArrowException) as error:
         raise InvalidInput(f"{path} cannot be read", why=" ".join(str(error).split())) from error
 
@@ -175,18 +179,6 @@ def _sentence(fires: str | None, raises: str | None) -> str:
 
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def write_table(path: Path, columns: dict[str, list[Any]]) -> None:
-    """Write columns to a Parquet file; an interrupted write leaves no incomplete file at `path`."""
-    writing = path.with_name(f".{path.name}.writing")
-    pq.write_table(pa.table(columns), writing, compression="zstd", compression_level=12)
-    writing.replace(path)
-
-
-def rule_json(stored: dict[str, Any]) -> str:
-    """Write a rule as compact JSON."""
-    return json.dumps(stored, ensure_ascii=False, separators=(",", ":"))
 
 
 def described(lines: Iterable[Line]) -> list[Line]:
