@@ -29,10 +29,8 @@ def deliver(listing: Listing, sizes: Mapping[str, Any], found: Any, output: Outp
     """Write the result of an analysis in the requested formats; in the terminal if no format was requested.
 
     Args:
-        listing: the analysis.
         sizes: sizes of the model to show on a page, such as its number of layers.
         found: the result: an `Answer`, a `Table`, or an object with `to_table`.
-        output: the formats.
     """
     from unembed.cli.output import show, write_json, write_page
     from unembed.document import Answer, Report, page

@@ -48,11 +48,8 @@ COMMANDS: list[Command] = []
 def command(words: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a function to make it a command.
 
-    A parameter whose default is a dataclass instance, such as `Opening()`, stands for all options of that group.
-
-    Args:
-        words: the name of the command, such as "index build".
-        example: an example command line for the help.
+    A parameter whose default is a dataclass instance, such as `Opening()`, stands for all options of that group. The
+    other arguments are those of `Command`.
     """
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:

@@ -23,7 +23,6 @@ def print_explorer_link(
     """Print the `unembed serve` command on stderr; nothing if the explorer does not support the edits.
 
     Args:
-        opening: the options that opened the model.
         screen: a screen of the explorer, such as `memory` or `labs/toxicity`.
         index: the index that was used, if the user gave one.
         edits: the edits of the forward pass; the explorer supports those of memories and heads only.

@@ -31,11 +31,7 @@ class ProgressLine:
     """
 
     def __init__(self, *, minutes: bool = False) -> None:
-        """Create a line that is empty until the first call.
-
-        Args:
-            minutes: if stderr is not a terminal, write a line a minute.
-        """
+        """Create a line that is empty until the first call."""
         self._shown, self._minutes = sys.stderr.isatty(), minutes
         self._last, self._stage, self._began = 0.0, "", 0.0
 

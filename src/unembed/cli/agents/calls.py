@@ -9,13 +9,13 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from unembed.cli.agents.pictures import pictures_of
-from unembed.cli.agents.tools import MODEL, Tool, checked, tools, with_models
+from unembed.cli.agents.tools import MODEL, Tool, checked, tools
 from unembed.cli.option_groups import Opening, Output
 from unembed.cli.progress import listening
 from unembed.errors import IndexFault, InvalidInput, UnembedError
@@ -178,7 +178,7 @@ class Calls:
 
         name = str(arguments.get(MODEL, self.opening.model))
         lm = self._model(name)
-        opening: dict[str, Any] = vars(with_models(self.opening, name)) | {"lm": lm}
+        opening: dict[str, Any] = vars(replace(self.opening, model=name)) | {"lm": lm}
         printed, said, output = io.StringIO(), io.StringIO(), Collected()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), under_way.watched(lm):
             try:
@@ -201,7 +201,7 @@ class Calls:
         if self._open is None or self._open[0] != name:
             self._open = None
             with contextlib.redirect_stdout(sys.stderr):
-                self._open = name, with_models(self.opening, name).open()
+                self._open = name, replace(self.opening, model=name).open()
         return self._open[1]
 
     def _index_of(self, lm: LanguageModel, name: str) -> Path:

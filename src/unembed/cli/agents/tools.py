@@ -7,7 +7,7 @@ vectors from files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from unembed.cli.command import COMMANDS, Command, fields_of, value_of
@@ -103,17 +103,14 @@ def _tool(command: Command) -> Tool | None:
     every = [
         one
         for slot in slots.values()
-        for one in ([slot] if isinstance(slot, Parameter) else [] if _is_shared(slot) else fields_of(slot))
+        if not isinstance(slot, Opening | Output)
+        for one in ([slot] if isinstance(slot, Parameter) else fields_of(slot))
     ]
     own = [one for one in every if not (takes_index and one.name in ("folder", "model"))]
     if any(one.required and one.kind == "path" for one in own):
         return None
     shown = [one for one in own if _is_for_a_client(one)]
     return Tool(command.words.replace(" ", "-"), command, {_name(one): one for one in shown}, takes_index)
-
-
-def _is_shared(slot: Any) -> bool:
-    return isinstance(slot, Opening | Output)
 
 
 def _is_for_a_client(one: Parameter) -> bool:
@@ -159,8 +156,3 @@ def checked(tool: Tool, arguments: Mapping[str, Any], models: Mapping[str, str])
         raise InvalidInput(
             "prompt '-'", why="it stands for standard input, which a tool does not have", instead="Give a text"
         )
-
-
-def with_models(opening: Opening, model: str) -> Opening:
-    """Return the same model options with another model."""
-    return replace(opening, model=model)

@@ -28,10 +28,11 @@ def deliver(
 ) -> None:
     """Write the traces of one prompt or several in the requested formats; in the terminal by default.
 
+    The HTML page shows the first prompt only.
+
     Args:
         views: one for each prompt.
         draw: a function of a view and the terminal's width that draws the view.
-        output: the formats; the HTML page shows the first prompt only.
     """
     if output.html is not None:
         write_page(output.html, page(views[0], provenance.line()))

@@ -137,30 +137,29 @@ def _fitting(candidates: Sequence[Candidate], width: int) -> int:
 
 def _findings(view: TraceView, plain: bool) -> list[RenderableType]:
     """List the findings, most important first."""
-    if not view.findings:
-        return []
-    table = Table.grid(padding=(0, 1, 0, 0))
-    if not plain:
-        table.add_column(width=1)
-    table.add_column()
-    for one in view.findings:
-        table.add_row(*([] if plain else [Text("•", style=ACCENT)]), Text(one.sentence))
-    return [table, Text()]
+    rows = [(Text("•", style=ACCENT), one.sentence) for one in view.findings]
+    return [_with_symbols(rows, plain), Text()] if rows else []
 
 
 def _events(view: TraceView, plain: bool) -> list[RenderableType]:
     """Describe the events (saturation, elimination) in sentences, each with its symbol from the table of layers."""
-    events = [event for layer in view.layers for event in layer.events]
-    if not events:
-        return []
+    rows = [
+        (Text(SIGNS.get(event.kind, ""), style=EVENT_STYLE.get(event.kind, "")), event.sentence)
+        for layer in view.layers
+        for event in layer.events
+    ]
+    return [Text(), _with_symbols(rows, plain)] if rows else []
+
+
+def _with_symbols(rows: Sequence[tuple[Text, str]], plain: bool) -> Table:
+    """List sentences, each next to its symbol; in plain output, the sentences alone."""
     table = Table.grid(padding=(0, 1, 0, 0))
     if not plain:
         table.add_column(width=1)
     table.add_column()
-    for event in events:
-        sign = Text(SIGNS.get(event.kind, ""), style=EVENT_STYLE.get(event.kind, ""))
-        table.add_row(*([] if plain else [sign]), Text(event.sentence))
-    return [Text(), table]
+    for symbol, sentence in rows:
+        table.add_row(*([] if plain else [symbol]), Text(sentence))
+    return table
 
 
 def _described(view: TraceView) -> list[RenderableType]:
