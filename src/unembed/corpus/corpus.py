@@ -128,7 +128,6 @@ class Corpus:
         """Yield batches of segments with similar lengths; the batches are the same in every run.
 
         Args:
-            encoder: the model, or another object with its tokenizer and context length.
             tokens: largest number of tokens in a batch, padding included; one long segment can have more.
             ahead: number of batches whose segments are sorted by length together; a larger number means less padding.
         """

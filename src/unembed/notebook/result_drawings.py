@@ -114,11 +114,7 @@ def heat(
 
 
 def drawing(result: Displayed, table: Table) -> dict[str, Any] | None:
-    """Return the data of a result's drawing; None if results of its class have no drawing.
-
-    Args:
-        table: the result as a table.
-    """
+    """Return the data of the drawing of a result, also given as a table; None if results of its class have none."""
     kind = type(result).__name__
     if kind == "Readings":
         return _readings(cast("Readings", result))

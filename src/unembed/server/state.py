@@ -61,15 +61,9 @@ class ServerState:
         atlas_folder: Path | None = None,
         own_thread: bool = True,
     ) -> None:
-        """Create the queue, the caches and the thread pools.
+        """Create the queue, the caches and the thread pools; the arguments are those of `serve`.
 
-        Args:
-            lm: the model.
-            index: the model's index, if there is one.
-            index_name: the name that the page shows for the index.
-            source: what `unembed.load` takes to open the model again; `lm.name` when None.
-            atlas_folder: an atlas of the model; when None, the one in the index's folder, if there is one.
-            own_thread: start a thread for the model; if False, the caller runs `queue.run_jobs`.
+        With `own_thread`, a thread for the model is started; otherwise the caller runs `queue.run_jobs`.
         """
         self.lm, self.index, self.index_name = lm, index, index_name
         self.source = lm.name if source is None else source
@@ -176,7 +170,6 @@ class ServerState:
 
         Args:
             key: the cache key, a hash of everything that the result depends on.
-            work: computes the result.
             what: a text for the server's status while the work runs.
             client: the id of the page that sent the request.
             channel: a newer request of the same client and channel cancels an older one.
@@ -240,11 +233,7 @@ class ServerState:
             work: the computation. It gets a function `report`, which it calls with each item to yield. `report` raises
                 `Superseded` if a newer request has replaced this one or the client has disconnected; `report(None)`
                 only checks this.
-            client: the id of the page that sent the request.
-            channel: a newer request of the same client and channel cancels an older one.
-
-        Raises:
-            Superseded: a newer request of the page has replaced this one.
+            client, channel: see `body`.
         """
         key, mine = (client, channel), object()
         self._newest[key] = mine
