@@ -118,15 +118,16 @@ class Card:
             "memory fires and which whole words rise when its value vector is added, more than when other value "
             "vectors of the layer are added. Named words are among those that rise most in each of three groups of "
             f"passages. In {self.of_one_class:,} lines they are all of one class; in others they need have nothing in "
-            "common. Each side exceeded its control on text that had not suggested it.",
+            "common. On text that was not used to find it, each side exceeded its control.",
             f"Of the described lines {self.drawn:,} were drawn at random and tested once more, on documents and "
-            f"passages that had chosen nothing: {_percent(self.passes['input'])} pass the input test, "
+            "passages that were used neither to find nor to select descriptions: "
+            f"{_percent(self.passes['input'])} pass the input test, "
             f"{_percent(self.passes['output'])} the output test, {_percent(self.passes['both'])} both. With the "
             f"description of another memory of the layer, drawn at random, {_percent(self.random['input'])} and "
             f"{_percent(self.random['output'])} pass.",
-            "A line passes where it exceeds 95 % of its controls: up to 400 other memories of the layer. For the "
-            "input side the same rule is scored on those with a rule; for the output side the tokens that described "
-            "ones name.",
+            "A line passes a test if its score exceeds 95 % of the control scores, which come from up to 400 other "
+            "memories of the layer. The controls of the input test are the scores of the same rule on memories that "
+            "have a rule; those of the output test are the scores of the tokens that other descriptions name.",
             f"{self._rules_alone():,} more lines of the file have a rule, tested in the same way, and no tokens.",
         )
         sections = (
@@ -136,7 +137,7 @@ class Card:
                 (
                     "One row for each memory and sign of its coefficient. A memory fires at the positions that the "
                     "index stores: those where its coefficient is largest. Smaller coefficients are not described. "
-                    "Pieces of words and tokens that the text has fewer than four times are not named.",
+                    "Pieces of words, and tokens that occur fewer than four times in the text, are not named.",
                 ),
                 (Exhibit("verdicts", self._verdicts(), percent=("share",)),),
             ),

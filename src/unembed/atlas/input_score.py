@@ -57,7 +57,7 @@ class InputScore:
 
     @property
     def passes(self) -> bool:
-        """Tell whether the accuracy exceeds the control."""
+        """Whether the accuracy exceeds the control."""
         return self.accuracy > self.control
 
 

@@ -107,7 +107,7 @@ class _Candidate:
     """Mean change of the named tokens' logits at the test passages, in standard deviations over the vocabulary."""
 
     def still_rising(self, words: list[int]) -> bool:
-        """Keep the words that are among those that rise most in one more part; tell whether enough are left."""
+        """Drop the words that are not among those that rise most in one more part; return whether enough are left."""
         before = dict.fromkeys(words, 0) if self.ranks is None else self.ranks
         self.ranks = {word: before[word] + rank for rank, word in enumerate(words) if word in before}
         return len(self.ranks) >= LEAST_NAMED

@@ -70,7 +70,7 @@ class NameableWords:
 
 
 def _is_whole(classes: Classes, token: int) -> bool:
-    """Tell whether a token is a number, punctuation or a whole word from a word list, and not a piece of a word."""
+    """Return whether a token is a number, punctuation or a whole word from a word list, and not a piece of a word."""
     if classes.tokens[token].kind not in ("word", "number", "punctuation"):
         return False
     return any(classes.kinds[number] not in ("form", "embedding") for number in classes.of(token))

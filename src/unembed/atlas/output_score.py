@@ -42,7 +42,7 @@ class OutputScore:
 
     @property
     def passes(self) -> bool:
-        """Tell whether the score exceeds the control."""
+        """Whether the score exceeds the control."""
         return self.score > self.control
 
 

@@ -10,7 +10,7 @@ from unembed.results import Table, decimals_of, format_cell
 
 WITH_INGREDIENTS = 110
 """Minimum width of the terminal, in characters, to show the terms of the score (`INGREDIENTS`) as columns."""
-_LEFT_OUT = f"the ingredients of the score are left out: they need {WITH_INGREDIENTS} columns; --csv has them"
+_LEFT_OUT = f"the terms of the score are left out: they need {WITH_INGREDIENTS} columns; --csv has them"
 
 _TRUTH = (
     "truth: correlation, over the vocabulary, of a value vector's token scores with what adding the value vector does "

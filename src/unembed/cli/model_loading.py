@@ -121,7 +121,7 @@ def say_unmeasured(name: str) -> None:
     """Print on stderr that results use the logit lens, whose error was not measured, and how to fit a lens."""
     model = "" if name == "wren" else f" --model {shlex.quote(name)}"
     print(
-        "read by the logit lens, which takes the layers that follow for the identity; how far it can be trusted "
-        f"was not measured: unembed fit-lens{model}",
+        "read by the logit lens, which skips the layers that follow; how far it can be trusted was not measured "
+        f"(unembed fit-lens{model} measures it)",
         file=sys.stderr,
     )

@@ -81,14 +81,14 @@ def _fit(name: str) -> None:
     if cached_lens(lm) is not None:
         return
     print(
-        f"Fitting the Jacobian lens of {name}: about five minutes of two cores. Ctrl-C leaves it out; `unembed models "
-        f"get {name}` goes on with it, and --without-lens skips it.",
+        f"Fitting the Jacobian lens of {name}, which takes about five minutes on two cores. Ctrl-C stops the fit; "
+        f"`unembed models get {name}` then resumes it, and --without-lens skips it.",
         file=sys.stderr,
     )
     line = ProgressLine()
     lens = stored_lens(lm, line)
     line.end()
-    print(f"kept in {lens_path(lens.fingerprint)}", file=sys.stderr)
+    print(f"stored in {lens_path(lens.fingerprint)}", file=sys.stderr)
 
 
 def _shipped() -> list[dict[str, Any]]:

@@ -116,8 +116,8 @@ class Conversation:
         if not self.is_given:
             if lm.tokenizer is not None and lm.vocabulary.is_without_chat(prompts):
                 print(
-                    f"unembed: {lm.name} was trained on conversations, and this text is given as it is; "
-                    "--chat gives it as a user's message.",
+                    f"unembed: {lm.name} was trained on conversations, but this text is not formatted as one; "
+                    "--chat formats it as a user's message.",
                     file=sys.stderr,
                 )
             return list(prompts)

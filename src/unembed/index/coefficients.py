@@ -16,7 +16,7 @@ SCHEMA = "unembed.coefficients/1"
 STATISTICS_SCHEMA = "unembed.coefficient_statistics/1"
 _STATISTICS = ("mean", "variance", "least", "largest", "active_fraction")
 _MOST, _LEAST, _WORK = 4096, 256, 1e11
-"""The most and the fewest tokens of a sample, and the multiplications in the blocks that it may cost."""
+"""Largest and smallest number of tokens in a sample, and the multiplications in the blocks that it may cost."""
 _BANDS = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Bounds of the bands, as shares of the corpus's largest coefficient."""
 _CACHE_BYTES = 2**27

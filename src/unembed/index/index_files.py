@@ -184,7 +184,7 @@ class IndexFiles:
         row, found = self.row(layer, index), self.statistics
         square = float(found["mean"][row] ** 2 + found["variance"][row])
         active = 1.0 if self.has_signs else float(found["active_fraction"][row])
-        return (square / (active or 1.0)) ** 0.5  # of one that is never above 0, over the corpus
+        return (square / (active or 1.0)) ** 0.5  # a memory that is never above 0: over all tokens
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
         """Return the length of a memory's value vector, after the gain of a norm that follows the FFN."""

@@ -267,7 +267,7 @@ def _forms(lm: Decoder, word: str, *, exact: bool) -> list[str]:
 
 
 def _merged(found: Iterable[Hit]) -> list[Hit]:
-    """Merge hits of the same memory (at the same sign) or head into the first of them; keep their order."""
+    """Merge hits of the same memory (at the same sign) or head into the first of them, without changing the order."""
     merged: dict[tuple[str, int, int, str], Hit] = {}
     for hit in found:
         key = (hit.of, hit.layer, hit.index, hit.pole)

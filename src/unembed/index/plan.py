@@ -147,15 +147,15 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
     if not any(entry.path.startswith(SUPPRESSED) for entry in there.files):
         damaged.add("values")  # an earlier version built it
     if there.settings.get("lens") != wanted.settings.get("lens"):
-        damaged |= {"values", "tables"}  # the values are read anew; triggers and text stay
+        damaged |= {"values", "tables"}  # only these parts depend on the lens
         settings = {name: value for name, value in there.settings.items() if name != "lens"}
         read = {name: wanted.settings[name] for name in ("lens",) if name in wanted.settings}
         basis = wanted.provenance.basis
         there = replace(there, settings=settings | read, provenance=replace(there.provenance, basis=basis))
     if not any(entry.part in damaged for entry in there.files):
         return there
-    # A part with a damaged file is built again as a whole. Parts that were computed from it are kept, because
-    # rebuilding them would give the same files.
+    # A part with a damaged file is built again as a whole. Parts that were computed from it stay, because building them
+    # again would give the same files.
     repaired = replace(there, state="building", files=tuple(e for e in sound if e.part not in damaged))
     write_manifest(folder, repaired)
     return repaired

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 ALWAYS_ON = 0.9
 """A memory that fires on at least this share of tokens is listed as always on."""
 _WORK, _LEAST, _MOST, _WINDOW = 1e11, 64, 512, 64
-"""The sample of the shipped text that is measured without an index: its largest cost in multiplications, its
-fewest and most tokens, and the tokens of a window."""
+"""The sample of the shipped text that is measured if there is no index: its largest number of multiplications, its
+smallest and largest number of tokens, and the number of tokens in a window."""
 _BEGIN = 40
-"""Characters of each document, for a token of a window, that are converted to tokens. Only two windows are needed."""
+"""Number of characters at the start of each document that are tokenised, for each token of a window: enough for the two
+windows that are needed."""
 _FIELDS = ("always_on", "usual", "mean")
 
 

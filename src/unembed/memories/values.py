@@ -108,7 +108,7 @@ def value_readings(
         k: number of tokens for each value vector.
         layers: the layers to read; all when None.
         basis: "raw" (the papers' E v), "final" (the value vector through the final norm, as if it were the whole
-            stream) or "jacobian" (carried to the final stream by the model's fitted lens); when None, "jacobian" where
+            stream) or "jacobian" (mapped to the final stream by the model's fitted lens); when None, "jacobian" where
             a lens is fitted, else "raw".
         bottom: return the tokens that are suppressed most instead of those promoted most.
         show_unlearned: include tokens that the model never learned; by default they are left out.

@@ -42,7 +42,7 @@ class Card:
             )
             return f"{self.table}<p>{html.escape(size)}</p>"
         mark = f"unembed-{secrets.token_hex(6)}"
-        # The script is not a module, because not every notebook runs modules in outputs. The function around it keeps
+        # The script is not a module, because not every notebook runs modules in outputs. The function around it makes
         # its names local.
         return (
             f'<div id="{mark}" class="unembed">{self.table}</div><style>{style()}</style>'

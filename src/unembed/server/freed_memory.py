@@ -1,7 +1,7 @@
 """Return freed memory to the operating system.
 
-The C library keeps what was freed for later allocations: after a prompt of 500 tokens some hundred MB more than tensors
-need.
+The C library does not return freed memory by itself, but reuses it for later allocations. After a prompt of 500 tokens,
+the process would occupy some hundred MB more than its tensors need.
 """
 
 from __future__ import annotations

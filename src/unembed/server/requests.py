@@ -28,21 +28,23 @@ Position = Annotated[int, Query(ge=-LARGEST, le=LARGEST, description="from 0; ne
 Token = Annotated[str | None, Query(max_length=200, description="a token's text, or #id")]
 Against = Annotated[
     str | None,
-    Query(max_length=200, description="the token to compare with, or #id; the runner-up where none is given"),
+    Query(max_length=200, description="the token to compare with, or #id; default: the runner-up"),
 ]
 Alone = Annotated[bool, Query(description="explain the target's logit alone")]
 Order = Annotated[
-    MemoryOrder, Query(description="what memories are ranked by; deviation: the effect beyond the mean coefficient's")
+    MemoryOrder,
+    Query(description="what memories are sorted by; deviation: the effect minus that of the mean coefficient"),
 ]
 RequiredToken = Annotated[str, Query(min_length=1, max_length=200, description="a token's text, or #id")]
 Basis = Annotated[
     names.Basis | None,
-    Query(description="how the stream is read; by the fitted lens, or through the final norm, where none is given"),
+    Query(description="how the residual stream is read; default: by the fitted lens, else through the final norm"),
 ]
 Pole = names.Pole
 Top = Annotated[int, Query(ge=1, le=50)]
 Client = Annotated[
-    str, Header(alias="x-client", max_length=64, description="the page; a newer request replaces its older one")
+    str,
+    Header(alias="x-client", max_length=64, description="an id of the page, whose newer request cancels an older one"),
 ]
 Seed = Annotated[int, Query(ge=0, le=LARGEST)]
 AuthorName = Annotated[str, Field(min_length=1, max_length=80, pattern=r"\S")]
@@ -144,8 +146,10 @@ class QuestionRequest(PromptRequest):
 class FlowRequest(QuestionRequest):
     """A prediction whose circuit is to be drawn; `edits` are ignored."""
 
-    other: str | None = Field(None, max_length=4000, description="the same prompt without the behaviour; null: found")
-    unpaired: bool = Field(False, description="explain the prompt by itself")
+    other: str | None = Field(
+        None, max_length=4000, description="a similar prompt on which the model behaves differently; null: found"
+    )
+    unpaired: bool = Field(False, description="explain the prompt without another prompt")
     max_nodes: int = Field(100, ge=1, le=1000)
 
 
@@ -156,7 +160,7 @@ class WithoutRequest(QuestionRequest):
     layer: int = Field(ge=0, le=LARGEST)
     index: int = Field(ge=0, le=LARGEST)
     at: int = Field(ge=0, le=LARGEST)
-    other: str | None = Field(None, max_length=4000, description="whose value takes its place; null: 0")
+    other: str | None = Field(None, max_length=4000, description="a prompt whose activation replaces it; null: 0 does")
 
 
 class Part(StrictModel):
@@ -172,8 +176,8 @@ class GroupRequest(QuestionRequest):
     """A prediction, and heads and memories to change together."""
 
     parts: list[Part] = Field(min_length=1, max_length=200)
-    factor: float = Field(0.0, ge=-100, le=100, description="what multiplies them; 0: off")
-    other: str | None = Field(None, max_length=4000, description="the prompt whose values take their place instead")
+    factor: float = Field(0.0, ge=-100, le=100, description="the factor by which they are multiplied; 0: off")
+    other: str | None = Field(None, max_length=4000, description="a prompt whose activations replace them instead")
 
 
 class TwoPrompts(StrictModel):
@@ -195,8 +199,10 @@ class PatchingRequest(TwoPrompts):
     point: Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "coefficients"] = "resid_pre"
     direction: Literal["denoising", "noising"] = "denoising"
     layer: int | None = Field(None, ge=0, le=LARGEST, description="the only layer that is patched; null: all layers")
-    position: int | None = Field(None, ge=0, le=LARGEST, description="of the patched prompt; null: all positions")
-    top: int = Field(10, ge=1, le=50, description="memories at each layer and position")
+    position: int | None = Field(
+        None, ge=0, le=LARGEST, description="a position of the patched prompt; null: all positions"
+    )
+    top: int = Field(10, ge=1, le=50, description="number of memories at each layer and position")
 
 
 class PatchedContinuationRequest(StrictModel):
@@ -224,7 +230,7 @@ class HeadExamplesRequest(StrictModel):
     """The amount of the corpus to search for examples."""
 
     windows: int = Field(32, ge=1, le=64)
-    length: int = Field(128, ge=2, le=256, description="tokens of a window, at most")
+    length: int = Field(128, ge=2, le=256, description="largest number of tokens in a window")
 
 
 class LabelRequest(StrictModel):

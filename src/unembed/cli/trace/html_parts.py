@@ -52,9 +52,9 @@ def heads_section(view: TraceView) -> str:
     target = visible_html(view.target.token)
     return (
         f"<section><h2>Heads behind <span class='target'>{target}</span>{_over(view)}</h2>"
-        f"<p class='note'>What each adds to {_what(view)}, the largest first; the probability of {target} when the "
-        "head alone is silent; and the tokens from which its effect comes, with its attention to each. "
-        f"{heads.others:,} other heads together {format_signed(heads.others_effect)}.</p>"
+        f"<p class='note'>effect: what each head adds to {_what(view)}, the largest first. without: the probability of "
+        f"{target} when only this head is ablated. reads: the tokens from which its effect comes, with its attention "
+        f"to each. {heads.others:,} other heads together add {format_signed(heads.others_effect)}.</p>"
         "<table><thead><tr><th>head</th><th class='n'>effect</th><th></th><th class='n'>without</th><th>reads</th></tr>"
         f"</thead><tbody>{rows}</tbody></table></section>"
     )
@@ -98,13 +98,13 @@ def memories_section(view: TraceView) -> str:
     apart = f"On for nearly every token: {on}. " if on else ""
     return (
         f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{_over(view)}</h2>"
-        f"<p class='note'>Memories (FFN neurons) by what they add to {_what(view)}: m is the coefficient, next to it "
-        "how many times the memory's usual one; the probability of the token when the memory alone is silent; and the "
-        "tokens among the likeliest that it raises most, or lowers where its effect is negative: measured, or read "
-        "from its value (promotes, suppresses).</p>"
+        f"<p class='note'>effect: what each memory (FFN neuron) adds to {_what(view)}. m: its coefficient; × usual: "
+        "the same as a multiple of its usual size. without: the probability of the token when only this memory is "
+        "ablated. tokens: among the likeliest tokens, those that it raises most, or lowers most if its effect is "
+        "negative; if this was not measured, the tokens that its value vector promotes or suppresses.</p>"
         "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
         f"<th></th><th class='n'>without</th><th>tokens</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
-        f"<p class='note'>{apart}{memories.others:,} other active memories together "
+        f"<p class='note'>{apart}{memories.others:,} other active memories together add "
         f"{format_signed(memories.others_effect)}.</p></section>"
     )
 
@@ -168,7 +168,7 @@ def attribution_section(attribution: AttributionView) -> str:
     return (
         f"<section><h2>Why <span class='target'>{visible_html(attribution.token)}</span>{against}</h2>"
         f"<p class='note'>The {what}, {format_signed(attribution.logit)}, as the sum of what each "
-        f"{escape(attribution.by)} gave.</p><table><tbody>{rows}</tbody></table>"
+        f"{escape(attribution.by)} adds.</p><table><tbody>{rows}</tbody></table>"
         f"<p class='proof'>Sum of contributions {format_signed(attribution.total)}, {what} "
         f"{format_signed(attribution.logit)}, relative error {format_error(attribution.error)}.</p></section>"
     )

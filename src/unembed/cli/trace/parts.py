@@ -89,7 +89,7 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
     rows = memories.rows
     has_triggers = any(row.trigger is not None for row in rows)
     has_usual = any(row.times_usual is not None for row in rows)
-    # If there is no room for both a trigger and a bar, the trigger is shown, because it tells more.
+    # If there is no room for both a trigger and a bar, the trigger is shown, because it is more informative.
     cells_of_bar = 0 if plain or (has_triggers and width < 100) else 8 if width < 100 else 16
     scale = Scale.of([row.score or 0.0 for row in rows], cells_of_bar or 8)
     names = max((len(row.name) for row in rows), default=6)
