@@ -263,7 +263,7 @@ def _describe(
     strings = source.text.strings
     whole = torch.tensor([one.word is not None for one in clean(list(strings))], device=lm.device)
     prompts = {}
-    for i in sorted(range(len(lines)), key=lambda i: lines[i].layer):  # `ValueEffects` stores one layer's reference
+    for i in sorted(range(len(lines)), key=lambda i: lines[i].layer):  # `ValueEffects` caches one layer
         rises = measured.of(lines[i].layer, _vector(lm, lines[i])[None], "name").rises[0]
         best = rises[: len(strings)].masked_fill(~whole, -torch.inf).topk(WORDS).indices.tolist()
         at = _fires_at(source, lines[i])

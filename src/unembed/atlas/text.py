@@ -118,12 +118,12 @@ class RuleText:
             found[reached[self.start[reached] <= reached - step]] = True
         return found
 
-    @lru_cache(maxsize=256)  # noqa: B019  a build has one text
+    @lru_cache(maxsize=256)  # noqa: B019  the cache keeps the text alive, but a build has only one
     def ending_in(self, ending: str) -> Bool[np.ndarray, " vocab"]:
         """Mark the tokens of the vocabulary that are words ending in `ending`."""
         return np.char.endswith(self._letters, ending)
 
-    @lru_cache(maxsize=256)  # noqa: B019  a build has one text
+    @lru_cache(maxsize=256)  # noqa: B019  the cache keeps the text alive, but a build has only one
     def beginning_with(self, beginning: str) -> Bool[np.ndarray, " vocab"]:
         """Mark the tokens of the vocabulary that are words beginning with `beginning`."""
         return np.char.startswith(self._letters, beginning)

@@ -30,7 +30,7 @@ def draw_gallery(gallery: Gallery, width: int, *, plain: bool = False) -> Render
     measured = "truth" in table.columns
     if measured:
         columns["truth"] = ["" if r is None else format_cell(r) for r in table.columns["truth"]]
-        columns["description"] = columns.pop("description")  # the widest column is the last
+        columns["description"] = columns.pop("description")  # moved to the end, because it is the widest
     for name in INGREDIENTS if width >= WITH_INGREDIENTS else ():
         sizes, p = table.columns[name], table.columns[f"{name}_p"]
         columns[name] = [

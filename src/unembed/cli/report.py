@@ -165,7 +165,7 @@ def _reports(
         given: dict[str, Any] = {"detokenize": detokenize, "moses": moses, "seed": seed, "progress": note, **chosen}
         if several:
             given["resume"] = True
-        if series and model != next(reversed(models)):  # all checkpoints have the architecture of the last
+        if series and model != next(reversed(models)):  # one control serves all: they have the same architecture
             given.setdefault("control", False)
         folder = out / model.strip("/.").replace("/", "--") if several else out
         found[model] = unembed.report(name, opening.open(seed), corpus, folder, **given)

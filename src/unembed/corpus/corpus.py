@@ -91,14 +91,14 @@ class Corpus:
             encoder: the model, or another object with its tokenizer and context length.
             documents: the documents to split; `documents()` when None.
         """
-        from unembed.corpus.segmentation import sentence_segments, window_segments
+        from unembed.corpus.segmentation import segments_of
 
-        cut = sentence_segments if self.segmentation == "sentences" else window_segments
+        by_sentence = self.segmentation == "sentences"
+        read = self.documents() if documents is None else documents
+        made = segments_of(read, encoder, self.window, self.overlap, by_sentence=by_sentence)
         if documents is None and self.tokenized is not None:
-            return self._tokenised_once(
-                self.tokenized, encoder, cut(self.documents(), encoder, self.window, self.overlap)
-            )
-        return cut(self.documents() if documents is None else documents, encoder, self.window, self.overlap)
+            return self._tokenised_once(self.tokenized, encoder, made)
+        return made
 
     def _tokenised_once(
         self, tokenized: dict[tuple[object, ...], TokenStream], encoder: Encoder, made: Iterator[Segment]

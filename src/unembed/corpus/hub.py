@@ -56,7 +56,7 @@ class HubData:
             ) from error
         try:
             return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
-        except Exception as error:  # the library lets errors of many other libraries through
+        except Exception as error:  # `datasets` raises errors of many other libraries
             why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
             raise CorpusUnreadable(
                 f"data set {self.name}", why=why, instead="Check its name, configuration and split, and the network"

@@ -95,7 +95,7 @@ class _Lines:
             for raw in file:
                 if self._at == 0:
                     self._refuse_wide(raw)
-                try:  # Windows begins files with a mark, which is not text
+                try:  # files from Windows may begin with a byte order mark
                     line = raw.decode("utf-8" if self._at else "utf-8-sig", errors=self._errors)
                 except UnicodeDecodeError as error:
                     raise CorpusUnreadable(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,74 +16,66 @@ LONGEST = 1024
 """Largest default window in tokens, because the full context of a recent model would not fit into a batch."""
 
 
-class _Axis:
-    """The number of tokens and the number of segments in the corpus so far."""
+class _Window(NamedTuple):
+    """A part of a text that the model reads at once: special tokens, context from the window before it, new tokens."""
 
-    def __init__(self) -> None:
-        self.position = 0
-        self.number = 0
+    tokens: Tensor
+    start: int
+    """Position of the first token, counted so that new tokens have the positions that they have in the text."""
+    skip: int
+    """Number of tokens before the new ones; 0 in the first window, whose special tokens are new."""
+    end: int
+    """Position in the text after the last token."""
+    next_token: int
 
 
-def sentence_segments(
-    documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
+def segments_of(
+    documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None, *, by_sentence: bool
 ) -> Iterator[Segment]:
-    """Yield each sentence as a segment; a sentence longer than the window is split into overlapping windows."""
-    size, back = sizes(encoder, window, overlap)
-    lead = leading(encoder)
-    axis = _Axis()
-    for document in documents:
-        texts = sentences(document.text)
-        for number, tokens in enumerate(encoder.encode_all(texts)):
-            share = _between(document.span, number + 1, len(texts))
-            for segment in _windows(tokens, len(lead), size, back, document.number, number, axis):
-                yield replace(segment, share=share)
+    """Yield the sentences of documents, or whole documents, as segments; longer ones as overlapping windows.
 
-
-def window_segments(
-    documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None
-) -> Iterator[Segment]:
-    """Yield each document as overlapping windows, numbered within the document by their attribute `sentence`."""
-    size, back = sizes(encoder, window, overlap)
-    lead = leading(encoder)
-    axis = _Axis()
-    for document in documents:
-        tokens = encoder.encode_all([document.text])[0]
-        before = axis.position
-        for segment in _windows(tokens, len(lead), size, back, document.number, None, axis):
-            done = segment.start + len(segment) - before
-            yield replace(segment, share=_between(document.span, done, len(tokens)))
-
-
-def _windows(
-    tokens: Tensor, lead: int, size: int, back: int, document: int, sentence: int | None, axis: _Axis
-) -> Iterator[Segment]:
-    """Yield a tokenised text as windows, each with the special tokens at its start.
-
-    A window after the first is [special tokens, `back` tokens of context, new tokens]. Its `start` is chosen so that a
-    token in two windows has the same corpus position in both; only the new tokens are counted.
+    The attribute `sentence` of a segment is the number of the sentence, or else of the window, in the document.
     """
-    n = len(tokens)
-    start, done, count = axis.position, 0, 0
-    while done < n:
-        if done == 0:
-            columns, skip, at = tokens[:size], 0, start
-            done = len(columns)
+    size, back = sizes(encoder, window, overlap)
+    lead = len(leading(encoder))
+    number = position = 0
+    for document in documents:
+        span_start, span_end = document.span
+        texts = sentences(document.text) if by_sentence else [document.text]
+        for sentence, tokens in enumerate(encoder.encode_all(texts)):
+            for count, one in enumerate(_windows(tokens, lead, size, back)):
+                done, of = (sentence + 1, len(texts)) if by_sentence else (one.end, len(tokens))
+                yield Segment(
+                    number,
+                    document.number,
+                    sentence if by_sentence else count,
+                    position + one.start,
+                    one.skip,
+                    lead,
+                    one.tokens,
+                    one.next_token,
+                    span_start + (span_end - span_start) * done / of,
+                )
+                number += 1
+            position += len(tokens)
+
+
+def _windows(tokens: Tensor, lead: int, size: int, back: int) -> Iterator[_Window]:
+    """Cut a tokenised text into windows, each with the special tokens at its start.
+
+    A window after the first is [special tokens, `back` tokens of context, new tokens].
+    """
+    end = 0
+    while end < len(tokens):
+        if end == 0:
+            columns, start, skip = tokens[:size], 0, 0
+            end = len(columns)
         else:
-            begin = done - back
+            begin = end - back
             columns = torch.cat([tokens[:lead], tokens[begin : begin + size - lead]])
-            skip, at = lead + back, start + begin - lead
-            done = begin + len(columns) - lead
-        follow = int(tokens[done]) if done < n else -1
-        yield Segment(
-            axis.number, document, count if sentence is None else sentence, at, skip, lead, columns.clone(), follow
-        )
-        axis.number += 1
-        count += 1
-    axis.position = start + n
-
-
-def _between(span: tuple[float, float], done: int, of: int) -> float:
-    return span[0] + (span[1] - span[0]) * done / of
+            start, skip = begin - lead, lead + back
+            end = begin + len(columns) - lead
+        yield _Window(columns.clone(), start, skip, end, int(tokens[end]) if end < len(tokens) else -1)
 
 
 def sizes(encoder: Encoder, window: int | None, overlap: int | None) -> tuple[int, int]:

@@ -118,7 +118,7 @@ def coefficients_view(lm: Decoder, files: IndexFiles, layer: int, index: int, bi
 def _sampled(lm: Decoder, files: IndexFiles, layer: int) -> Sample:
     """Return the coefficients of a layer's memories on the sample; the layers used last are cached."""
     cached = files.samples
-    if layer not in cached:  # an index belongs to one model
+    if layer not in cached:  # the layer is enough as a key: an index belongs to one model
         cached[layer] = _read(lm, files, layer)
         while len(cached) > 2 and sum(one.coefficients.nbytes for one in cached.values()) > _CACHE_BYTES:
             cached.popitem(last=False)

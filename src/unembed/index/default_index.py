@@ -15,7 +15,7 @@ from unembed.index.index import Index
 from unembed.index.manifest import SCHEMA, FileEntry, Manifest, read_manifest
 from unembed.results.cache import cache_folder
 
-if TYPE_CHECKING:  # a ready index of weights that are known is found without torch
+if TYPE_CHECKING:  # an index of known weights is found without torch
     from unembed.corpus import Corpus
     from unembed.models.decoder import Decoder
 

@@ -74,7 +74,7 @@ class IndexFiles:
     @cached_property
     def strings(self) -> list[str]:
         """The text of every token."""
-        from unembed.index import tables  # pyarrow, which most questions do not need
+        from unembed.index import tables  # imports pyarrow, which most queries do not need
 
         self.need("vocabulary")
         return tables.read_column(self.path / "tables/vocabulary.parquet", "token")
@@ -99,7 +99,8 @@ class IndexFiles:
         def text(i: int) -> str:
             return passages.text(np.asarray(passages.token[passages.start[i] : passages.start[i + 1]]))
 
-        # Windows of a text follow one another without a gap. Sentences lost the space between them: it is put back.
+        # Consecutive windows are joined as they are. Between sentences, a space is inserted, because the segmentation
+        # has removed it.
         return TextPieces("the index's corpus", passages.document, text, " " if cut == "sentences" else "")
 
     @cached_property
@@ -179,12 +180,12 @@ class IndexFiles:
     def usual_size(self, layer: int, index: MemoryIndex) -> float:
         """Return the root mean square of a memory's coefficient over the corpus.
 
-        In layers without gates, only positions where it is above 0 count.
+        In layers without gates, only positions where it is above 0 count; if there are none, all count.
         """
         row, found = self.row(layer, index), self.statistics
         square = float(found["mean"][row] ** 2 + found["variance"][row])
-        active = 1.0 if self.has_signs else float(found["active_fraction"][row])
-        return (square / (active or 1.0)) ** 0.5  # a memory that is never above 0: over all tokens
+        active = 1.0 if self.has_signs else float(found["active_fraction"][row]) or 1.0
+        return (square / active) ** 0.5
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
         """Return the length of a memory's value vector, after the gain of a norm that follows the FFN."""

@@ -40,7 +40,7 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
     )
     chosen = {lm.layer(n) for n in settings.layers} if settings.layers is not None else set(lm.memory_layers)
     if lacking := sorted(chosen - set(lm.memory_layers)):
-        lm.feed_forward(lacking[0])  # raises with the reason
+        lm.feed_forward(lacking[0])  # raises an error that gives the reason
     layers = tuple(lm.n_memories_of(n) if n in chosen else 0 for n in range(lm.n_layers))
     experts = [lm.experts_of(n) for n in range(lm.n_layers)]
     known: dict[str, Any] = {"experts": [e and list(e) for e in experts]} if any(experts) else {}

@@ -55,5 +55,5 @@ class Vectors:
     def _rows(self, layer: int, rows: slice) -> Tensor:
         if self._among == "values":
             return written_values(self._lm, layer, rows).detach()
-        gate = self._lm.weights.W_gate[layer]  # in a gated layer the gate decides whether the memory opens
+        gate = self._lm.weights.W_gate[layer]  # the gate decides whether a gated memory fires
         return (self._lm.weights.W_in[layer] if gate is None else gate)[:, rows].T.detach()

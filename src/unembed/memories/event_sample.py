@@ -255,7 +255,7 @@ class EventRecorder(Reducer):
         k = min(DOMINANT, m.shape[-1])
         largest, dominant = sizes.topk(k, dim=-1)
         draw = torch.rand(m.shape, generator=generator)
-        if self._of_experts[n]:  # random ones of those that the router reached
+        if self._of_experts[n]:  # only memories of experts that the router chose
             draw = draw * (m != 0).cpu()
         random = draw.topk(k, dim=-1).indices.to(m.device)
         total = sizes.sum(dim=-1).clamp_min(1e-30)

@@ -169,7 +169,7 @@ def token_scores_of_values(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Ten
         Unsupported: the model has no memories.
     """
     if not lm.memory_layers:
-        lm.feed_forward(0)  # raises with the reason
+        lm.feed_forward(0)  # raises an error that gives the reason
     columns = lm.weights.W_U[:, ids]
     if basis_or_default(lm, None, "raw") == "raw":
         return torch.cat([(written_values(lm, n).to(columns) @ columns).float() for n in lm.memory_layers])

@@ -135,7 +135,7 @@ def _grouped(
     while len(means) < n:
         weights = (1 - best.double()).clamp_min(0).numpy()
         if weights.sum() <= 1e-9:
-            break  # no further direction is left
+            break  # every vector has the direction of a mean
         chosen = int(generator.choice(len(units), p=weights / weights.sum()))
         means = torch.cat([means, units[[chosen]]])
         best = torch.maximum(best, units @ units[chosen])
@@ -148,7 +148,7 @@ def _grouped(
         cluster = nearest
         sums = torch.zeros_like(means).index_add_(0, cluster, units)
         empty = torch.bincount(cluster, minlength=len(means)) == 0
-        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]  # those that fit worst
+        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]  # the vectors farthest from their means
         means = unit_rows(sums)
     _, cluster = _nearest(units, means)
     used, cluster = cluster.unique(return_inverse=True)

@@ -146,7 +146,7 @@ class ModelQueue:
 
     def run_jobs(self) -> None:
         """Run jobs on the calling thread until the queue is stopped."""
-        has_run = True  # opening the model leaves freed memory, too
+        has_run = True  # memory was also freed while the model was opened
         while True:
             with self._change:
                 while not self._jobs and not self._stopped and self._idle_task is None:
@@ -190,7 +190,7 @@ class ModelQueue:
     @staticmethod
     def _idle_step(task: Iterator[Any]) -> bool:
         """Run one step of the idle task; return False if it is finished or has failed."""
-        with suppress(Exception):  # not reported: a request for the same work raises the error again
+        with suppress(Exception):  # not reported: a request for the same work will raise it again
             next(task)
             return True
         return False

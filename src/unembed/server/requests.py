@@ -153,23 +153,24 @@ class FlowRequest(QuestionRequest):
     max_nodes: int = Field(100, ge=1, le=1000)
 
 
-class WithoutRequest(QuestionRequest):
-    """A prediction, and one head or memory at a position to ablate."""
+class LayerAndIndex(StrictModel):
+    """A memory (FFN neuron) or a head, by its layer and its number in the layer."""
 
-    part: Literal["head", "memory"]
     layer: int = Field(ge=0, le=LARGEST)
     index: int = Field(ge=0, le=LARGEST)
-    at: int = Field(ge=0, le=LARGEST)
-    other: str | None = Field(None, max_length=4000, description="a prompt whose activation replaces it; null: 0 does")
 
 
-class Part(StrictModel):
+class Part(LayerAndIndex):
     """A head or memory at a position."""
 
     part: Literal["head", "memory"]
-    layer: int = Field(ge=0, le=LARGEST)
-    index: int = Field(ge=0, le=LARGEST)
     at: int = Field(ge=0, le=LARGEST)
+
+
+class WithoutRequest(QuestionRequest, Part):
+    """A prediction, and one head or memory at a position to ablate."""
+
+    other: str | None = Field(None, max_length=4000, description="a prompt whose activation replaces it; null: 0 does")
 
 
 class GroupRequest(QuestionRequest):
@@ -233,11 +234,9 @@ class HeadExamplesRequest(StrictModel):
     length: int = Field(128, ge=2, le=256, description="largest number of tokens in a window")
 
 
-class LabelRequest(StrictModel):
+class LabelRequest(LayerAndIndex):
     """A name for a memory or an attention head."""
 
-    layer: int = Field(ge=0, le=LARGEST)
-    index: int = Field(ge=0, le=LARGEST)
     label: LabelText
     author: AuthorName
     kind: Literal["memory", "head"] = "memory"
@@ -265,19 +264,12 @@ class WithdrawRequest(StrictModel):
     author: AuthorName
 
 
-class MemoryRequest(StrictModel):
-    """A memory (FFN neuron)."""
-
-    layer: int = Field(ge=0, le=LARGEST)
-    index: int = Field(ge=0, le=LARGEST)
-
-
 class ConceptRequest(StrictModel):
     """A name to give to several memories, and the person who gives it."""
 
     name: LabelText
     author: AuthorName
-    members: list[MemoryRequest] = Field(min_length=1, max_length=1000)
+    members: list[LayerAndIndex] = Field(min_length=1, max_length=1000)
 
 
 class PatternRequest(StrictModel):

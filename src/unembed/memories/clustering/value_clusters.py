@@ -250,7 +250,7 @@ def cluster_values(
     """
     lm = require_decoder(lm)
     if not lm.memory_layers:
-        lm.feed_forward(0)  # raises with the reason
+        lm.feed_forward(0)  # raises an error that gives the reason
     chosen = tuple(lm.layer(layer) for layer in (lm.memory_layers if layers is None else as_tuple("layers", layers)))
     if not chosen:
         raise InvalidInput("clusters of an empty list of layers", instead="Name at least one layer")

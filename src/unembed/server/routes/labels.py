@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, Field, ValidationError
 
 from unembed import annotation
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 routes = APIRouter(tags=["labels"])
 
-What = Annotated[Literal["key", "value"], Query()]
-PerLayer = Annotated[int, Query(ge=1, le=100)]
-RandomPerLayer = Annotated[int, Query(ge=0, le=100)]
+What = Literal["key", "value"]
 OptionalNumber = Annotated[int | None, Query(ge=0, le=r.LARGEST)]
 
 
@@ -101,40 +99,45 @@ async def get_concept(state: r.State, name: Annotated[str, Path(max_length=2000)
     return await state.run_in_pool(lambda: dataclasses.asdict(concept(state.lm, rows, name)), "long")
 
 
+@dataclasses.dataclass(frozen=True)
+class Queue:
+    """The settings of a queue of items to annotate, by which they are drawn at random."""
+
+    what: What = "value"
+    seed: r.Seed = 0
+    per_layer: Annotated[int, Query(ge=1, le=100)] = 10
+    random_per_layer: Annotated[int, Query(ge=0, le=100)] = 5
+
+    def items(self, state: ServerState) -> list[Item]:
+        """Return the items in order."""
+        return annotation.annotation_queue(
+            state.lm, self.what, per_layer=self.per_layer, random_per_layer=self.random_per_layer, seed=self.seed
+        )
+
+
 @routes.get("/annotations/queue")
 def get_queue(
-    state: r.State,
-    what: What = "value",
-    seed: r.Seed = 0,
-    per_layer: PerLayer = 10,
-    random_per_layer: RandomPerLayer = 5,
-    author: Annotated[str, Query(max_length=80)] = "",
+    state: r.State, queue: Annotated[Queue, Depends()], author: Annotated[str, Query(max_length=80)] = ""
 ) -> dict[str, Any]:
     """The number of items to annotate, the numbers of those that this author has annotated, and the rules."""
     corpus = state.require_index()
-    found = _items(state, what, seed, per_layer, random_per_layer)
+    found = queue.items(state)
     labelled = {(row["kind"], row["layer"], row["index"]) for row in corpus.labels().rows() if row["author"] == author}
     done = [item.number for item in found if (item.what, item.layer, item.index) in labelled]
     return {
-        "what": what,
+        "what": queue.what,
         "items": len(found),
         "done": done,
-        "rules": dataclasses.asdict(annotation.RULES[what]),
+        "rules": dataclasses.asdict(annotation.RULES[queue.what]),
     }
 
 
 @routes.get("/annotations/order")
-def get_order(
-    state: r.State,
-    what: What = "value",
-    seed: r.Seed = 0,
-    per_layer: PerLayer = 10,
-    random_per_layer: RandomPerLayer = 5,
-) -> dict[str, Any]:
+def get_order(state: r.State, queue: Annotated[Queue, Depends()]) -> dict[str, Any]:
     """The numbers of the items to annotate, likely patterns first: items whose tokens are words most alike."""
-    corpus, items = state.require_index(), _items(state, what, seed, per_layer, random_per_layer)
-    if what == "value":
-        shown = list(annotation.tokens_of_items(state.lm, items, seed))
+    corpus, items = state.require_index(), queue.items(state)
+    if queue.what == "value":
+        shown = list(annotation.tokens_of_items(state.lm, items, queue.seed))
     else:
         most = annotation.RULES["key"].shown
         shown = [torch.as_tensor(corpus.trigger_tokens(item.layer, item.index, most)) for item in items]
@@ -151,22 +154,15 @@ def _is_word(text: str) -> bool:
 
 
 @routes.get("/annotations/queue/{number}")
-def get_item(
-    state: r.State,
-    number: r.Index,
-    what: What = "value",
-    seed: r.Seed = 0,
-    per_layer: PerLayer = 10,
-    random_per_layer: RandomPerLayer = 5,
-) -> dict[str, Any]:
+def get_item(state: r.State, number: r.Index, queue: Annotated[Queue, Depends()]) -> dict[str, Any]:
     """One item to annotate: 25 texts on which a memory fires most, or 30 tokens that it promotes, with definitions."""
     corpus = state.require_index()
-    item = _item(_items(state, what, seed, per_layer, random_per_layer), number)
-    if what == "key":
+    item = _item(queue.items(state), number)
+    if queue.what == "key":
         table = corpus.triggers(item.layer, item.index, annotation.RULES["key"].shown, context=40)
         columns = ("prefix", "token", "next_token")
         return {"number": number, "prefixes": [{name: row[name] for name in columns} for row in table.rows()]}
-    texts = state.lm.token_strings(annotation.tokens_of_items(state.lm, [item], seed)[0])
+    texts = state.lm.token_strings(annotation.tokens_of_items(state.lm, [item], queue.seed)[0])
     tokens = [
         {"token": text, "description": definition if _is_word(text) else None}
         for text, definition in zip(texts, annotation.definitions(texts), strict=True)
@@ -178,7 +174,8 @@ def get_item(
 def post_annotation(state: r.State, query: r.AnnotationRequest) -> dict[str, Any]:
     """Store the patterns that an annotator found in an item, one label for each, or a label that says there is none."""
     corpus = state.require_index()
-    item = _item(_items(state, query.what, query.seed, query.per_layer, query.random_per_layer), query.number)
+    queue = Queue(query.what, query.seed, query.per_layer, query.random_per_layer)
+    item = _item(queue.items(state), query.number)
     patterns = query.patterns or [r.PatternRequest(label=annotation.NONE, kind="")]
     notes = [annotation.pattern_notes(query.what, one.label, one.kind, one.members) for one in patterns]
     common = {"seed": query.seed, "item": query.number}
@@ -221,14 +218,6 @@ def post_import(state: r.State, query: r.ImportRequest) -> dict[str, Any]:
     )
     state.label_version += bool(new)
     return {"added": len(new), "known": len(rows) - len(new)}
-
-
-def _items(
-    state: ServerState, what: Literal["key", "value"], seed: int, per_layer: int, random_per_layer: int
-) -> list[Item]:
-    return annotation.annotation_queue(
-        state.lm, what, per_layer=per_layer, random_per_layer=random_per_layer, seed=seed
-    )
 
 
 def _item(items: Sequence[Item], number: int) -> Item:
