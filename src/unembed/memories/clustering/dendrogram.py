@@ -31,10 +31,7 @@ class Dendrogram:
         """
         if not 1 <= n_clusters <= self.n:
             raise OutOfRange(f"{n_clusters} clusters", why=f"{self.n} vectors can form 1 to {self.n} clusters")
-        return self._labels(self.n - n_clusters)
-
-    def _labels(self, merges: int) -> Int[np.ndarray, " n"]:
-        """Return the cluster of every vector after the first `merges` merges, numbered by first appearance."""
+        merges = self.n - n_clusters
         top = np.arange(self.n + merges)
         for i in range(merges - 1, -1, -1):
             top[self.children[i]] = top[self.n + i]
