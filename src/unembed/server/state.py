@@ -19,7 +19,7 @@ import torch
 import unembed
 from unembed.errors import IndexFault, InvalidInput
 from unembed.gallery import MemoryDescriptions, memory_descriptions
-from unembed.server.clusters import ClusterStore
+from unembed.index import stored_clusters
 from unembed.server.freed_memory import return_freed_memory
 from unembed.server.model_queue import ModelQueue, superseded
 from unembed.server.responses import Cache, to_json
@@ -28,6 +28,7 @@ from unembed.server.store import Presets, SavedAddresses
 if TYPE_CHECKING:
     from unembed.attention.circuits import Circuits
     from unembed.language_model import LanguageModel
+    from unembed.memories.clustering.value_clusters import ValueClusters
     from unembed.server.packed_atlas import PackedAtlas
     from unembed.stream.interventions import Edit
     from unembed.trace.trace import Trace
@@ -69,7 +70,8 @@ class ServerState:
         self.source = lm.name if source is None else source
         self.atlas_folder = atlas_folder
         self.queue, self.cache = ModelQueue(), Cache()
-        self.clusters = ClusterStore(lm, index)
+        self.clusters: ValueClusters | None = None
+        """The clusters of all value vectors, once they have been read or computed."""
         self.atlas: tuple[int, PackedAtlas] | None = None
         """The encoded map of value vectors, with the modification time of the index for which it was made."""
         self.runs: OrderedDict[int, dict[str, Any]] = OrderedDict()
@@ -148,6 +150,12 @@ class ServerState:
         ):
             self._traces.popitem(last=False)
         return trace
+
+    def known_clusters(self) -> ValueClusters | None:
+        """Return the clusters of all value vectors if they are in memory or in the index's folder, else None."""
+        if self.clusters is None and self.index is not None:
+            self.clusters = stored_clusters(self.lm, self.index)
+        return self.clusters
 
     def require_index(self) -> unembed.Index:
         """Return the index, or raise an error that says how to build one.

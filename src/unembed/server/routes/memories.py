@@ -22,6 +22,7 @@ from unembed.index import (
     cluster_view,
     coefficients_view,
     contexts_view,
+    made_clusters,
     measured_truth_view,
     search,
     statistics_view,
@@ -137,11 +138,11 @@ def get_usual(state: r.State, layer: r.LayerNumber, index: r.Index) -> dict[str,
     "GET /memories/{layer}/{index}/cluster",
     "reading a cluster",
     on="files",
-    depends_on=lambda state: state.clusters.is_known,
+    depends_on=lambda state: state.clusters is not None,
 )
 def get_cluster(state: r.State, layer: r.LayerNumber, index: r.Index) -> ClusterView:
     """The cluster of the memory's value vector; `cluster` is null until POST /clusters has computed the clusters."""
-    return cluster_view(state.lm, state.clusters.find(), layer, index)
+    return cluster_view(state.lm, state.known_clusters(), layer, index)
 
 
 @routes.post("/clusters", response_class=StreamingResponse)
@@ -161,7 +162,8 @@ async def post_clusters(state: r.State, client: r.Client = "") -> StreamingRespo
             report(None if percent == reported else {"kind": "progress", "done": done, "of": of})
             reported = percent
 
-        report({"kind": "clusters", "n_clusters": state.clusters.find_or_compute(progress).n_clusters})
+        state.clusters = found = state.known_clusters() or made_clusters(state.lm, state.index, progress)
+        report({"kind": "clusters", "n_clusters": found.n_clusters})
 
     return ndjson_response(state.stream_progress(work, client=client, channel="clusters"))
 
