@@ -48,14 +48,14 @@ def explorer_command(opening: Opening, screen: str, *, index: Path | None = None
         "--index": None if index is None else str(index),
         "--view": f"{screen}?{query}" if query else screen,
     }
-    parts = [f"{option} {shlex.quote(text)}" for option, text in given.items() if text is not None]
-    return " ".join(["unembed serve", *(["--offline"] if opening.offline else []), *_switches(opening), *parts])
-
-
-def _switches(opening: Opening) -> list[str]:
-    """Return the switches, such as --trust-remote-code, that differ from their defaults."""
-    given = {"--trust-remote-code": opening.trust_remote_code, "--no-special-tokens": not opening.special_tokens}
-    return [switch for switch, is_on in given.items() if is_on]
+    switches = {
+        "--offline": opening.offline,
+        "--trust-remote-code": opening.trust_remote_code,
+        "--no-special-tokens": not opening.special_tokens,
+    }
+    parts = [switch for switch, is_on in switches.items() if is_on]
+    parts += [f"{option} {shlex.quote(text)}" for option, text in given.items() if text is not None]
+    return " ".join(["unembed serve", *parts])
 
 
 def question_in_address(

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Columns
 from rich.text import Text
 
-from unembed.cli.passages import draw_passages, tokens_line
+from unembed.cli.passages import draw_passages, promoted_line
 from unembed.index import MemoryCard
 from unembed.results import Table, decimals_of, format_signed, visible_rich
 
@@ -43,7 +43,7 @@ def draw_card(card: MemoryCard, width: int, *, plain: bool = False) -> Renderabl
             often = f": {one.often}" if one.often else ""
             parts += [Text(), Text(f"{one.title}{stronger}", style="bold").append(often, style="not bold")]
             end = "promoted" if one.pole == shown else "suppressed"
-            parts.append(tokens_line("promotes", table.columns[f"{end}_token"], width))
+            parts.append(promoted_line(table.columns[f"{end}_token"], width))
         parts += [] if one.description is None else [visible_rich(one.description, prose=True)]
         if one.title and one.triggers is not None:
             parts.append(draw_passages(one.triggers, width, plain=plain, signature=False))

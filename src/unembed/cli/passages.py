@@ -16,9 +16,9 @@ from unembed.results import Table, format_cell, format_signed, visible, visible_
 _MARK = "bold"
 
 
-def tokens_line(what: str, tokens: Sequence[str], width: int) -> Text:
-    """Write tokens in one line, after a label such as "promotes"."""
-    line = Text(f"{what}  ", style="dim")
+def promoted_line(tokens: Sequence[str], width: int) -> Text:
+    """Write promoted tokens in one line."""
+    line = Text("promotes  ", style="dim")
     for token in tokens:
         line.append_text(visible_rich(token)).append(" ")
     line.truncate(width, overflow="ellipsis")

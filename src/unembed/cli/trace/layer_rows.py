@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unembed.cli.trace.folding import Fold, folded
-from unembed.cli.trace.tokens import ACCENT, TOKEN_CELLS, candidate_text, candidates_text, heading, token_text
+from unembed.cli.trace.tokens import ACCENT, TOKEN_CELLS, candidate_text, candidates_text, token_text
 from unembed.models import Candidate
 from unembed.results import character_at
 from unembed.trace import EventView, LayerView, TraceView, mixer_of_all, mixers_in_words
@@ -66,11 +66,11 @@ def draw_layers(
         table.add_row(*cells)
     here = character_at([token.token for token in view.tokens], view.position)
     where = Text.assemble(" at position ", (str(view.position), "bold"), " ", token_text(here))
-    reader = _BASES.get(view.basis, view.basis)
+    heading = Text.assemble(("Layers", "bold"), where, (f"   read by {_BASES.get(view.basis, view.basis)}", "dim"))
     mixers = mixers_in_words(view.layers)
     named = [Text(f"{mixers[0].upper()}{mixers[1:]}.", style="dim")] if mixers else []
     notes = [Text(note, style="dim") for note in (_folds(view, rows), _hidden(view)) if note]
-    return Group(heading("Layers", f"read by {reader}", where), *named, table, *notes)
+    return Group(heading, *named, table, *notes)
 
 
 def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, several: bool) -> Text:

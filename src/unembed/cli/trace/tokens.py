@@ -37,11 +37,6 @@ def candidate_text(candidate: Candidate, target: int | None, cells: int) -> Text
     return shown.append(f" {format_probability(candidate.probability)}", style="dim")
 
 
-def heading(title: str, note: str, target: Text | None = None) -> Text:
-    """Return the heading of a section of the trace."""
-    return Text.assemble((title, "bold"), target or "", ("   " + note if note else "", "dim"))
-
-
 def question(view: TraceView) -> Text:
     """Return the target token and the token that it is compared with, as "TARGET over OTHER"."""
     shown = token_text(view.target.token, ACCENT, cells=24)
