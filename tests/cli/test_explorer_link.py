@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs
 
-import pytest
+from typer.testing import Result
 
 import unembed
-from unembed.cli.explorer_link import (
-    edits_in_address,
-    explorer_command,
-    position_in_address,
-    print_explorer_link,
-)
+from unembed.cli.explorer_link import edits_in_address, explorer_command, print_explorer_link
 from unembed.cli.option_groups import Opening
-
-
-@pytest.fixture(scope="module")
-def wren() -> unembed.LanguageModel:
-    """The shipped model, to name its memories."""
-    return unembed.load("wren")
 
 
 def test_a_shell_reads_every_option_back_as_it_was_given():
@@ -38,9 +28,8 @@ def test_a_shell_reads_every_option_back_as_it_was_given():
     assert screen == "trace" and parse_qs(query) == {"prompt": [prompt], "edits": ["L0M1:set:2@all"]}
 
 
-def test_the_default_model_and_the_last_position_are_not_named(wren):
+def test_the_default_model_is_not_named():
     assert explorer_command(Opening(), "atlas") == "unembed serve --view atlas"
-    assert [position_in_address(wren, "one two three", n) for n in (-1, -2, 0)] == [None, "1", "0"]
 
 
 def test_edits_are_in_the_address_and_a_result_that_the_page_cannot_show_has_no_link(capsys):
@@ -64,3 +53,10 @@ def test_edits_are_in_the_address_and_a_result_that_the_page_cannot_show_has_no_
 def test_a_number_keeps_all_its_digits(value: float):
     written = edits_in_address([unembed.set_coefficient(0, 1, value)])
     assert written is not None and float(written.split(":")[2].split("@")[0]) == value
+
+
+def test_the_link_of_a_trace_names_its_position_unless_it_is_the_last(unembed: Callable[..., Result]) -> None:
+    for position, named in ((-1, None), (-2, ["1"]), (0, ["0"])):
+        lines = unembed("trace", "one two three", "--position", position).stderr.splitlines()
+        link = next(line for line in lines if line.startswith("In the explorer: "))
+        assert parse_qs(shlex.split(link)[-1].partition("?")[2]).get("position") == named

@@ -13,7 +13,6 @@ from unembed.cli.option_groups import Opening
 from unembed.names import head_name, memory_name
 
 if TYPE_CHECKING:
-    from unembed.models.decoder import Decoder
     from unembed.stream import Edit
 
 
@@ -56,25 +55,6 @@ def explorer_command(opening: Opening, screen: str, *, index: Path | None = None
     parts = [switch for switch, is_on in switches.items() if is_on]
     parts += [f"{option} {shlex.quote(text)}" for option, text in given.items() if text is not None]
     return " ".join(["unembed serve", *parts])
-
-
-def question_in_address(
-    lm: Decoder, prompt: str, position: int, token: str | None, against: str | None, *, alone: bool
-) -> dict[str, str | None]:
-    """Return the query parameters that select a position, the token to explain and the token to compare it with.
-
-    Args:
-        alone: True to explain the logit of `token` alone, and not its difference from that of `against`.
-    """
-    at = position_in_address(lm, prompt, position)
-    return {"token": token, "against": against, "single": "1" if alone else None, "position": at}
-
-
-def position_in_address(lm: Decoder, prompt: str, position: int) -> str | None:
-    """Return the position counted from the first token; None for the last token, which the page shows by default."""
-    if position == -1:
-        return None
-    return str(position if position >= 0 else lm.encode(prompt).shape[-1] + position)
 
 
 def edits_in_address(edits: Sequence[Edit]) -> str | None:

@@ -10,7 +10,7 @@ import typer
 
 from unembed.cli.command import command
 from unembed.cli.edit_options import EditOptions
-from unembed.cli.explorer_link import print_explorer_link, question_in_address
+from unembed.cli.explorer_link import print_explorer_link
 from unembed.cli.option_groups import Conversation, Opening, Output
 from unembed.cli.prompts import Piece, PromptTexts
 from unembed.options import (
@@ -104,7 +104,8 @@ def trace(
     draw = partial(draw_trace, lines=tokens or 1, next_steps=next_model, everything=everything)
     deliver([view for view, _ in views], views[0][1], draw, output)
     if output.for_terminal and not next_steps and len(pieces) == 1 and pieces[0].tokens is None:
-        state = question_in_address(lm, texts[0], position, token, other, alone=alone)
+        state = {"token": token, "against": other, "single": "1" if alone else None}
+        state["position"] = None if position == -1 else str(views[0][0].position)  # the page shows the last by default
         print_explorer_link(opening, "trace", index=index, prompt=texts[0], edits=changes, **state)
 
 
