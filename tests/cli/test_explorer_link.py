@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs
 
+import pytest
 from typer.testing import Result
 
 import unembed
