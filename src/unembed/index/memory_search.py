@@ -88,11 +88,11 @@ class Hit:
     """Why it was found: "description", "promotes", "suppresses", "trigger", "name" or "memory"."""
     found: str
     """What matched the query: a description, a token, a context or a label; the first of several."""
-    rank: int | None = None
+    rank: int | None
     """Rank of the token among the top tokens of the value vector, from 1."""
-    score: float | None = None
+    score: float | None
     """The raw score of the token, or the coefficient on the trigger."""
-    top_tokens: list[str] = field(default_factory=list[str])
+    top_tokens: list[str]
     of: str = "memory"
     """What was found: "memory" or "head"."""
     also: list[str] = field(default_factory=list)
@@ -216,7 +216,7 @@ def search(
     parts: list[Callable[[], Iterable[Hit]]] = []
     if query_parts.memory is not None:
         layer, i = query_parts.memory
-        parts.append(lambda: [Hit(*lm.memory(layer, i), "memory", "", pole=query_parts.pole)])
+        parts.append(lambda: [dataclasses.replace(_hit(lm, layer, i, "memory", ""), pole=query_parts.pole)])
     for word in query_parts.promote:
         parts.append(lambda word=word: _described_with(described, word))
     for word in query_parts.promote:
@@ -400,7 +400,7 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
         for token, text in zip(ids, lm.token_strings(list(ids)), strict=True):
             for row in index.promoting(token, MAX_HITS, by="rank").rows():
                 pole = row.get("pole", "positive")
-                yield Hit(row["layer"], row["index"], "promotes", text, row["rank"], row["score"], pole=pole)
+                yield Hit(row["layer"], row["index"], "promotes", text, row["rank"], row["score"], [], pole=pole)
 
 
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
@@ -420,31 +420,38 @@ def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppres
         chosen = int(form[at])
         pole: Pole = "negative" if float(deviations[at, chosen]) < 0 else "positive"
         score = float(scores[at, chosen]) * (-1.0 if pole == "negative" else 1.0)
-        yield Hit(layer, index, kind, texts[chosen], score=score, pole=pole)
+        yield Hit(layer, index, kind, texts[chosen], None, score, [], pole=pole)
 
 
 def _described_with(described: MemoryDescriptions | None, word: str) -> Iterator[Hit]:
     if described is not None:
         for layer, head, text in described.heads_containing(word):
-            yield Hit(layer, head, "description", text, of="head")
+            yield Hit(layer, head, "description", text, None, None, [], "head")
         for layer, index, pole, text in described.containing(word):
-            yield Hit(layer, index, "description", text, pole="negative" if pole == "negative" else "positive")
+            yield Hit(
+                layer, index, "description", text, None, None, [], pole="negative" if pole == "negative" else "positive"
+            )
 
 
 def _triggered(index: Index, text: str) -> Iterator[Hit]:
     for row in index.search(f'"{text}"', MAX_HITS, context=12).rows():
         shown = f"{row['prefix']}[{row['token']}]"
         pole = row.get("pole", "positive")
-        yield Hit(row["layer"], row["index"], "trigger", shown, row["rank"], row["coefficient"], pole=pole)
+        yield Hit(row["layer"], row["index"], "trigger", shown, row["rank"], row["coefficient"], [], pole=pole)
 
 
 def _named(lm: Decoder, index: Index, text: str) -> Iterator[Hit]:
     for row in index.labels(of="all").rows():
         if text.lower() in row["label"].lower() and row["kind"] != "random value":
             if row["kind"] == "head":
-                yield Hit(row["layer"], row["index"], "name", row["label"], of="head")
+                yield Hit(row["layer"], row["index"], "name", row["label"], None, None, [], "head")
             else:
-                yield Hit(*lm.memory(row["layer"], row["index"]), "name", row["label"])
+                yield _hit(lm, row["layer"], row["index"], "name", row["label"])
+
+
+def _hit(lm: Decoder, layer: int, index: int, why: str, found: str) -> Hit:
+    lm.memory(layer, index)
+    return Hit(layer, index, why, found, None, None, [])
 
 
 def _need(index: Index | None, what: str) -> Index:
