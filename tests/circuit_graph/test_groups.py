@@ -13,7 +13,7 @@ import unembed
 from unembed.circuit_graph import CircuitGraph, circuit
 from unembed.circuit_graph.groups import AGAINST, ANSWER, BETWEEN, MOVES, READS, SIMILAR, TOKENS, by_role
 from unembed.circuit_graph.labels import written
-from unembed.circuit_graph.removal_of_each import Changed, removal_of_groups, with_each
+from unembed.circuit_graph.removal_of_each import Changed, removal_of_each, with_each
 from unembed.concepts.value_concepts import vector_concepts
 from unembed.errors import InvalidInput, Unsupported
 from unembed.results import visible
@@ -91,7 +91,7 @@ def test_a_cluster_is_named_by_what_its_nodes_raise_and_lower_together() -> None
     is_likelier = removed.probabilities[1] > whole.probabilities[1]
     raised, lowered = (part.split(" ")[1:] for part in name.split(", "))
     assert "·is" not in (raised if is_likelier else lowered)
-    changed = removal_of_groups(lm, [case], [nodes], "counterfactual")[1]
+    changed = removal_of_each(lm, [case], [nodes], "counterfactual")[1]
     assert changed.metric == pytest.approx(removed.metric, abs=1e-5) and changed.tokens is not None
     assert [visible(text) for text in changed.tokens.raised[:TOKENS]] == raised
     assert [visible(text) for text in changed.tokens.lowered[:TOKENS]] == lowered

@@ -31,7 +31,7 @@ def edited(lm: Decoder, node: Node, value: float | None) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "mixtral"])
 def test_a_removal_is_an_edit_of_that_part_alone(name: str) -> None:
     lm = tiny(name)
-    whole, *found = removal_of_each(lm, [Case(PROMPT, OTHER, 5, 9)], NODES, "zero")
+    whole, *found = removal_of_each(lm, [Case(PROMPT, OTHER, 5, 9)], [[node] for node in NODES], "zero")
     logits = lm.run(torch.tensor([PROMPT])).logits[0, -1].double()
     assert whole.metric == pytest.approx(float(logits[5] - logits[9]), abs=1e-5)
     assert whole.probabilities == pytest.approx(logits.softmax(-1)[[5, 9]].tolist(), abs=1e-6)
@@ -45,16 +45,16 @@ def test_a_counterfactual_value_is_that_of_the_other_prompt() -> None:
     lm = tiny("llama")
     node = NODES[2]
     value = float(lm.run(torch.tensor([OTHER]), ("coefficients",)).at("coefficients", 0)[0, 2, 7])
-    _, found = removal_of_each(lm, [Case(PROMPT, OTHER, 5, None)], [node], "counterfactual")
+    _, found = removal_of_each(lm, [Case(PROMPT, OTHER, 5, None)], [[node]], "counterfactual")
     assert found.metric == pytest.approx(float(edited(lm, node, value)[5]), abs=1e-5)
     assert len(found.probabilities) == 1
 
 
 def test_more_nodes_than_fit_in_one_pass_give_the_same_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lm, case = tiny("gpt2"), Case(PROMPT, OTHER, 5, 9)
-    together = removal_of_each(lm, [case], NODES, "counterfactual")
+    together = removal_of_each(lm, [case], [[node] for node in NODES], "counterfactual")
     monkeypatch.setattr("unembed.circuit_graph.removal_of_each.BATCH_TOKENS", 2 * len(PROMPT))
-    apart = removal_of_each(lm, [case], NODES, "counterfactual")
+    apart = removal_of_each(lm, [case], [[node] for node in NODES], "counterfactual")
     assert [one.metric for one in apart] == pytest.approx([one.metric for one in together], abs=1e-6)
     assert len({round(one.metric, 6) for one in apart}) > 2
 
@@ -62,7 +62,7 @@ def test_more_nodes_than_fit_in_one_pass_give_the_same_as_each_alone(monkeypatch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_raised_and_lowered_tokens_are_those_whose_probability_changes_most(dtype: torch.dtype) -> None:
     lm = tiny("llama", dtype=dtype)
-    whole, found = removal_of_each(lm, [Case(PROMPT, OTHER, 5, 9)], NODES[:1], "zero")
+    whole, found = removal_of_each(lm, [Case(PROMPT, OTHER, 5, 9)], [NODES[:1]], "zero")
     before = lm.run(torch.tensor([PROMPT])).logits[0, -1].double().softmax(-1)
     after = edited(lm, NODES[0], 0.0).softmax(-1)
     likely = sorted({*before.topk(LIKELY).indices.tolist(), *after.topk(LIKELY).indices.tolist()})
@@ -76,8 +76,8 @@ def test_several_prompts_give_the_mean_and_a_prompt_that_is_too_short_stays_unch
     lm = tiny("gpt2")
     long, short = Case(PROMPT, OTHER, 5, 9), Case(PROMPT[:2], OTHER[:2], 5, 9)
     node = Node("memory", 0, 4, 3)
-    together = removal_of_each(lm, [long, short], [node], "zero")
-    (whole, without), (unchanged, same) = (removal_of_each(lm, [case], [node], "zero") for case in (long, short))
+    together = removal_of_each(lm, [long, short], [[node]], "zero")
+    (whole, without), (unchanged, same) = (removal_of_each(lm, [case], [[node]], "zero") for case in (long, short))
     assert same.metric == unchanged.metric and without.metric != whole.metric
     assert [one.metric for one in together] == pytest.approx(
         [(a.metric + b.metric) / 2 for a, b in ((whole, unchanged), (without, same))], abs=1e-9

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 import unembed
-from unembed.circuit_graph import CircuitGraph, FlowView, changed, circuit, picture, prompt_picture, read_case, removal
+from unembed.circuit_graph import CircuitGraph, FlowView, changed, circuit, picture, prompt_picture, read_case
 from unembed.errors import InvalidInput, OutOfRange, Unsupported
 from unembed.language_model import LanguageModel
 
@@ -65,14 +65,14 @@ def test_one_part_is_measured_at_zero_or_with_the_value_of_any_prompt(wren: Lang
     case = read_case(wren, PROMPT, None, " Cook", " Scott")
     first = view.nodes[0].removed
     assert first is not None
-    assert removal(wren, case, "head", 5, 5, 0, other=OTHER).metric == pytest.approx(first.metric, abs=1e-4)
-    assert removal(wren, case, "head", 5, 5, 0).metric < view.metric - 1
+    assert changed(wren, case, [("head", 5, 5, 0)], other=OTHER).metric == pytest.approx(first.metric, abs=1e-4)
+    assert changed(wren, case, [("head", 5, 5, 0)]).metric < view.metric - 1
     with pytest.raises(OutOfRange):
-        removal(wren, case, "head", 5, 6, 0)
+        changed(wren, case, [("head", 5, 6, 0)])
     with pytest.raises(OutOfRange):
-        removal(wren, case, "memory", 5, 5, 99_999)
+        changed(wren, case, [("memory", 5, 5, 99_999)])
     with pytest.raises(InvalidInput):
-        removal(wren, case, "head", 5, 5, 0, other="Captain")
+        changed(wren, case, [("head", 5, 5, 0)], other="Captain")
 
 
 def test_groups_are_in_the_picture_with_what_the_model_does_when_they_are_changed(wren: LanguageModel) -> None:

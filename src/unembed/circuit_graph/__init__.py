@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from unembed.circuit_graph.tested_picture import changed as changed
     from unembed.circuit_graph.tested_picture import picture as picture
     from unembed.circuit_graph.tested_picture import prompt_picture as prompt_picture
-    from unembed.circuit_graph.tested_picture import removal as removal
 else:
     __getattr__, __dir__, __all__ = import_on_first_use(
         __name__,

@@ -234,11 +234,11 @@ class _Test:
         found: list[tuple[str, Exhibit]] = []
         for one in kinds:
             name = "test" if len(kinds) == 1 else f"test_{one}"
-            tested = graph.tested_on(cases, self.sizes, kinds=one, to=self.set_to, seed=self.seed)
+            tested = graph.tested(cases, self.sizes, kinds=one, to=self.set_to, seed=self.seed)
             table = outcome_table(graph.provenance, tested)
             found.append((test_in_words(tested, held_out=held_out), Exhibit(name, table, folded=True)))
             if self.rankings:
-                table = graph.rankings_on(cases, self.sizes, kinds=one, to=self.set_to, seed=self.seed)
+                table = graph.rankings(cases, self.sizes, kinds=one, to=self.set_to, seed=self.seed)
                 found.append(("", Exhibit(name.replace("test", "rankings"), table)))
         return found
 
@@ -297,7 +297,7 @@ class _Form:
         """Measure the model's prediction without each of the listed nodes, one at a time."""
         assert graph.lm is not None
         names = [row["name"] for row in words.first_nodes(self.nodes)]
-        nodes = [graph.node(name) for name in names]
+        nodes = [[graph.node(name)] for name in names]
         found = removal_of_each(graph.lm, graph.cases, nodes, to, graph.dictionary)
         return dict(zip(names, found[1:], strict=True))
 

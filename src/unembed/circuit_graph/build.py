@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import torch
@@ -116,79 +116,62 @@ def circuit_of(
     chosen = select_nodes(scores, most, SHARE)
     nodes = [node for node, _ in chosen]
     flow = inflow(lm, cases[:EDGE_PROMPTS], nodes, dictionary, qk)
-    return _graph(lm, cases, scores, chosen, flow, dictionary, qk, atlas)
+    return _Builder(lm, cases, scores, chosen, flow, dictionary, qk, atlas).graph()
 
 
-def _graph(
-    lm: Decoder,
-    cases: tuple[Case, ...],
-    scores: NodeScores,
-    chosen: Sequence[tuple[Node, float]],
-    flow: Inflow,
-    dictionary: AttachedDictionary | None,
-    qk: QKRule,
-    atlas: MemoryDescriptions | None,
-) -> CircuitGraph:
-    n = len(cases)
-    is_paired = cases[0].counterfactual is not None
-    notes: dict[str, object] = {"prompts": n, "counterfactual": is_paired}
-    provenance = lm.provenance(basis="frozen", notes=notes if qk == "constant" else {**notes, "qk": qk})
-    tables = _Tables(lm, cases, scores, chosen, flow, dictionary, qk, atlas)
-    everything = [node for kind in KINDS for node in ranked(scores.parts, RANKED, kind)]
-    everything.sort(key=lambda one: -abs(one[1]))
-    places = [(KINDS.index(node.kind), node.layer, node.back, node.index) for node, _ in everything]
-    kind, layer, back, index = torch.tensor(places, dtype=torch.long).view(-1, 4).unbind(1)
-    order = Ranking(kind, layer, back, index, torch.tensor([score / n for _, score in everything]))
-    nodes, edges = tables.nodes(provenance), tables.edges(provenance)
-    kinds = {row["name"]: row["name"] if row["name"] == "positions" else row["kind"] for row in nodes.rows()}
-    reach = influence(kinds, [(e["source"], e["target"], e["weight"]) for e in edges.rows()], METRIC)
-    columns = {
-        **{name: nodes[name] for name in nodes.column_names},
-        "influence": [reach.of[name] for name in nodes["name"]],
-    }
-    return CircuitGraph(
-        nodes=replace(nodes, columns=columns),
-        edges=edges,
-        replacement=reach.replacement,
-        completeness=reach.completeness,
-        metric=scores.metric / n,
-        counterfactual_metric=scores.counterfactual_metric / n if is_paired else None,
-        error=max(scores.error, flow.error),
-        cases=cases,
-        tokens=tuple(lm.token_strings(list(cases[0].prompt))),
-        ranking=order,
-        unopened=scores.unopened,
-        n_nodes=sum(part.numel() for part in scores.parts.values()),
-        provenance=provenance,
-        lm=lm,
-        dictionary=dictionary,
-    )
+@dataclass(eq=False)
+class _Builder:
+    """Builds a graph, with its tables of nodes and edges, from sums over cases."""
 
+    lm: Decoder
+    cases: tuple[Case, ...]
+    scores: NodeScores
+    chosen: Sequence[tuple[Node, float]]
+    flow: Inflow
+    dictionary: AttachedDictionary | None
+    qk: QKRule
+    atlas: MemoryDescriptions | None
 
-class _Tables:
-    """Builds a graph's tables of nodes and edges from sums over cases."""
+    def __post_init__(self) -> None:
+        self.longest = max(self.cases, key=lambda case: len(case.prompt)).prompt
+        self.texts = self.lm.token_strings(list(self.longest))
+        self.names = [node_name(self.lm, node, self.position(node.back)) for node, _ in self.chosen]
 
-    def __init__(
-        self,
-        lm: Decoder,
-        cases: tuple[Case, ...],
-        scores: NodeScores,
-        chosen: Sequence[tuple[Node, float]],
-        flow: Inflow,
-        dictionary: AttachedDictionary | None,
-        qk: QKRule,
-        atlas: MemoryDescriptions | None,
-    ) -> None:
-        self.qk, self.atlas = qk, atlas
-        self.lm, self.cases, self.scores, self.chosen, self.flow = lm, cases, scores, chosen, flow
-        self.dictionary = dictionary
-        self.longest = max(len(case.prompt) for case in cases)
-        self.texts = lm.token_strings(list(max(cases, key=lambda case: len(case.prompt)).prompt))
-        self.names = [node_name(lm, node, self.position(node.back)) for node, _ in chosen]
+    def graph(self) -> CircuitGraph:
+        """Return the graph, whose nodes have their influence on the metric, and the ranking of all nodes for tests."""
+        lm, scores, n = self.lm, self.scores, len(self.cases)
+        is_paired = self.cases[0].counterfactual is not None
+        notes: dict[str, object] = {"prompts": n, "counterfactual": is_paired}
+        provenance = lm.provenance(basis="frozen", notes=notes if self.qk == "constant" else {**notes, "qk": self.qk})
+        everything = [node for kind in KINDS for node in ranked(scores.parts, RANKED, kind)]
+        everything.sort(key=lambda one: -abs(one[1]))
+        places = [(KINDS.index(node.kind), node.layer, node.back, node.index) for node, _ in everything]
+        kind, layer, back, index = torch.tensor(places, dtype=torch.long).view(-1, 4).unbind(1)
+        order = Ranking(kind, layer, back, index, torch.tensor([score / n for _, score in everything]))
+        nodes, edges = self.nodes(provenance), self.edges(provenance)
+        kinds = {row["name"]: row["name"] if row["name"] == "positions" else row["kind"] for row in nodes.rows()}
+        reach = influence(kinds, [(e["source"], e["target"], e["weight"]) for e in edges.rows()], METRIC)
+        return CircuitGraph(
+            nodes=replace(nodes, columns={**nodes.columns, "influence": [reach.of[name] for name in nodes["name"]]}),
+            edges=edges,
+            replacement=reach.replacement,
+            completeness=reach.completeness,
+            metric=scores.metric / n,
+            counterfactual_metric=scores.counterfactual_metric / n if is_paired else None,
+            error=max(scores.error, self.flow.error),
+            cases=self.cases,
+            tokens=tuple(lm.token_strings(list(self.cases[0].prompt))),
+            ranking=order,
+            unopened=scores.unopened,
+            n_nodes=self._count(),
+            provenance=provenance,
+            lm=lm,
+            dictionary=self.dictionary,
+        )
 
     def position(self, back: int) -> int:
         """Convert a position counted from the end (0, 1, ...): to an index for one prompt, to -1, -2, ... for more."""
-        return self.longest - 1 - back if len(self.cases) == 1 else -1 - back
+        return len(self.longest) - 1 - back if len(self.cases) == 1 else -1 - back
 
     def token_name(self, back: int) -> str:
         """Return the name of the node for the token embedding at a position, counted from the end (0, 1, ...)."""
@@ -197,17 +180,16 @@ class _Tables:
     def nodes(self, provenance: Provenance) -> Table:
         """Return a table of the selected nodes by relevance, tokens, biases, and sums of each layer's other nodes."""
         n, rows = len(self.cases), list[tuple[object, ...]]()
-        longest = max(self.cases, key=lambda case: len(case.prompt))
         nodes = [node for node, _ in self.chosen]
-        words = promoted(self.lm, longest.prompt, nodes, self.dictionary)
-        known = described(self.lm, longest.prompt, nodes, self.atlas)
+        words = promoted(self.lm, self.longest, nodes, self.dictionary)
+        known = described(self.lm, self.longest, nodes, self.atlas)
         for number, (node, score) in enumerate(self.chosen):
             position, reads = self._read(number) if node.kind == "head" else (None, "")
             label = label_of(reads, words[number], known.get(number))
             row = (node.kind, node.layer, self.position(node.back), node.index, score / n, label)
             rows.append((self.names[number], *row, position, words[number], known.get(number)))
         for back, score in enumerate(self.scores.tokens.tolist()):
-            text = self.texts[self.longest - 1 - back] if len(self.cases) == 1 else ""
+            text = self.texts[len(self.longest) - 1 - back] if len(self.cases) == 1 else ""
             rows.append((self.token_name(back), "token", None, self.position(back), None, score / n, visible(text)))
         if self.scores.positions:
             rows.append(("positions", "bias", None, None, None, self.scores.positions / n, "position embeddings"))
@@ -253,7 +235,7 @@ class _Tables:
     def _read(self, number: int) -> tuple[int, str]:
         """Return the position that a head reads most, and the words for it in the head's label."""
         back = int(self.flow.by_position[number].abs().argmax())
-        where = quoted(self.texts[self.longest - 1 - back]) if len(self.cases) == 1 else ""
+        where = quoted(self.texts[len(self.longest) - 1 - back]) if len(self.cases) == 1 else ""
         return self.position(back), f"reads {where}@{self.position(back)}, "
 
     def edges(self, provenance: Provenance) -> Table:

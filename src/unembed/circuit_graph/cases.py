@@ -16,8 +16,6 @@ from unembed.logit_attribution import pair
 from unembed.models.decoder import Decoder
 from unembed.stream.run import OnePrompt, prepare
 
-GivenPair = Sequence[Any]
-"""A tuple of prompt, counterfactual prompt, token, and the token whose logit is subtracted."""
 BATCH_TOKENS = 512
 """Largest number of prompt tokens in one batch."""
 
@@ -37,6 +35,10 @@ class Case:
     counterfactual: tuple[int, ...] | None
     token: int
     against: int | None
+
+
+GivenPair = Sequence[Any] | Case
+"""A tuple of prompt, counterfactual prompt, token, and the token whose logit is subtracted; or a case."""
 
 
 def read_case(
@@ -77,6 +79,9 @@ def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
         raise InvalidInput("the list of pairs is empty", instead="Give pairs (prompt, counterfactual, token, against)")
     found: list[Case] = []
     for number, given in enumerate(pairs):
+        if isinstance(given, Case):
+            found.append(given)
+            continue
         if isinstance(given, str) or len(given) != 4:
             raise InvalidInput(
                 f"pair {number}",

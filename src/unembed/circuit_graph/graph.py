@@ -287,23 +287,10 @@ class CircuitGraph(Displayed):
         Returns:
             A row for each score and size, random nodes last: ranked_by, nodes, faithfulness and complement with bounds.
         """
-        cases = self.cases if pairs is None else read_cases(self._model("a test"), pairs)
-        return self.rankings_on(cases, sizes, kinds=kinds, to=to, seed=seed)
-
-    def rankings_on(
-        self,
-        cases: Sequence[Case],
-        sizes: Sequence[int],
-        *,
-        kinds: CircuitNodes | None = None,
-        to: SetTo | None = None,
-        seed: int = 0,
-    ) -> Table:
-        """Do the same as `rankings`, on cases instead of pairs."""
         orders: tuple[RankedBy, ...] = get_args(RankedBy)
         tests: dict[RankedBy, CircuitTest] = {
-            by: self.tested_on(
-                cases, sizes, kinds=kinds, to=to, ranked_by=by, seed=seed, draws=DRAWS if by == "relevance" else 1
+            by: self.tested(
+                pairs, sizes, kinds=kinds, to=to, ranked_by=by, seed=seed, draws=DRAWS if by == "relevance" else 1
             )
             for by in orders
         }
@@ -318,24 +305,11 @@ class CircuitGraph(Displayed):
         to: SetTo | None = None,
         ranked_by: RankedBy = "relevance",
         seed: int = 0,
-    ) -> CircuitTest:
-        """Do the same as `test`, and return the results as a `CircuitTest` instead of a table."""
-        cases = self.cases if pairs is None else read_cases(self._model("a test"), pairs)
-        return self.tested_on(cases, sizes, kinds=kinds, to=to, ranked_by=ranked_by, seed=seed)
-
-    def tested_on(
-        self,
-        cases: Sequence[Case],
-        sizes: Sequence[int],
-        *,
-        kinds: CircuitNodes | None = None,
-        to: SetTo | None = None,
-        ranked_by: RankedBy = "relevance",
-        seed: int = 0,
         draws: int = DRAWS,
     ) -> CircuitTest:
-        """Do the same as `tested`, on cases instead of pairs, with `draws` random circuits of each size."""
+        """Do the same as `test`, with `draws` random circuits of each size, and return a `CircuitTest`, not a table."""
         lm = self._model("a test")
+        cases = self.cases if pairs is None else read_cases(lm, pairs)
         sizes = [positive_int("size", size) for size in sizes]
         several = len(cases) > 1
         kinds = ("memories" if several and lm.n_memories else "all") if kinds is None else kinds

@@ -20,7 +20,7 @@ from typing import Any
 from unembed.circuit_graph.cases import Case
 from unembed.circuit_graph.labels import written
 from unembed.circuit_graph.node_scores import Node
-from unembed.circuit_graph.removal_of_each import removal_of_groups, usual_value
+from unembed.circuit_graph.removal_of_each import removal_of_each, usual_value
 from unembed.concepts.value_concepts import vector_concepts
 from unembed.dictionaries import AttachedDictionary
 from unembed.memories.clustering.value_clusters import dendrogram
@@ -107,7 +107,7 @@ def named_by_effect(
     is_one = len({(case.token, case.against) for case in cases}) == 1
     groups = [[nodes[name] for name in names] for names in clusters] if is_one else []
     to = usual_value(cases[0], dictionary)
-    removals = removal_of_groups(lm, cases, groups, to, dictionary)[1:] if groups else [None] * len(clusters)
+    removals = removal_of_each(lm, cases, groups, to, dictionary)[1:] if groups else [None] * len(clusters)
     for names, removal in zip(clusters, removals, strict=True):
         title = _moved(removal.tokens) if removal is not None and removal.tokens is not None else ""
         like = f"like {names[0]}"

@@ -52,31 +52,24 @@ class Changed:
 
 
 def removal_of_each(
-    lm: Decoder, cases: Sequence[Case], nodes: Sequence[Node], to: SetTo, dictionary: AttachedDictionary | None = None
-) -> list[Removal]:
-    """Measure the prediction without each node, one at a time; the first result is the unchanged prediction.
-
-    Args:
-        cases: one prompt, or several; results are means over the prompts.
-        nodes: nodes at positions counted back from the end; a prompt without such a position is not changed.
-        to: what a removed node is set to: its value in the "counterfactual", its mean over a text ("corpus"), or
-            "zero".
-        dictionary: the dictionary of the features among the nodes.
-
-    Memory: activations and logits of `BATCH_TOKENS` tokens, and the logits of one prompt without each node. Cost: for
-    each prompt, one pass for each batch of nodes; a batch has as many copies of the prompt as fit.
-    """
-    return removal_of_groups(lm, cases, [(node,) for node in nodes], to, dictionary)
-
-
-def removal_of_groups(
     lm: Decoder,
     cases: Sequence[Case],
     groups: Sequence[Sequence[Node]],
     to: SetTo,
     dictionary: AttachedDictionary | None = None,
 ) -> list[Removal]:
-    """Measure the prediction without each group of nodes, one at a time; otherwise the same as `removal_of_each`."""
+    """Measure the prediction without each group of nodes, one at a time; the first result is the unchanged prediction.
+
+    Args:
+        cases: one prompt, or several; results are means over the prompts.
+        groups: nodes at positions counted back from the end; a prompt without such a position is not changed.
+        to: what a removed node is set to: its value in the "counterfactual", its mean over a text ("corpus"), or
+            "zero".
+        dictionary: the dictionary of the features among the nodes.
+
+    Memory: activations and logits of `BATCH_TOKENS` tokens, and the logits of one prompt without each group. Cost:
+    for each prompt, one pass for each batch of groups; a batch has as many copies of the prompt as fit.
+    """
     changes = [Changed(), *(Changed(tuple(group)) for group in groups)]
     metrics, answers, logs = torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)
     for case in cases:

@@ -54,7 +54,7 @@ def picture(
         return flow_view(graph, words, groups=groups)
     nodes = graph.ranking.nodes(KINDS)[:BOXES]
     to = usual_value(case, graph.dictionary)
-    whole, *found = removal_of_each(lm, [case], nodes, to, graph.dictionary)
+    whole, *found = removal_of_each(lm, [case], [[node] for node in nodes], to, graph.dictionary)
     effects = _effects(graph, groups, to)
     names = [node_name(lm, node, len(case.prompt) - 1 - node.back) for node in nodes]
     return flow_view(
@@ -133,20 +133,6 @@ def prompt_picture(
     graph = circuit_of(lm, (case,), max_nodes)
     step("Testing the circuit in the model")
     return picture(graph)
-
-
-def removal(
-    lm: Decoder,
-    case: Case,
-    kind: Literal["head", "memory"],
-    layer: int,
-    position: int,
-    index: int,
-    *,
-    other: OnePrompt | None = None,
-) -> Removal:
-    """Measure the prediction without one head or memory at one position; see `changed`."""
-    return changed(lm, case, [(kind, layer, position, index)], other=other)
 
 
 def changed(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fastapi.responses import StreamingResponse
 
-from unembed.circuit_graph import Removal, changed, prompt_picture, read_case, removal
+from unembed.circuit_graph import Removal, changed, prompt_picture, read_case
 from unembed.results import numbers
 from unembed.server import requests as r
 from unembed.server.handlers import Routes
@@ -63,7 +63,7 @@ def post_without(state: r.State, query: r.WithoutRequest) -> Removal:
     """The prediction after one head or memory at a position is set to 0, or to its value on another prompt."""
     tokens, target, against = _question(state, query)
     case = read_case(state.lm, tokens, None, target, against)
-    return removal(state.lm, case, query.part, query.layer, query.at, query.index, other=query.other)
+    return changed(state.lm, case, [(query.part, query.layer, query.at, query.index)], other=query.other)
 
 
 @routes.answer("POST /flow/group", "measuring the prediction with a group changed", on="long")
