@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -104,5 +103,4 @@ def test_a_graph_from_a_file_has_no_picture_until_it_has_its_model(
     graph: CircuitGraph = unembed.open_result(path)
     with pytest.raises(Unsupported):
         picture(graph)
-    sizes: Sequence[int] = (5,)
-    assert picture(graph.bound_to(wren), sizes).nodes[0].name == "L5H0@5"
+    assert picture(graph.bound_to(wren), test=()).nodes[0].name == "L5H0@5"

@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.circuit_graph.build import circuit_of
 from unembed.circuit_graph.cases import Case, read_case
+from unembed.circuit_graph.faithfulness import SIZES
 from unembed.circuit_graph.graph import CircuitGraph
 from unembed.circuit_graph.in_words import CircuitWords, test_in_words
 from unembed.circuit_graph.one_token_change import with_counterfactual
@@ -179,7 +180,7 @@ def circuit_answer(
             check_writable(path)
     if viewer is not None and prompt is None:
         raise InvalidInput("--viewer without a prompt", why="a viewer shows one prompt", instead="Give a prompt")
-    test = _Test(tuple(sizes or (10, 30, 100)), kinds, set_to, rankings, seed)
+    test = _Test(tuple(sizes or SIZES), kinds, set_to, rankings, seed)
     form = _Form(nodes, group_by, tuple(group or ()), change, times, out, viewer, set_to)
     if (prompt is not None) + (pairs is not None) + (graph is not None) > 1 or (pairs and token is not None):
         raise InvalidInput(

@@ -38,6 +38,8 @@ from unembed.names import SetTo
 from unembed.stream.run import run
 
 _WORDS: dict[PartKind, str] = {"head": "heads", "memory": "memories", "feature": "features"}
+SIZES = (10, 30, 100)
+"""Numbers of nodes with which a circuit is tested by default."""
 DRAWS = 5
 """Number of random circuits of each size."""
 _RESAMPLES = 1000

@@ -242,7 +242,7 @@ def _node(words: CircuitWords, row: dict[str, Any], removed: Removal | None) -> 
         position=row["position"],
         index=row["index"],
         relevance=row["relevance"],
-        reads=words.read_position(name) if kind == "head" else None if is_writer else fed_position(words, name),
+        reads=row["reads"] if kind == "head" else None if is_writer else fed_position(words, name),
         promotes=tuple(map(visible, row["promoted_tokens"])),
         label=row["label"],
         removed=removed,
@@ -254,8 +254,8 @@ def fed_position(words: CircuitWords, name: str) -> int | None:
     feeds = [edge for edge in words.out_of.get(name, []) if edge[0] != METRIC]
     if not feeds:
         return None
-    target = max(feeds, key=lambda edge: abs(edge[1]))[0]
-    return words.read_position(target) if words.rows[target]["kind"] == "head" else words.rows[target]["position"]
+    target = words.rows[max(feeds, key=lambda edge: abs(edge[1]))[0]]
+    return target["reads"] if target["kind"] == "head" else target["position"]
 
 
 def _edges(

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unembed.circuit_graph.cases import Case, GivenPair, read_cases
-from unembed.circuit_graph.faithfulness import DRAWS, CircuitTest, faithfulness
+from unembed.circuit_graph.faithfulness import DRAWS, SIZES, CircuitTest, faithfulness
 from unembed.circuit_graph.group_effects import group_effects
 from unembed.circuit_graph.groups import by_description, by_role, by_values, named_by_effect
 from unembed.circuit_graph.labels import with_parts_of_labels
@@ -238,7 +238,7 @@ class CircuitGraph(Displayed):
     def test(
         self,
         pairs: Sequence[GivenPair] | None = None,
-        sizes: Sequence[int] = (10, 30, 100),
+        sizes: Sequence[int] = SIZES,
         *,
         kinds: CircuitNodes | None = None,
         to: SetTo | None = None,
@@ -276,7 +276,7 @@ class CircuitGraph(Displayed):
     def rankings(
         self,
         pairs: Sequence[GivenPair] | None = None,
-        sizes: Sequence[int] = (10, 30, 100),
+        sizes: Sequence[int] = SIZES,
         *,
         kinds: CircuitNodes | None = None,
         to: SetTo | None = None,
@@ -299,7 +299,7 @@ class CircuitGraph(Displayed):
     def tested(
         self,
         pairs: Sequence[GivenPair] | None = None,
-        sizes: Sequence[int] = (10, 30, 100),
+        sizes: Sequence[int] = SIZES,
         *,
         kinds: CircuitNodes | None = None,
         to: SetTo | None = None,

@@ -96,10 +96,6 @@ class CircuitWords:
             quoted(self.graph.tokens[position]) if self.is_one else "last" if position == -1 else f"last{position + 1}"
         )
 
-    def read_position(self, name: str) -> int:
-        """Return the position that a head reads most."""
-        return self.rows[name]["reads"]
-
     def reads(self, name: str) -> str:
         """Name what a node reads: for a head, the token from which most of its relevance comes.
 
@@ -113,7 +109,7 @@ class CircuitWords:
         ]
         if self.rows[name]["kind"] != "head":
             return found[0] if found else "many parts"
-        token = self.place(self.read_position(name))
+        token = self.place(self.rows[name]["reads"])
         return f"{token} ({found[0]})" if found else token
 
     def directly(self, name: str) -> float:
@@ -215,7 +211,7 @@ class CircuitWords:
         raises = removal.tokens.raised[:_TOKENS] if removal and removal.tokens and self.has_one_question else ()
         does = [f"raises {_listed([visible(text) for text in raises])}"] if raises else []
         if row["kind"] == "head":
-            reads = self.place(self.read_position(name))
+            reads = self.place(row["reads"])
             does = [f"reads {reads if self.is_one else f'the {reads} token'}", *does]
             what = f"attention head {parse_head(short).head}"
         else:
@@ -316,11 +312,11 @@ def test_in_words(tested: CircuitTest, *, held_out: bool = False) -> str:
             f"Test in the model{where}: {alone}. With the {row.nodes} copied from {other} into this one, "
             f"{_share(row.complement)} of the difference is left ({left} with the random ones).{verdict}"
         )
-    else:
-        to = _REPLACED[tested.baseline]
-        alone = f"{some}, with all others at {to}, keep {brought}; {as_many} keep {random}"
-        without = f"With only these at {to}, {_share(row.complement)} is left; with the random ones,"
-    return f"Test in the model{where}: {alone}. {without} {left}.{verdict}"
+    to = _REPLACED[tested.baseline]
+    return (
+        f"Test in the model{where}: {some}, with all others at {to}, keep {brought}; {as_many} keep {random}. "
+        f"With only these at {to}, {_share(row.complement)} is left; with the random ones, {left}.{verdict}"
+    )
 
 
 _REPLACED = {

@@ -109,9 +109,8 @@ class Relevance:
         biases: relevance of the biases of each layer, (layer, batch).
         closed: relevance of components to which no linear rule applies, (batch,), by layer and label.
         readout: how the metric depends on the last residual stream.
-        cuts: the sum of all relevance at the input of each layer, and after the last layer.
-        error: the largest difference of such a sum to the metric, relative to the larger of the metric's logits and the
-            sum's largest term.
+        error: the largest difference to the metric of the sum of all relevance at the input of a layer, or after the
+            last layer; relative to the larger of the metric's logits and the sum's largest term.
     """
 
     gradients: dict[tuple[PartKind, int], Tensor]
@@ -119,7 +118,6 @@ class Relevance:
     biases: Float[Tensor, "layer batch"]
     closed: dict[tuple[int, str], Float[Tensor, " batch"]]
     readout: Readout
-    cuts: Float[Tensor, "cut batch"]
     error: float
 
     @property
@@ -176,8 +174,8 @@ def relevance(made: LinearPass, aim: Aim) -> Relevance:
     crossing = torch.stack(
         [(t.detach().double() * g.double()).sum(-1).cpu() for (_, t), g in zip(streams, grads[n:m], strict=True)]
     )
-    cuts, error = _proved(lm, made, out, crossing, biases, closed, _through_values(made, gradients))
-    return Relevance(gradients, grads[n], biases, closed, out, cuts, error)
+    error = _proved(lm, made, out, crossing, biases, closed, _through_values(made, gradients))
+    return Relevance(gradients, grads[n], biases, closed, out, error)
 
 
 def _through_values(made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor]) -> Float[Tensor, "layer batch"]:
@@ -207,8 +205,8 @@ def _proved(
     biases: Float[Tensor, "layer batch"],
     closed: dict[tuple[int, str], Float[Tensor, " batch"]],
     through_values: Float[Tensor, "layer batch"],
-) -> tuple[Float[Tensor, "cut batch"], float]:
-    """Return the sum of relevance at every layer and after the last, and its largest error relative to the metric.
+) -> float:
+    """Return the largest error, relative to the metric, of the sum of relevance at every layer and after the last.
 
     Raises:
         SumNotProved: the error is above the tolerance of the model's dtype.
@@ -235,4 +233,4 @@ def _proved(
             why=f"it is {found} where the model's own metric is {true} (relative error {format_error(error, 2)})",
             instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
         )
-    return cuts, error
+    return error

@@ -22,23 +22,17 @@ from unembed.names import GroupRule, SetTo
 from unembed.results import visible
 from unembed.stream.run import OnePrompt, run
 
-SIZES = (10, 30, 100)
-"""Numbers of nodes with which a circuit is tested; a picture shows the first number of nodes at first."""
 FACTORS = (0.5, 2.0)
 """Factors by which the nodes of a group are multiplied to measure the prediction."""
 _LIKELY = 10
 
 
-def picture(
-    graph: CircuitGraph, sizes: Sequence[int] = SIZES, *, test: Sequence[str] | None = None, seed: int = 0
-) -> FlowView:
+def picture(graph: CircuitGraph, *, test: Sequence[str] | None = None) -> FlowView:
     """Return a circuit's picture, with its test and, for one prompt, the model's prediction without each node.
 
     Args:
         graph: a graph that has its model.
-        sizes: sizes of the circuits to test; each circuit has this many of the most relevant nodes.
         test: the results of an earlier test, in sentences; by default the graph is tested on its own prompts.
-        seed: the seed for the random nodes of the test.
 
     Raises:
         Unsupported: the graph was opened from a file and has no model yet.
@@ -47,7 +41,7 @@ def picture(
     """
     if graph.lm is None:
         raise Unsupported("a picture of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
-    words = [test_in_words(graph.tested(sizes=sizes, seed=seed))] if test is None else test
+    words = [test_in_words(graph.tested())] if test is None else test
     (case, *more), lm = graph.cases, graph.lm
     groups = shown_groups(graph, _groups(graph))
     if more:
