@@ -217,17 +217,13 @@ def raised_view(circuits: Circuits, layer: int, head: int, top: int) -> RaisedVi
     """
     lm = circuits.lm
     layer, head = lm.layer_and_head(layer, head)
-    basis = circuits.known_basis(None)
     try:
-        found = raised_tokens(circuits, HeadAddress(layer, head), basis, top, lm.provenance(basis=basis))
+        found = raised_tokens(circuits, HeadAddress(layer, head), circuits.known_basis(None), top)
     except Unsupported as error:
         return RaisedView(SCHEMA_RAISED, lm.name, layer, head, str(error), [], [], [])
     if found is None:
         return RaisedView(SCHEMA_RAISED, lm.name, layer, head, _NO_WORDS, [], [], [])
-    rows = list(found.exhibits[0].table.rows())
-    sources, raises = ([str(row[name]) for row in rows] for name in ("source_token", "raises"))
-    entries = [float(row["entry"]) for row in rows]
-    return RaisedView(SCHEMA_RAISED, lm.name, layer, head, found.text[0], sources, raises, entries)
+    return RaisedView(SCHEMA_RAISED, lm.name, layer, head, found.text, found.sources, found.raises, found.entries)
 
 
 def _partners(circuits: Circuits, layer: int, head: int, each: int) -> list[Partner]:

@@ -17,10 +17,8 @@ from unembed.results import visible
 def test_entries_are_the_heads_output_for_a_token_alone_through_the_unembedding() -> None:
     lm, place = unembed.load(), HeadAddress(5, 1)
     circuits = unembed.circuits(lm)
-    section = raised_tokens(circuits, place, "folded", 5, lm.provenance())
-    assert section is not None
-    rows = list(section.exhibits[0].table.rows())
-    assert len(rows) == 5
+    found = raised_tokens(circuits, place, "folded", 5)
+    assert found is not None and len(found.sources) == len(found.raises) == len(found.entries) == 5
     ids = frequent_tokens(lm, None, MIN_COUNT)
     ids = ids[~lm.unlisted[ids]]
     vectors = token_vectors(lm, ids, [5], "folded")[5].double()
@@ -32,11 +30,11 @@ def test_entries_are_the_heads_output_for_a_token_alone_through_the_unembedding(
     above = logits - logits.mean(0)
     texts = lm.token_strings(ids)
     shown = [visible(text) for text in texts]
-    for row in rows:
-        at, to = texts.index(row["source_token"]), shown.index(row["raises"].split(" ")[0])
-        assert row["entry"] == pytest.approx(float(above[at, to]), rel=1e-3)
+    for source, raises, entry in zip(found.sources, found.raises, found.entries, strict=True):
+        at, to = texts.index(source), shown.index(raises.split(" ")[0])
+        assert entry == pytest.approx(float(above[at, to]), rel=1e-3)
         assert texts[at].strip().casefold() != texts[to].strip().casefold()
-    assert [row["entry"] for row in rows] == sorted((row["entry"] for row in rows), reverse=True)
+    assert found.entries == sorted(found.entries, reverse=True)
 
 
 def test_entries_of_one_word_are_left_out_and_a_column_has_no_mean() -> None:
@@ -46,6 +44,6 @@ def test_entries_of_one_word_are_left_out_and_a_column_has_no_mean() -> None:
     assert found[0, 1] == 0.0 and found[1, 0] == 0.0 and found[1, 2] == 4.0
 
 
-def test_a_model_without_a_tokenizer_has_no_such_section() -> None:
+def test_a_model_without_a_tokenizer_has_no_such_words() -> None:
     lm = tiny("llama")
-    assert raised_tokens(unembed.circuits(lm), HeadAddress(1, 0), "folded", 5, lm.provenance()) is None
+    assert raised_tokens(unembed.circuits(lm), HeadAddress(1, 0), "folded", 5) is None

@@ -17,7 +17,7 @@ from unembed.options import CircuitBasis, Head, Option, Seed, Top
 from unembed.results import Provenance, Table
 
 
-def relations_section(
+def _relations_section(
     circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
     """Show the built-in word relations that a head maps: the share of pairs that it maps, and of shuffled pairs."""
@@ -42,6 +42,21 @@ def relations_section(
     }
     table = Table("Relations that the head maps", columns, provenance)
     return Section("Relations", (text,), (Exhibit("relations", table, percent=("share", "shuffled")),))
+
+
+def _raised_section(
+    circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, top: int, provenance: Provenance
+) -> Section | None:
+    """List the words that a head raises for common source tokens; None if no such tokens are known."""
+    try:
+        found = raised_tokens(circuits, place, basis, top)
+    except Unsupported as error:
+        return Section("What it raises", (f"Not available: {error}",))
+    if found is None:
+        return None
+    columns = {"source_token": found.sources, "raises": found.raises, "entry": found.entries}
+    table = Table("Other words that it raises, by source token", columns, provenance)
+    return Section("What it raises", (found.text,), (Exhibit("raised", table),))
 
 
 def _with_circuits(raised: Section, circuits: Section) -> Section:
@@ -80,11 +95,8 @@ def head_answer(
     chosen = circuits.known_basis(basis)
     provenance = circuits.lm.provenance(basis=chosen, seed=seed)
     made = head_sections(circuits, *head, top, chosen, seed, provenance, offset)
-    made.insert(1, relations_section(circuits, head, chosen, seed, provenance))
-    try:
-        raised = raised_tokens(circuits, head, chosen, top, provenance)
-    except Unsupported as error:
-        raised = Section("What it raises", (f"Not available: {error}",))
+    made.insert(1, _relations_section(circuits, head, chosen, seed, provenance))
+    raised = _raised_section(circuits, head, chosen, top, provenance)
     if raised is not None and raised.exhibits and any(n < head.layer for n in circuits.lm.memory_layers):
         raised = _with_circuits(raised, made.pop(2))
     if raised is not None:

@@ -7,6 +7,8 @@ the layers below, and only common tokens are listed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -16,9 +18,8 @@ from unembed.attention.text.token_vectors import token_vectors
 from unembed.attention.weights.folded_weights import at_least_float32, through_unembedding
 from unembed.attention.weights.one_head import numbered_words
 from unembed.attention.weights.qk_ov import HeadMatrices
-from unembed.document.model import Exhibit, Section
 from unembed.names import HeadAddress, HeadBasis
-from unembed.results import Provenance, Table, visible
+from unembed.results import visible
 
 MIN_COUNT = 30
 """A token is common if it occurs at least this often in the shipped text."""
@@ -26,10 +27,25 @@ RAISED = 3
 """Number of raised tokens for each source."""
 
 
+@dataclass(frozen=True)
+class RaisedTokens:
+    """The source tokens for which a head raises another word most, strongest first.
+
+    Attributes:
+        sources: the source tokens.
+        raises: for each source token, the words that the head raises most, apart from the source's own.
+        entries: what the head adds to the logit of the first of these words, above the mean over the sources.
+        text: how the entries are computed.
+    """
+
+    sources: list[str]
+    raises: list[str]
+    entries: list[float]
+    text: str
+
+
 @torch.no_grad()
-def raised_tokens(
-    circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, top: int, provenance: Provenance
-) -> Section | None:
+def raised_tokens(circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, top: int) -> RaisedTokens | None:
     """List the source tokens for which a head raises another word most, with the words that it raises.
 
     An entry is the logit that the OV circuit adds to a token for a source, minus the mean over all listed sources, so
@@ -55,18 +71,17 @@ def raised_tokens(
     best = between_words(entries, words).topk(min(RAISED, len(ids)))
     rows = best.values[:, 0].argsort(descending=True, stable=True)[:top].cpu()
     found, values = best.indices.cpu()[rows], best.values.cpu()[rows]
-    columns = {
-        "source_token": lm.token_strings(ids[rows]),
-        "raises": [" ".join(map(visible, lm.token_strings(ids[one]))) for one in found],
-        "entry": [float(value) for value in values[:, 0]],
-    }
     text = (
         f"Sources are the {len(ids):,} tokens that occur {MIN_COUNT} times or more in the shipped text, each alone, as "
         "the layers below leave it; only these tokens are listed. An entry is what the head's OV circuit adds to the "
         "first token's logit, above the mean over the sources."
     )
-    table = Table("Other words that it raises, by source token", columns, provenance)
-    return Section("What it raises", (text,), (Exhibit("raised", table),))
+    return RaisedTokens(
+        lm.token_strings(ids[rows]),
+        [" ".join(map(visible, lm.token_strings(ids[one]))) for one in found],
+        values[:, 0].tolist(),
+        text,
+    )
 
 
 def between_words(entries: Float[Tensor, "token token"], words: Int[Tensor, " token"]) -> Float[Tensor, "token token"]:
