@@ -26,7 +26,7 @@ from unembed.attention.weights.composition import composition as composition_of
 from unembed.attention.weights.copying import Spectra, copying_scores
 from unembed.attention.weights.folded_weights import check_basis, reading_weights, require_heads, writing_weights
 from unembed.attention.weights.low_rank import by_modulus
-from unembed.attention.weights.missing_circuits import missing_circuits
+from unembed.attention.weights.missing_circuits import missing_circuits, not_available
 from unembed.attention.weights.paper import NOT_IN_PAPER, of_circuits
 from unembed.attention.weights.qk_ov import HeadMatrices, queries_and_keys
 from unembed.document.exhibits import drawing, exhibit
@@ -168,7 +168,7 @@ def induction(
 
 def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
     """Say what `induction` cannot measure in this model, with one sentence for each reason."""
-    missing, sentences = missing_circuits(lm, basis), []
+    missing, sentences = missing_circuits(lm, basis), list[str]()
     first = lm.attention_layers[0] if lm.attention_layers else None
     scores = {
         n: site.scores.missing
@@ -180,9 +180,7 @@ def induction_missing(lm: Decoder, basis: HeadBasis) -> list[str]:
         ("K-composition and matching", missing.qk),
         ("Matching", {n: why for n, why in scores.items() if n not in missing.qk}),
     ):
-        for why in dict.fromkeys(by_layer.values()):
-            layers = ", ".join(str(n) for n, reason in by_layer.items() if reason == why)
-            sentences.append(f"{what}: not available in layers {layers}, because {why}.")
+        sentences += not_available(what, by_layer, lm)
     if first:
         sentences.append(f"Heads of layer {first} have no partner, because no earlier layer has attention.")
     return sentences

@@ -30,7 +30,7 @@ from unembed.names import SUM_TOLERANCE, head_name
 from unembed.options import Head, Position, Prompt
 from unembed.results import Displayed, Provenance, Table, format_error, format_setting
 from unembed.stream.decomposition import tolerance
-from unembed.stream.run import Run, Tokens, position_of, run
+from unembed.stream.run import Run, Tokens, column_of, prepare, run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -198,26 +198,20 @@ def _turned(
     return made if site.scores.norm_after_rotary else {name: rotate(t) for name, t in made.items()}
 
 
-def score_terms_section(
-    circuits: HeadMatrices, prompt: Tokens, layer: int, head: int, position: int, provenance: Provenance
-) -> Section:
-    """Show the scores with which one position attends to each source, term by term.
+def scores_answer(circuits: HeadMatrices, head: Head, prompt: Prompt, *, position: Position = -1) -> Answer:
+    """Split a head's attention scores at one position into terms: content, positions, biases, ALiBi.
 
-    The arguments are those of `look_section`.
-
-    Raises:
-        OutOfRange: there is no such head or position.
-        Unsupported: how the model computes scores could not be determined.
+    Caution: Softmax ignores a term that is equal for all sources. So compare a term between sources; its size alone
+    means little.
     """
     lm = circuits.lm
-    seen = run(lm, prompt, logits=False)
-    position = position_of(seen, position)
-    layer, head = lm.layer_and_head(layer, head)
-    found = score_terms(lm, seen.tokens, layer, head)
-    name, n = head_name(layer, head), position + 1
+    ids, mask = prepare(lm, prompt)
+    position = column_of(mask, position)
+    layer, index = lm.layer_and_head(*head)
+    found, provenance, n = score_terms(lm, ids, layer, index), lm.provenance(), position + 1
     columns = {
         "position": list(range(n)),
-        "token": lm.token_strings(seen.tokens[0, :n]),
+        "token": lm.token_strings(ids[0, :n]),
         "attention": found.pattern[position, :n].tolist(),
         "score": found.scores[position, :n].tolist(),
     }
@@ -229,21 +223,11 @@ def score_terms_section(
         "all sources changes no attention weight. The softmax of the sums misses the model's own pattern by at most "
         f"{format_error(found.error)}.",
     )
-    title = f"Scores of head {name} at position {position}"
+    title = f"Scores of head {head_name(layer, index)} at position {position}"
     table = exhibit("scores", title, columns, provenance, percent=("attention",))
     figure = drawing("text", "scores", "Attention", "token", "attention", percent=True)
-    return Section("Attention scores", text, (table,), (figure,))
-
-
-def scores_answer(circuits: HeadMatrices, head: Head, prompt: Prompt, *, position: Position = -1) -> Answer:
-    """Split a head's attention scores at one position into terms: content, positions, biases, ALiBi.
-
-    Caution: Softmax ignores a term that is equal for all sources. So compare a term between sources; its size alone
-    means little.
-    """
-    provenance = circuits.lm.provenance()
-    made = score_terms_section(circuits, prompt, *head, position, provenance)
-    return Answer(f"Attention scores of head {head} of {circuits.lm.name}", (made,), provenance)
+    section = Section("Attention scores", text, (table,), (figure,))
+    return Answer(f"Attention scores of head {head} of {lm.name}", (section,), provenance)
 
 
 ANALYSIS = of_circuits("scores", scores_answer, 'scores L0H0 "The first month of the year"', Cost.INSTANT)

@@ -110,35 +110,6 @@ def effects_in_run(
     return SourceEffects(weights[: position + 1], effect[: position + 1], token, provenance, against)
 
 
-def look_section(
-    circuits: HeadMatrices,
-    prompt: Tokens,
-    layer: int,
-    head: int,
-    position: int,
-    token: str | int | None,
-    against: str | int | None,
-    provenance: Provenance,
-) -> Section:
-    """Show where a head attends from one position, and what each source adds to the logit of one token there.
-
-    Args:
-        position: the position of the prompt; negative from its end.
-        token: the token whose logit is measured; the predicted one when None.
-        against: the token whose logit is subtracted; None for the mean over all tokens.
-
-    Raises:
-        OutOfRange: there is no such head or position.
-    """
-    lm = circuits.lm
-    seen = run(lm, prompt)
-    at = position_of(seen, position)
-    target = int(seen.logits[0, at].argmax()) if token is None else token
-    layer, head = lm.layer_and_head(layer, head)
-    effects = source_effects(circuits, seen.tokens, layer, head, at, target, against)
-    return effects_section(lm, seen.tokens[0], effects, head_name(layer, head), provenance)
-
-
 def effects_section(
     lm: Decoder,
     tokens: Int[Tensor, " pos"],
@@ -198,12 +169,17 @@ def look_answer(
     Caution: Attention is not effect: a token that gets much attention may add nothing. What a source adds is its
     direct effect, which later layers can change.
     """
-    provenance = circuits.lm.provenance()
+    lm = circuits.lm
+    seen, provenance = run(lm, prompt), lm.provenance()
+    column = position_of(seen, position)
+    target = int(seen.logits[0, column].argmax()) if token is None else token
     other = None if against == "none" else against
-    made = look_section(circuits, prompt, *head, position, token, other, provenance)
-    at = None if position == -1 else str(position % circuits.lm.encode(prompt).shape[-1])
+    layer, index = lm.layer_and_head(*head)
+    effects = source_effects(circuits, seen.tokens, layer, index, column, target, other)
+    made = effects_section(lm, seen.tokens[0], effects, head_name(layer, index), provenance)
+    at = None if position == -1 else str(column)
     screen = Screen("heads", {"prompt": prompt, "position": at, "head": str(head), "token": token})
-    return Answer(f"Head {head} of {circuits.lm.name} at one position", (made,), provenance, screen=screen)
+    return Answer(f"Head {head} of {lm.name} at one position", (made,), provenance, screen=screen)
 
 
 ANALYSIS = of_circuits("look", look_answer, 'look L1H0 "The first month of the first" --html look.html', Cost.INSTANT)

@@ -154,14 +154,12 @@ class FrozenRun:
         layers: the attention layers in order, by layer number.
         constants: what enters the stream without passing a head, in order: (label, first layer whose attention reads
             it, vectors (batch, pos, d_model)).
-        error: the largest relative error of a layer's heads plus biases against what the model's attention added.
     """
 
     lm: Decoder
     run: Run
     layers: Mapping[int, FrozenLayer]
     constants: tuple[tuple[str, int, Float[Tensor, "batch pos d_model"]], ...]
-    error: float
     final: Float[Tensor, "batch pos 1"] = field(repr=False)
 
     def constants_before(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
@@ -243,7 +241,6 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
         _value_weights(lm, n)  # raises where values are not a linear map of the input
     seen = run(lm, tokens, required_points(lm))
     layers: dict[int, FrozenLayer] = {}
-    error = 0.0
     # The tolerance is at least that of float32, because many families compute norms and softmax in float32 whatever the
     # dtype of the weights.
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])
@@ -254,8 +251,7 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
         constants = [("embedding", 0, first - added), ("positions", 0, added)]
     for n, block in enumerate(lm.structure.blocks):
         if n in lm.attention_layers:
-            layers[n], bias, missed = _frozen_layer(lm, seen, n, limit)
-            error = max(error, missed)
+            layers[n], bias = _frozen_layer(lm, seen, n, limit)
             if bool(bias.any()):
                 constants.append((f"attention biases {n}", n + 1, bias))
         elif block.mixer is not None:
@@ -268,13 +264,13 @@ def frozen_run(lm: Decoder, tokens: Tokens) -> FrozenRun:
             written = written_to_end(lm, seen.at(f"writer {i}", n), n, part, seen)
             constants.append((f"{writer.label} {n}", n + 1, written))
     final = final_scale(lm, seen.at("resid_post", lm.n_layers - 1))
-    return FrozenRun(lm, seen, layers, tuple(constants), error, final)
+    return FrozenRun(lm, seen, layers, tuple(constants), final)
 
 
 def _frozen_layer(
     lm: Decoder, seen: Run, n: int, limit: float
-) -> tuple[FrozenLayer, Float[Tensor, "batch pos d_model"], float]:
-    """Return a linear attention layer, what its biases add, and the relative error of the heads plus biases."""
+) -> tuple[FrozenLayer, Float[Tensor, "batch pos d_model"]]:
+    """Return a linear attention layer, and what its biases add; heads plus biases are checked against the model."""
     site, entered = lm.structure.blocks[n].attention, seen.at("resid_pre", n)
     scale = None if site.pre_norm is None else site.pre_norm.scale(entered)
     branch = attention_branch(lm, n, seen.at("z", n))
@@ -287,7 +283,7 @@ def _frozen_layer(
     try:
         total = layer.layer_sum(written_to_end(lm, entered, n, "embedding", seen)) + bias
         whole = written_to_end(lm, seen.at("attn_out", n), n, "attention", seen)
-        return layer, bias, prove(f"the heads of layer {n} of {lm.name}", total, whole, limit)
+        prove(f"the heads of layer {n} of {lm.name}", total, whole, limit)
     except SumNotProved:
         if site.clip is None:
             raise
@@ -296,6 +292,7 @@ def _frozen_layer(
             why=f"it clips values at {format_setting(site.clip)}, which is not linear",
             instead="Use attributions by head",
         ) from None
+    return layer, bias
 
 
 def _value_weights(lm: Decoder, layer: int) -> Float[Tensor, "kv_head d_model d_head"]:

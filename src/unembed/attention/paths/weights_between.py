@@ -38,7 +38,7 @@ from unembed.models.structure.mixer_names import site_name
 from unembed.models.structure.structure import AttentionSite
 from unembed.names import HeadBasis, head_name, head_named, memory_name, parse_memory
 from unembed.options import CircuitBasis, Option, Top
-from unembed.results import Provenance, Records, format_number
+from unembed.results import Records, format_number
 from unembed.validation import as_str, positive_int
 
 Input = Literal["Q", "K", "V", "key", "up"]
@@ -339,22 +339,28 @@ def _strongest(
     return rows
 
 
-def virtual_weights_section(
-    circuits: HeadMatrices, part: str, top: int, basis: HeadBasis, provenance: Provenance
-) -> Section:
-    """Show what reads the output of one head or memory, and whose output it reads.
+def virtual_weights_answer(
+    circuits: HeadMatrices,
+    part: Annotated[str, Option("Name of a head or memory (FFN neuron), such as L0H3 or L5M278.")],
+    *,
+    basis: CircuitBasis = None,
+    top: Top = 20,
+) -> Answer:
+    """List the heads and memories (FFN neurons) that read a head or memory most, and those that it reads most.
 
-    Raises:
-        InvalidInput: the name is not that of a head or memory.
-        OutOfRange: the model has no such head or memory.
-        Unsupported: the head or memory neither writes nor reads through a fixed matrix.
+    The column "input" says what reads: Q, K or V of a head; the key of a memory (in a gated layer, its column of
+    W_gate); or, in a gated layer, up (its column of W_in).
+
+    Caution: Weights that fit do not prove use: a memory that is never active fits as well. `paths` and `circuit`
+    measure on a prompt.
     """
-    lm, exhibits = circuits.lm, []
+    lm, chosen = circuits.lm, circuits.known_basis(basis)
+    provenance, exhibits = lm.provenance(basis=chosen), []
     missing: dict[str, str] = {}
     refused: list[Unsupported] = []
     for name, side, weights_of in (("readers", "reader", readers_of), ("writers", "writer", writers_of)):
         try:
-            found = weights_of(lm, part, top, basis)
+            found = weights_of(lm, part, top, chosen)
         except Unsupported as error:
             refused.append(error)
             missing[f"{name} of {part}"] = error.why
@@ -377,28 +383,8 @@ def virtual_weights_section(
         raise refused[0]
     if missing:
         text = (*text, "Not among them: " + " ".join(f"{name}: {why}." for name, why in missing.items()))
-    return Section("Virtual weights", text, tuple(exhibits))
-
-
-def virtual_weights_answer(
-    circuits: HeadMatrices,
-    part: Annotated[str, Option("Name of a head or memory (FFN neuron), such as L0H3 or L5M278.")],
-    *,
-    basis: CircuitBasis = None,
-    top: Top = 20,
-) -> Answer:
-    """List the heads and memories (FFN neurons) that read a head or memory most, and those that it reads most.
-
-    The column "input" says what reads: Q, K or V of a head; the key of a memory (in a gated layer, its column of
-    W_gate); or, in a gated layer, up (its column of W_in).
-
-    Caution: Weights that fit do not prove use: a memory that is never active fits as well. `paths` and `circuit`
-    measure on a prompt.
-    """
-    chosen = circuits.known_basis(basis)
-    provenance = circuits.lm.provenance(basis=chosen)
-    made = virtual_weights_section(circuits, part, top, chosen, provenance)
-    return Answer(f"Virtual weights of {part} of {circuits.lm.name}", (made,), provenance)
+    section = Section("Virtual weights", text, tuple(exhibits))
+    return Answer(f"Virtual weights of {part} of {lm.name}", (section,), provenance)
 
 
 ANALYSIS = of_circuits("virtual-weights", virtual_weights_answer, "virtual-weights L5M278 --model wren", model="wren")

@@ -150,31 +150,6 @@ _MEANS = (
 )
 
 
-def offsets_section(
-    circuits: HeadMatrices, layer: int, head: int, to: int, basis: HeadBasis, provenance: Provenance
-) -> Section:
-    """Show one head's score by offset, and where it would attend if it saw only positions.
-
-    Raises:
-        OutOfRange: there is no such head.
-        Unsupported: the head's scores do not depend on positions.
-    """
-    lm = circuits.lm
-    layer, head = lm.layer_and_head(layer, head)
-    offsets = list(range(to + 1 if lm.n_ctx is None else min(to + 1, lm.n_ctx)))
-    scores = scores_by_offset(circuits, layer, head, offsets, basis)
-    columns: dict[str, list] = {"offset": offsets, "score": scores.tolist()}
-    text = [_MEANS]
-    if (by_weights := previous_token_by_weights(circuits, basis)) is not None:
-        share = float(by_weights[layer, head])
-        text.append(
-            f"By positions alone the head attends to the token before with {format_percent(share, 0)} of its weight."
-        )
-    table = exhibit("offsets", f"Scores of head {head_name(layer, head)} by offset", columns, provenance)
-    figure = drawing("line", "offsets", "Score by offset", "offset", "score", **_DRAWN)
-    return Section("Offsets", tuple(text), (table,), (figure,))
-
-
 def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Provenance) -> Section | None:
     """Show every head's score by offset in one picture; None if no head's scores depend on positions."""
     lm = circuits.lm
@@ -232,10 +207,19 @@ def offsets_answer(
 
     Caution: Only the part of a score that depends on distance is shown; the content of the tokens may outweigh it.
     """
-    chosen = circuits.known_basis(basis)
-    provenance = circuits.lm.provenance(basis=chosen)
-    made = offsets_section(circuits, *head, farthest, chosen, provenance)
-    return Answer(f"Head {head} of {circuits.lm.name} by offset", (made,), provenance)
+    lm, chosen = circuits.lm, circuits.known_basis(basis)
+    layer, index = lm.layer_and_head(*head)
+    offsets = list(range(farthest + 1 if lm.n_ctx is None else min(farthest + 1, lm.n_ctx)))
+    scores, provenance = scores_by_offset(circuits, layer, index, offsets, chosen), lm.provenance(basis=chosen)
+    text = [_MEANS]
+    if (by_weights := previous_token_by_weights(circuits, chosen)) is not None:
+        share = format_percent(float(by_weights[layer, index]), 0)
+        text.append(f"By positions alone the head attends to the token before with {share} of its weight.")
+    columns: dict[str, list] = {"offset": offsets, "score": scores.tolist()}
+    table = exhibit("offsets", f"Scores of head {head_name(layer, index)} by offset", columns, provenance)
+    figure = drawing("line", "offsets", "Score by offset", "offset", "score", **_DRAWN)
+    section = Section("Offsets", tuple(text), (table,), (figure,))
+    return Answer(f"Head {head} of {lm.name} by offset", (section,), provenance)
 
 
 ANALYSIS = of_circuits("offsets", offsets_answer, "offsets L0H0 --farthest 12")

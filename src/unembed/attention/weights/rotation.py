@@ -66,14 +66,11 @@ def rotated(lm: D, seed: int = 0) -> D:
 
 
 @torch.no_grad()
-def rotate_stream(lm: Decoder, seed: int = 0) -> int:
+def rotate_stream(lm: Decoder, seed: int = 0) -> None:
     """Rotate the stream's coordinates at random, in place, in every weight that reads or writes it.
 
     Logits stay the same. Norm gains are first multiplied into the matrices after the norm. `rotated` rotates a copy and
     leaves the model unchanged.
-
-    Returns:
-        The number of matrices that were rotated.
 
     Raises:
         InvalidInput: the stream has a privileged basis or cannot be rotated in place. The reason may be a norm on the
@@ -87,21 +84,17 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
     ]
     centred = any(norm is not None and norm.centred for norm in [*norms, structure.final_norm])
     R = random_rotation(lm.d_model, seed, keep_mean=centred)
-    weights, turned = lm.weights, 0
+    weights = lm.weights
 
     def reads(matrix: Tensor, norm: Norm | None) -> None:
         """Rotate a matrix whose rows are stream channels: W becomes R' g W."""
-        nonlocal turned
         gained = matrix.double() if norm is None else norm.gain.double()[:, None] * matrix.double()
         matrix.copy_((R.T.to(matrix.device) @ gained).to(matrix.dtype))
-        turned += 1
 
     def writes(matrix: Tensor | None) -> None:
         """Rotate a matrix whose last axis is the stream: W becomes W R."""
-        nonlocal turned
         if matrix is not None:
             matrix.copy_((matrix.double() @ R.to(matrix.device)).to(matrix.dtype))
-            turned += 1
 
     def flat(matrix: Tensor) -> Tensor:
         return matrix.transpose(0, 1).reshape(matrix.shape[1], -1)
@@ -130,7 +123,6 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> int:
     writes(None if structure.read_positions is None else structure.read_positions.weight)  # type: ignore[arg-type]
     for norm in {id(n.module): n for n in [*norms, structure.final_norm] if n is not None}.values():
         _level(norm, R)
-    return turned
 
 
 def _is_tied(lm: Decoder) -> bool:
