@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from unembed.causality.metrics import logit_difference
 from unembed.causality.replaced_pass import Replacement
@@ -20,8 +22,8 @@ from unembed.models.decoder import Decoder
 from unembed.stream.interventions import Edits
 from unembed.stream.run import Run, position_of
 
-_POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
-"""The output that is set to zero to ablate a writer of each kind."""
+OUTPUTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
+"""The output that is set to zero to ablate a component of each kind."""
 
 
 @torch.no_grad()
@@ -43,20 +45,25 @@ def total_effects(
     position = position_of(seen, attribution.position)
     rerun = Rerun(lm, seen.tokens[:, : position + 1], (), edits)
     metric = logit_difference(attribution.token, attribution.against).bind(lm, rerun.reference)
-    where, zero = torch.tensor([position]), torch.tensor(0.0)
+    where = torch.tensor([position])
     found: list[float | None] = [None] * len(rows)
     chosen: list[int] = []
     replacements: list[list[Replacement]] = []
     for i, row in enumerate(rows):
         kind = row.label.split()[0]
-        if " bias" in row.label or kind not in _POINTS or row.layer is None:
+        if " bias" in row.label or kind not in OUTPUTS or row.layer is None:
             continue
-        point = _POINTS[kind]
-        index = torch.tensor([row.index]) if kind == "memory" else row.index
         chosen.append(i)
-        replacements.append([Replacement(point, row.layer, where, index, zero)])
+        replacements.append([zeroed(kind, row.layer, row.index, where)])
     if chosen:
         baseline = float(metric(rerun.reference[None])[0])
         for i, value in zip(chosen, rerun.measured(replacements, metric).tolist(), strict=True):
             found[i] = baseline - value
     return found
+
+
+def zeroed(kind: str, layer: int, index: int | None, where: Int[Tensor, " p"]) -> Replacement:
+    """Return the replacement by zero of a component's output at some positions; kinds as in `OUTPUTS`."""
+    return Replacement(
+        OUTPUTS[kind], layer, where, torch.tensor([index]) if kind == "memory" else index, torch.tensor(0.0)
+    )

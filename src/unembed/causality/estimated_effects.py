@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unembed.attention.weights.by_layer import by_layer
+from unembed.causality.ablation_sources import Source
 from unembed.causality.estimate_agreement import Agreement, Unmeasured, agreement, share_above
 from unembed.causality.metrics import Metric, MetricFunction, bound
 from unembed.causality.prompt_pair import Alignment, PromptPair, prompt_pair, taken_from
@@ -305,9 +307,8 @@ def _estimates(lm: Decoder, slopes: Mapping[Place, tuple[Tensor, Tensor]], pair:
 def _replacement(place: Sequence[Any], i: int, pair: PromptPair | None) -> Replacement:
     """Return the replacement of a head or memory: zero, or its activation in the clean run."""
     point, layer = place
-    index = i if point == "z" else torch.tensor([i])
     if pair is None:
-        return Replacement(point, layer, None, index, torch.tensor(0.0))
+        return Source().replacement((point, layer, i))
     return taken_from(pair.clean, point, layer, pair.positions, i)
 
 
@@ -322,9 +323,5 @@ def _strongest(effects: dict[tuple[str, int], Tensor], top: int) -> list[tuple[s
 
 def _grid(lm: Decoder, effects: dict[tuple[str, int], Tensor], point: str) -> Float[Tensor, "layer writer"]:
     """Return the effects with one row for each layer; NaN where a layer has fewer heads or memories than others."""
-    of = {layer: values for (p, layer), values in effects.items() if p == point}
-    width = max((len(values) for values in of.values()), default=0)
-    grid = torch.full((lm.n_layers, width), float("nan"), dtype=torch.float64)
-    for layer, values in of.items():
-        grid[layer, : len(values)] = values
-    return grid
+    found = {layer: values for (p, layer), values in effects.items() if p == point}
+    return by_layer(lm.n_layers, found) if found else torch.full((lm.n_layers, 0), torch.nan, dtype=torch.float64)

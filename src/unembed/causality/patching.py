@@ -68,6 +68,16 @@ class Patching(Displayed):
         """True if the values have an axis of positions."""
         return self.point not in ("z", "pattern") or self.values.dim() == 3
 
+    def places(self) -> dict[str, list[int]]:
+        """Return the columns that say which activation was replaced for each of `values`: layer, head, position."""
+        layers, *axes = (i.tolist() for i in torch.unravel_index(torch.arange(self.values.numel()), self.values.shape))
+        columns = {"layer": [self.layers[i] for i in layers]}
+        if self.point in ("z", "pattern"):
+            columns["head"] = axes.pop(0)
+        if self.by_position:
+            columns["position"] = [self.positions[i] for i in axes[0]]
+        return columns
+
     @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
         """How far each value moved from the patched run's metric (0) to the other run's metric (1)."""
@@ -75,13 +85,10 @@ class Patching(Displayed):
 
     def to_table(self) -> Table:
         """Return a table with one row for each replaced activation, the largest effect first."""
-        places = _places(self.values)
-        columns: dict[str, Any] = {"layer": [self.layers[i] for i in places[0]]}
-        by_head = self.point in ("z", "pattern")
-        columns |= {"head": places[1]} if by_head else {}
+        columns: dict[str, Any] = self.places()
         if self.by_position:
-            at = places[2 if by_head else 1]
-            columns |= {"position": [self.positions[i] for i in at], "token": [self.tokens[i] for i in at]}
+            texts = dict(zip(self.positions, self.tokens, strict=True))
+            columns["token"] = [texts[position] for position in columns["position"]]
         columns |= {"index": self.indices, "metric": self.values, "recovered": self.recovered}
         title = (
             f"Patching {self.point} ({self.direction}): {self.metric}, clean {format_signed(self.clean)}, "
@@ -126,19 +133,10 @@ class PatchingPairs(Displayed):
     def to_table(self) -> Table:
         """Return a table with one row for each replaced activation, the largest mean effect first."""
         first, mean = self.each[0], self.recovered
-        places = _places(mean)
-        columns: dict[str, Any] = {"layer": [first.layers[i] for i in places[0]]}
-        axes = ["position"] if first.by_position and first.point not in ("z", "pattern") else ["head", "position"]
-        for name, axis in zip(axes, places[1:], strict=False):
-            columns[name] = axis if name == "head" else [first.positions[i] for i in axis]
-        columns |= {"recovered": mean, "spread": self.spread if len(self.each) > 1 else None}
+        spread = self.spread if len(self.each) > 1 else None
+        columns: dict[str, Any] = {**first.places(), "recovered": mean, "spread": spread}
         title = f"Patching {first.point} ({first.direction}): mean fraction recovered over {len(self.each)} pairs"
         return ranked(title, columns, mean, first.provenance)
-
-
-def _places(grid: Tensor) -> list[list[int]]:
-    """Return, for each axis of a grid, the index of every element along this axis."""
-    return [axis.tolist() for axis in torch.unravel_index(torch.arange(grid.numel()), grid.shape)]
 
 
 class _Options(TypedDict, total=False):

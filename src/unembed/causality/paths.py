@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.attention.weights.composition import inner_products, readers, writers
+from unembed.attention.weights.composition import ratios_of, readers, writers
 from unembed.attention.weights.folded_weights import default_basis
 from unembed.causality.effect_order import ranked
 from unembed.causality.metrics import Metric, MetricFunction
@@ -277,10 +277,7 @@ def _compositions(
     @cache
     def scores(writing: int, reading: int, part: str) -> Float[Tensor, "head head_reading"]:
         """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for the heads of two layers."""
-        a, b = writers(lm, [writing], basis), readers(lm, [reading], part, basis)
-        norms = a.norms()[:, None] * b.norms()
-        squares = inner_products(a, [b])[0].clamp_min(0)
-        return (squares.sqrt() / norms.clamp_min(torch.finfo(torch.float64).tiny)).cpu()
+        return ratios_of(writers(lm, [writing], basis), [readers(lm, [reading], part, basis)])[0].cpu()
 
     refused: UnembedError | None = None
     for j, r in readings:

@@ -120,11 +120,6 @@ class Rerun:
         self._skips: bool | None = None if lm.structure.streams is None else False
 
     @property
-    def block_outputs(self) -> list[Any]:
-        """The types of the blocks' outputs, as `record_outputs` collects them."""
-        return self._outputs
-
-    @property
     def n_pos(self) -> int:
         """The number of tokens in the prompt."""
         return self.ids.shape[1]
@@ -150,7 +145,7 @@ class Rerun:
         with ExitStack() as stack:
             stack.enter_context(memory_guard(f"a run of {self.n_pos} tokens"))
             current = stack.enter_context(replaced_pass(lm, (), self.edits, captures, entering=entering))
-            self._outputs = record_outputs(stack, lm)
+            self.block_outputs = record_outputs(stack, lm)
             logits = _last_logits([self], current)[0]
         self._check_patterns()
         return logits
@@ -167,7 +162,7 @@ class Rerun:
             self._captured["resid_pre", layer] = seen.at("resid_pre", layer)[0, : self.n_pos].to(lm.device)
         if outputs is None:
             outputs = lm.once((__name__, "outputs"), lambda: _block_outputs(lm, self.ids[:, :1]))
-        self._outputs = outputs
+        self.block_outputs = outputs
         return (seen.logits_after(self.n_pos - 1)[0] if reference is None else reference).to(lm.device)
 
     def _entering(self, layer: int) -> Float[Tensor, "pos d_model"]:
@@ -409,7 +404,7 @@ def _replaced(
         first.edits,
         {**first._same_kernels(), **(captures or {})},
         hooks,
-        skipped=first._outputs[:start],
+        skipped=first.block_outputs[:start],
         entering=(lambda t: _entered(runs, t, start)) if starts_later else None,
     )
     with torch.no_grad(), memory_guard(f"{len(rows)} rows of {n_pos} tokens"), passes as current:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unembed.causality.effects import zeroed
 from unembed.causality.last_position import LastPosition
 from unembed.causality.replaced_pass import Replacement
 from unembed.causality.rerun import Rerun
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace
 
 PartKind = Literal["head", "memory", "attention", "mixer", "ffn"]
-_POINTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
 _LEAST_TOKENS, _MOST_PASSES, _LEAST_PARTS = 256, 1.5, 4
 """Limits of the reruns: this many tokens (through all layers) or passes of the prompt, whichever is more; but at least
 this many components."""
@@ -163,10 +163,11 @@ class Removals:
         Raises:
             UnembedError: a component cannot be removed in this model.
         """
-        found = self._of_last([self._zero(part) for part in parts])
+        changes = [zeroed(*part.key, self._where) for part in parts]
+        found = self._of_last(changes)
         if found is None:
             parts = affordable(parts, self._rerun.lm.n_layers, self._rerun.n_pos)
-            found = self._of_all([self._zero(part) for part in parts])
+            found = self._of_all(changes[: len(parts)])
         return self._removals(parts, *found)
 
     def _removals(
@@ -232,10 +233,6 @@ class Removals:
             return own, own[None][:0]
         found = torch.cat([self._rerun.logits([[changes[i]] for i in order[part]]) for part in batches])
         return own, found[torch.tensor(order).argsort()]
-
-    def _zero(self, part: Part) -> Replacement:
-        index = torch.tensor([part.index]) if part.kind == "memory" else part.index
-        return Replacement(_POINTS[part.kind], part.layer, self._where, index, torch.tensor(0.0))
 
 
 _Logits = tuple[Float[Tensor, " d_vocab"], Float[Tensor, "row d_vocab"]]

@@ -64,16 +64,17 @@ class Gram:
         return (self.weighted[:, rows] @ self.outer[:, columns].mT).flatten(1)
 
 
-def inner_products(
+def ratios_of(
     a: Gram, others: Sequence[Gram], earlier: Sequence[tuple[int, int]] | None = None
 ) -> list[Float[Tensor, "head_a head_b"]]:
-    """Return the inner product <G_a, G_b> of every pair of Gram matrices in float64, against each of `others`.
+    """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) of every pair of heads in float64, against each of `others`.
 
-    Only upper triangles are computed, since the matrices are symmetric.
+    The square of the numerator is the inner product <G_a, G_b> of the Gram matrices. Only upper triangles are computed,
+    since the matrices are symmetric.
 
     Args:
-        a: Gram matrices of one group of heads.
-        others: Gram matrices of other groups, all with the same number of heads.
+        a: Gram matrices of the writers, one group of heads.
+        others: Gram matrices of other groups, the readers, all with the same number of heads.
         earlier: pairs (end_b, end_a): heads of b from the previous end_b up to this one are compared with the first
             end_a heads of a only. All pairs are compared when None.
 
@@ -95,7 +96,11 @@ def inner_products(
                 for upto, before in earlier or [(n_b, n_a)]:
                     total[:before, done:upto] += (of_a[:before] @ of_b[done:upto].mT) * times
                     done = upto
-    return totals
+    norms, least = a.norms()[:, None], torch.finfo(torch.float64).tiny
+    return [
+        total.clamp_min(0).sqrt() / (norms * b.norms()).clamp_min(least)
+        for b, total in zip(others, totals, strict=True)
+    ]
 
 
 def writers(lm: Decoder, layers: Sequence[int], basis: HeadBasis) -> Gram:
@@ -194,26 +199,24 @@ def _between(
         for start in range(0, len(before), at_once):
             writers_of = before[start : start + at_once]
             a = writers(lm, writers_of, basis)
-            squares = inner_products(a, sides, _earlier(readers_of, writers_of, heads))
-            for mode, b, square in zip(modes, sides, squares, strict=True):
-                norms = a.norms()[:, None] * b.norms()
-                ratio = square.clamp_min(0).sqrt() / norms.clamp_min(torch.finfo(torch.float64).tiny)
+            ratios = ratios_of(a, sides, _earlier(readers_of, writers_of, heads))
+            for mode, ratio in zip(modes, ratios, strict=True):
                 block = ratio.view(len(writers_of), heads, len(readers_of), heads).cpu()
                 for i, writer in enumerate(writers_of):
                     for j, reader in enumerate(readers_of):
                         out[mode][writer, :, reader] = block[i, :, j]
-    for ratios in out.values():
+    for of_mode in out.values():
         for writer in writing:
             for reader in reading:
                 if reader <= writer:
-                    ratios[writer, :, reader] = 0.0
-                ratios[writer, number[writer] :, reader] = nan
-                ratios[writer, :, reader, number[reader] :] = nan
+                    of_mode[writer, :, reader] = 0.0
+                of_mode[writer, number[writer] :, reader] = nan
+                of_mode[writer, :, reader, number[reader] :] = nan
     return out
 
 
 def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list[tuple[int, int]]:
-    """Return, for each group of readers, where it ends and how many writers it is compared with (see `inner_products`).
+    """Return, for each group of readers, where it ends and how many writers it is compared with (see `ratios_of`).
 
     Only readers of later layers can read a writer. A group has several layers, because small matrix products are slow.
     """
@@ -254,8 +257,7 @@ def random_baseline(lm: Decoder, seed: int = 0) -> tuple[float, float]:
     def measured() -> tuple[float, float]:
         generator = torch.Generator().manual_seed(seed)
         a_out, a_in, b_out, b_in = (torch.randn(64, lm.d_model, lm.d_head, generator=generator) for _ in range(4))
-        a, b = Gram.of(a_out, a_in), Gram.of(b_out, b_in)
-        ratio = inner_products(a, [b])[0].clamp_min(0).sqrt() / (a.norms()[:, None] * b.norms())
+        (ratio,) = ratios_of(Gram.of(a_out, a_in), [Gram.of(b_out, b_in)])
         return float(ratio.mean()), float(ratio.std())
 
     return lm.once(("random composition", seed), measured)
