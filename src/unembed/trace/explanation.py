@@ -85,7 +85,8 @@ def explain(
         trace = Trace(lm, prompt, edits)
         question = trace.question(token, other, position, alone=alone)
         attribution = trace.attribution(question.token, position, question.against, by or "memory")
-        shown = {"prompt": prompt, "effects": "total", "by": by, **state, "position": _place(position, trace)}
+        at = None if position == -1 else str(position % len(trace))
+        shown = {"prompt": prompt, "effects": "total", "by": by, **state, "position": at}
         return Answer.of_table(attribution.with_effects(n_writers).to_table(), screen=Screen("trace", shown, edits))
 
     def tracing(text: str, /, *, edits: Sequence[Edit]) -> Trace:
@@ -107,11 +108,6 @@ def explain(
 def compared_with(against: str | None) -> tuple[str | None, bool]:
     """Read `--against`: return the token to compare with (None: runner-up), and whether to explain the logit alone."""
     return (None, True) if against == "none" else (against, False)
-
-
-def _place(position: int, trace: Trace) -> str | None:
-    """Return the position, from 0, for a link to the explorer; None for the last position, which is its default."""
-    return None if position == -1 else str(position % len(trace))
 
 
 def _writers(view: TraceView, provenance: Provenance) -> Table:

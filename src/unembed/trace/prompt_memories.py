@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from unembed.gallery import MemoryDescriptions, memory_descriptions
+from unembed.logit_attribution import pair
 from unembed.memories.top_sub_updates import Ends, SubUpdate, top_sub_updates
 from unembed.memories.usual_coefficients import usual_coefficients
 from unembed.results import Records, quoted
@@ -15,7 +18,7 @@ from unembed.stream.capture_points import has_point
 from unembed.stream.run import position_of
 from unembed.trace.described_memories import DescribedMemory, described_memories
 from unembed.trace.memory_effects import MemoryEffects, MemoryOrder, ScoredMemories
-from unembed.trace.question import Question, question
+from unembed.trace.question import Question
 from unembed.trace.readings import TOP, PromptReadings
 from unembed.trace.tables import described_records, sub_update_records
 from unembed.validation import as_tuple, positive_int
@@ -46,7 +49,7 @@ class PromptMemories(PromptReadings):
 
         Args:
             token: the token to explain; the most likely one when None.
-            against: the token it is compared with; the most likely other token when None.
+            against: the token it is compared with; when None the runner-up, the most likely other token that is listed.
             position: the position whose prediction is explained.
             alone: explain the token's logit alone.
 
@@ -55,7 +58,17 @@ class PromptMemories(PromptReadings):
             NotOneToken: a text is not a single token.
             OutOfRange: no such position.
         """
-        return question(self.lm, self.logits(position), token, against, alone=alone, hidden=self.hidden)
+        logits = self.logits(position)
+        target = int(logits.argmax()) if token is None else self.lm.single_token(token)
+        if alone:
+            return Question(target, None)
+        if against is None:
+            others = logits.clone()
+            others[target] = -torch.inf
+            if self.hidden is not None:
+                others[self.hidden.to(others.device)] = -torch.inf
+            against = int(others.argmax())
+        return Question(*pair(self.lm, target, against))
 
     def sub_updates(
         self,

@@ -26,7 +26,6 @@ class Settling:
     layer: int
     cause: Literal["ffn", "mixer", "embedding", "layer"]
     """The update that caused it; "layer" if the stream between mixer and FFN cannot be read."""
-    rank_before: int
     probability_before: float
     probability_after: float
     displaced: Candidate | None
@@ -55,18 +54,18 @@ def settling(layers: Sequence[LayerView]) -> Settling | None:
     one = layers[at]
     ten = _since(layers, lambda one: one.rank_after <= 10)
     first_ten = ten if ten < at else None
-    before, rank, p = one.before[0], one.rank_before, one.probability_before
+    before, p = one.before[0], one.probability_before
     cause: Literal["ffn", "mixer", "embedding", "layer"] = "ffn"
     if one.middle is not None and one.rank_middle is not None and one.rank_middle > 1:
-        before, rank, p = one.middle[0], one.rank_middle, one.probability_middle or 0.0
+        before, p = one.middle[0], one.probability_middle or 0.0
         after = one.probability_after
     elif one.rank_before > 1:
         cause = "layer" if one.middle is None else "mixer"
         after = one.probability_after if one.probability_middle is None else one.probability_middle
     else:
-        return Settling(at, "embedding", 1, p, p, None, None, first_ten)
+        return Settling(at, "embedding", p, p, None, None, first_ten)
     held = _since(layers[:at], lambda one: one.after[0].id == before.id)
-    return Settling(at, cause, rank, p, after, before, held if held < at else None, first_ten)
+    return Settling(at, cause, p, after, before, held if held < at else None, first_ten)
 
 
 def _since(layers: Sequence[LayerView], holds: Callable[[LayerView], bool]) -> int:
