@@ -233,7 +233,7 @@ def test_commands_run_whole_and_write_null(model_type: str, command: str, monkey
     done = CliRunner().invoke(app, ["circuits", command, *small, "--json"])
     assert done.exit_code == 0, done.output
     view: dict[str, Any] = json.loads(done.stdout)
-    absent = {"stream": "Not among them", "composition": "attention" if model_type == "jamba" else "not available"}
+    absent = {"stream": "Not compared", "composition": "attention" if model_type == "jamba" else "not available"}
     if (model_type, command) == ("deepseek_v3", "stream"):  # everything is there: keys in two parts
         assert {"K 0 (content)", "K 0 (rotary)"} <= {row["reader"] for row in view["tables"]["overlap"]["rows"]}
     elif (model_type, command) != ("nemotron_h", "composition"):

@@ -193,11 +193,18 @@ class _Pass:
         self.z[layer] = z[:, self.second].clone()
 
     def attended(self, layer: int, pattern: Float[Tensor, "batch head dst src"]) -> None:
+        """Score the attention pattern of a layer, and compute what each head adds from the token it attends to most."""
         second, later = self.second, self.after_first
-        places = {0: (later, later - 1), 1: (second, second - self.length), 2: (second, second - self.length + 1)}
+        places = {
+            "previous_token": (later, later - 1),
+            "duplicate_token": (second, second - self.length),
+            "induction": (second, second - self.length + 1),
+            "resting": (later, torch.zeros_like(later)),
+            "current_token": (later, later),
+        }
         scores = pattern.new_full((len(KINDS), *pattern.shape[:2]), torch.nan, dtype=torch.float64)
-        for kind, (dst, src) in {**places, 4: (later, torch.zeros_like(later)), 5: (later, later)}.items():
-            scores[kind] = pattern[:, :, dst, src].double().mean(dim=-1)
+        for kind, (dst, src) in places.items():
+            scores[KINDS.index(kind)] = pattern[:, :, dst, src].double().mean(dim=-1)
         self.scores[layer] = scores
         if layer not in self.readouts:
             return
@@ -327,11 +334,11 @@ def heads_section(circuits: HeadMatrices, scores: HeadScores, basis: HeadBasis, 
     by_weights |= by_circuit
     n, length = scores.by_sequence.shape[1], scores.length
     note = (
-        f"Means over {n} sequences of {length} random tokens repeated twice, with 95 % intervals. Copying and matching "
-        "scores: sum of the eigenvalues of the full OV and QK circuits over the sum of their sizes, from the weights "
-        "alone; next to each the share of positive ones. A role is named from a mean attention of "
-        f"{format_setting(ROLE)} on; heads that have one come first, those with the largest score of each role at the "
-        "top."
+        f"Scores of attention are means over {n} sequences of {length} random tokens repeated twice, with 95 % "
+        "intervals. Copying and matching scores come from the weights alone: the sum of the eigenvalues of the full OV "
+        "or QK circuit, divided by the sum of their absolute values. Beside each is the share of eigenvalues that are "
+        f"positive. A head has a role if its mean attention of that kind is at least {format_setting(ROLE)}. Heads "
+        "with a role come first, and for each role those with the largest score."
     )
     if others := [str(n) for n in range(circuits.lm.n_layers) if n not in circuits.lm.attention_layers]:
         without = "Layers without attention have no attention weights, so these scores do not exist there"

@@ -283,9 +283,9 @@ def in_context_section(
 
     columns: dict[str, list[Any]] = {"position": list(steps), "loss": smoothed(whole)}
     text = (
-        f"Mean loss over {whole.n_windows} windows of text, each read from its start, in steps of 8 positions. "
-        f"Compared are positions {whole.early} and {whole.late}, each with the ten before and after it; intervals are "
-        "95 %, over windows."
+        f"Mean loss over {whole.n_windows} windows of text, each read from its start; a row averages 8 positions. "
+        f"The score is the loss at position {whole.late} minus that at position {whole.early}, each averaged with the "
+        "ten positions before it and the ten after it. Intervals are 95 % confidence intervals over windows."
     )
     labels = ["the model"]
     for name, found in (("without", without), ("without_others", control)):
@@ -295,7 +295,7 @@ def in_context_section(
     runs = [whole, *(found for found in (without, control) if found is not None)]
     scores = {"heads": labels, "score": [mean_of(found.differences.numpy()) for found in runs]}
     exhibits = (
-        exhibit("in_context_scores", "Loss late less loss early, nats a token", scores, provenance),
+        exhibit("in_context_scores", "Late loss minus early loss, nats per token", scores, provenance),
         exhibit("in_context", "Loss by position", columns, provenance, folded=True),
     )
     y, shown = dict(zip(list(columns)[1:], labels, strict=True)), {"y_label": "nats a token", "published": NOT_IN_PAPER}

@@ -210,17 +210,17 @@ def induction_section(
         "partner_previous_token": [e.partner_previous_token for e in shown],
     }
     text = (
-        "From the weights alone: does the head copy, which earlier head do its keys read most, and does its QK circuit "
-        "through that head match a token with the one before the source? Next to it what the head and its partner do "
-        "on repeated random tokens.",
+        "From the weights alone: whether the head copies, which earlier head its keys read most (its partner), and "
+        "whether its QK circuit through the partner matches a token with the token before the source. Beside it: what "
+        "the head and its partner attend to on repeated random tokens.",
         *induction_missing(circuits.lm, basis),
     )
     if on_text is not None:
         columns["in_corpus"] = [float(on_text.induction[e.layer, e.head]) for e in shown]
         text += (
-            f"In the corpus: attention to what followed earlier occurrences of the same token, over "
-            f"{on_text.n_positions:,} positions with one; attention spread evenly would give "
-            f"{format_percent(on_text.by_chance, 1)}.",
+            "In the corpus: the attention to the tokens that followed earlier occurrences of the current token, over "
+            f"the {on_text.n_positions:,} positions that have an earlier occurrence. Attention that is spread evenly "
+            f"would give {format_percent(on_text.by_chance, 1)}.",
         )
     title, shares = f"Induction heads of {circuits.lm.name}", ("induction", "partner_previous_token", "in_corpus")
     table = exhibit("induction", title, columns, provenance, percent=tuple(name for name in shares if name in columns))

@@ -218,10 +218,10 @@ def scores_answer(circuits: HeadMatrices, head: Head, prompt: Prompt, *, positio
     for term, part in found.terms.items():
         columns[term.replace(" ", "_")] = part[position, :n].tolist()
     text = (
-        f"Scores before the softmax, at position {position}, as sums: DESTINATION x SOURCE is what one part of the "
-        "destination (its content, its position, biases) reads of a part of the source. A term that is the same for "
-        "all sources changes no attention weight. The softmax of the sums misses the model's own pattern by at most "
-        f"{format_error(found.error)}.",
+        f"The scores of position {position} before the softmax, as sums of terms. A term DESTINATION x SOURCE is how "
+        "one part of the destination (its content, its position or biases) matches one part of the source. A term that "
+        "is the same for all sources changes no attention weight. The softmax of the sums differs from the model's own "
+        f"pattern by at most {format_error(found.error)}.",
     )
     title = f"Scores of head {head_name(layer, index)} at position {position}"
     table = exhibit("scores", title, columns, provenance, percent=("attention",))

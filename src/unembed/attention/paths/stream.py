@@ -58,12 +58,12 @@ def stream_section(
         exhibit("overlap", angles, overlap, provenance, folded=True),
         exhibit("erasing_heads", negative, erasing, provenance, percent=percent),
     ]
-    text = [f"The stream is {circuits.lm.d_model} wide; what writes to it and reads from it shares these directions."]
+    text = [f"All parts that write to the stream or read from it share its {circuits.lm.d_model} dimensions."]
     if memory.erasing_heads:
         text.append(
-            f"Negative share: of the eigenvalues of a head's OV circuit; random heads of this shape have "
-            f"{format_number(memory.chance[0])}, five standard deviations above are "
-            f"{format_number(memory.head_threshold)}."
+            "Negative share: the negative eigenvalues of a head's OV circuit, as a share of the sum of the sizes of "
+            f"all its eigenvalues. Its mean for random heads of this shape is {format_number(memory.chance[0])}, and "
+            f"five standard deviations above this mean is {format_number(memory.head_threshold)}."
         )
     if memory.memories:
         cells = {
@@ -74,8 +74,8 @@ def stream_section(
         title, shown = "Memories (FFN neurons) that erase", {"percent": percent[1:], "apart": (("cosine",),)}
         exhibits.append(exhibit("erasing_memories", title, cells, provenance, **shown))
         text.append(
-            f"{sum(memory.counts):,} of {memory.n_memories:,} memories have a key and a value that point against each "
-            f"other (cosine below {format_number(memory.threshold)}, five standard deviations of random directions)."
+            f"{sum(memory.counts):,} of {memory.n_memories:,} memories have key and value vectors in nearly opposite "
+            f"directions (cosine below {format_number(memory.threshold)}, five standard deviations of a random cosine)."
         )
         if any(circuits.lm.is_signed(layer) for layer in circuits.lm.memory_layers):
             text.append(
@@ -84,13 +84,13 @@ def stream_section(
             )
     parts = " ".join(f"{name}: {why}." for name, why in {**weights.missing, **memory.missing}.items())
     if parts:
-        text.append(f"Not among them: {parts}")
+        text.append(f"Not compared: {parts}")
     if any(e.on_text is not None for e in memory.erasing_heads):
         text.append(
-            "Before and after: mean size of the stream along what is written, before and after the FFN or the "
-            "attention, at the positions of text where a memory or head writes most. Opposes: how often what it writes "
-            "there has the opposite sign of what is there. Erases: less is there afterwards, and it opposes more often "
-            "than a coin, with its interval."
+            "Before and after: the mean size of the stream along the direction that a memory or head writes, before "
+            "and after the output of the FFN or attention is added, at the positions of text where it writes most. "
+            "Opposes: the share of these positions where its output has the opposite sign of the stream along that "
+            "direction. Erases: the size falls, and the 95 % interval of the share is above one half."
         )
     drawn = {"rows": "writer", "y_range": (0, 1), "published": NOT_IN_PAPER}
     figure = drawing("heat", "overlap", "Overlap of writers and readers", "reader", "overlap", **drawn)

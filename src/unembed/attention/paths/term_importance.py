@@ -238,18 +238,21 @@ def importance_section(found: TermImportance, provenance: Provenance) -> Section
         "given_the_other_layers": [number_or_none(v) for v in found.layer_reductions_given_others.tolist()],
     }
     without = [str(n) for n, v in enumerate(found.by_layer.tolist()) if math.isnan(v)]
-    note = f" Layers without attention have no heads to take away: {', '.join(without)}." if without else ""
-    proof = "" if found.error is None else f" With all orders the loss is met within {format_error(found.error)}."
-    text = (
-        f"Nats a token over {found.n_tokens:,} predictions; the model's own loss is "
-        f"{format_number(found.loss)}.{proof} Patterns and norm scales are those of the full model. Order 0 is "
-        f"compared with a uniform guess, {format_number(found.uniform)}. Alone: added to the direct path. Given the "
-        f"other layers: added to the direct path and the single heads of all other layers.{note}",
+    note = f" Layers without attention have no heads: {', '.join(without)}." if without else ""
+    proof = (
+        "" if found.error is None else f" The paths of all orders together give it within {format_error(found.error)}."
     )
-    by_order, off = "Loss by the highest order of path", "What each layer's heads take off the loss"
+    text = (
+        f"Losses are in nats per token, over {found.n_tokens:,} predictions. The model's own loss is "
+        f"{format_number(found.loss)}.{proof} Patterns and norm scales are those of the full model. The reduction of "
+        f"order 0 is measured from the loss of a uniform guess, {format_number(found.uniform)}. Alone: the heads of "
+        "one layer are added to the direct path. Given the other layers: they are added to the direct path and the "
+        f"single heads of all other layers.{note}",
+    )
+    by_order, off = "Loss by the highest order of path", "How much the heads of each layer lower the loss"
     exhibits = (
         exhibit("term_importance", by_order, orders, provenance),
-        exhibit("layer_importance", "What the heads of one layer take off the loss", layers, provenance),
+        exhibit("layer_importance", "How much the heads of one layer lower the loss", layers, provenance),
     )
     nats = {"y_label": "nats a token", "published": NO_NUMBERS}
     y = {"alone": "alone", "given_the_other_layers": "given the other layers"}

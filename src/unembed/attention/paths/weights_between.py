@@ -376,13 +376,14 @@ def virtual_weights_answer(
         if found:
             exhibits.append(exhibit(name, found.table.title, columns, provenance))
     text = (
-        "Ratio: the norm of the product of what the one writes and the other reads, over the product of their norms; "
-        f"random directions have {format_number(lm.d_model**-0.5)}. Of two memories also the cosine of value and key.",
+        "Ratio: the norm of the product of the writer's output weights and the reader's input weights, divided by the "
+        f"product of their norms. For random directions it is {format_number(lm.d_model**-0.5)}. For two memories, "
+        "also the cosine of the value vector and the key vector.",
     )
     if len(refused) == 2:
         raise refused[0]
     if missing:
-        text = (*text, "Not among them: " + " ".join(f"{name}: {why}." for name, why in missing.items()))
+        text = (*text, "Not compared: " + " ".join(f"{name}: {why}." for name, why in missing.items()))
     section = Section("Virtual weights", text, tuple(exhibits))
     return Answer(f"Virtual weights of {part} of {lm.name}", (section,), provenance)
 

@@ -240,10 +240,10 @@ def direct_path_section(found: DirectPath, provenance: Provenance) -> Section:
     by_token = found.to_table()
     tokens = {name: by_token[name] for name in ("token", "occurrences", "spearman", "partial")}
     text = (
-        f"Correlations are over the vocabulary, means over the {len(found.tokens)} most frequent tokens weighted "
-        "by occurrences. Frequent tokens follow everything often, so token frequency alone correlates with the counts, "
-        "and no predictor can agree with them better than the other half of the text does. Cross-entropies are in nats "
-        "a token, on the second half of the corpus.",
+        f"Correlations are over the vocabulary, averaged over the {len(found.tokens)} most frequent tokens with their "
+        "occurrences as weights. Frequent tokens often follow any token, so token frequency alone correlates with the "
+        "counts. No predictor can agree with the counts better than the other half of the text does. Cross-entropies "
+        "are in nats per token, on the second half of the corpus.",
         *(
             ()
             if found.scale is None

@@ -29,9 +29,10 @@ def _relations_section(
         text = "It maps none of the shipped relations (such as countries to capitals) more than shuffled pairs."
         return Section("Relations", (text,))
     text = (
-        "Shares of pairs whose target is among the ten tokens that the head raises most for the source's embedding. "
-        "In at most 1 % of a thousand orders of the targets any shipped relation is as far above its shuffled pairs; "
-        "unembed circuits relations corrects for the number of heads, too."
+        "The share of pairs whose target is among the ten tokens that the head raises most for the source's embedding. "
+        "A relation is listed if, in at most 1 % of a thousand random orders of the targets, any shipped relation has "
+        "a share as far above that of shuffled pairs. `unembed circuits relations` also corrects for the number of "
+        "heads."
     )
     columns = {
         "relation": [one.relation for one in found],
@@ -63,8 +64,8 @@ def _with_circuits(raised: Section, circuits: Section) -> Section:
     """Add the tables of the full circuits, folded: above an FFN their largest entries are those of rare tokens."""
     folded = tuple(replace(one, folded=True) for one in circuits.exhibits)
     more = (
-        "The largest entries of the full circuits, most of them of rare tokens, are folded: the terminal leaves them "
-        "out."
+        "The largest entries of the full circuits are folded, and left out in the terminal, because most of them are "
+        "those of rare tokens."
     )
     return replace(raised, text=(*raised.text, more), exhibits=(*raised.exhibits, *folded))
 

@@ -72,9 +72,10 @@ def raised_tokens(circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, 
     rows = best.values[:, 0].argsort(descending=True, stable=True)[:top].cpu()
     found, values = best.indices.cpu()[rows], best.values.cpu()[rows]
     text = (
-        f"Sources are the {len(ids):,} tokens that occur {MIN_COUNT} times or more in the shipped text, each alone, as "
-        "the layers below leave it; only these tokens are listed. An entry is what the head's OV circuit adds to the "
-        "first token's logit, above the mean over the sources."
+        f"Sources are the {len(ids):,} tokens that occur at least {MIN_COUNT} times in the shipped text; only these "
+        "tokens are listed. Each is represented by its vector after the layers below, when the model runs on this "
+        "token alone. An entry is what the head's OV circuit adds to the first token's logit, above the mean over the "
+        "sources."
     )
     return RaisedTokens(
         lm.token_strings(ids[rows]),

@@ -144,9 +144,10 @@ FARTHEST = 16
 """Largest offset in the report's picture."""
 _DRAWN = {"x_label": "tokens back", "published": NOT_IN_PAPER}
 _MEANS = (
-    "The score of a source so many tokens back, whichever token it is: with a table of positions the mean over "
-    "destinations of the position terms, with rotary positions that of the mean embedding with itself, turned by the "
-    "offset; ALiBi added. Norms divide by what depends on the run and are left out."
+    "The score of a source at each offset (number of tokens back), whatever the tokens are. With a table of position "
+    "embeddings, it is the score of the positions alone, averaged over destinations. With rotary positions, it is the "
+    "score of the mean token embedding with itself, rotated by the offset. ALiBi is added. What norms divide by "
+    "depends on the run and is left out."
 )
 
 
@@ -174,7 +175,7 @@ def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Prov
             for value in scores
         ],
     }
-    text = [_MEANS, "The picture shows scores less the head's mean, over the head's largest deviation."]
+    text = [_MEANS, "The picture shows each head's scores minus their mean, divided by the largest deviation."]
     exhibits = [
         exhibit("scores_by_offset", "Scores by offset", columns, provenance, percent=("of_range",), folded=True)
     ]

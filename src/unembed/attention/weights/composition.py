@@ -75,8 +75,8 @@ def ratios_of(
     Args:
         a: Gram matrices of the writers, one group of heads.
         others: Gram matrices of other groups, the readers, all with the same number of heads.
-        earlier: pairs (end_b, end_a): heads of b from the previous end_b up to this one are compared with the first
-            end_a heads of a only. All pairs are compared when None.
+        earlier: the pairs to compare, as (end_b, end_a) for each group of consecutive heads of b: the group ends before
+            head end_b, and is compared with the first end_a heads of a. All pairs are compared when None.
 
     Memory: the rows of one block, at most `_BYTES` for each group.
     """
@@ -218,7 +218,8 @@ def _between(
 def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list[tuple[int, int]]:
     """Return, for each group of readers, where it ends and how many writers it is compared with (see `ratios_of`).
 
-    Only readers of later layers can read a writer. A group has several layers, because small matrix products are slow.
+    A reader is compared only with writers of earlier layers. A group has several layers, because small matrix products
+    are slow.
     """
     together = max(1, _TOGETHER // heads)
     stretches = []
@@ -352,9 +353,10 @@ def composition_section(
     most = max((abs(v) for e in exhibits if e.folded for v in e.table.columns["above_random"]), default=0.0)
     figures = [replace(figure, y_range=(-most, most)) for figure in figures] if most else figures
     text = (
-        "How much of what the writer's OV circuit puts into the stream the reader's queries (Q), keys (K) or values "
-        "(V) take up: the Frobenius norm of the product over the product of the norms, with the mean for random "
-        "Gaussian circuits of the same shapes, measured; z: in their standard deviations.",
+        "How strongly a later head (the reader) reads the output of an earlier head (the writer) through its queries "
+        "(Q), keys (K) or values (V): the Frobenius norm of the product of both circuits, divided by the product of "
+        "their norms. Above random: minus the mean that was measured for random Gaussian circuits of the same shapes. "
+        "z: this difference in standard deviations of the random circuits.",
         *dict.fromkeys(absent),
     )
     return Section("Composition", text, tuple(exhibits), tuple(figures))
