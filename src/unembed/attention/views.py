@@ -115,12 +115,10 @@ class RaisedView:
     layer: int
     head: int
     text: str
-    """How the entries are computed; or the reason why there are none."""
+    """How the entries are computed; or the reason why there are none. The other fields are those of `RaisedTokens`."""
     sources: list[str]
     raises: list[str]
-    """For each source token, the words that the head raises most, apart from the source's own."""
     entries: list[float]
-    """What the head adds to the logit of the first of these words, above the mean over the sources."""
 
 
 def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed: int = 0) -> HeadsView:

@@ -50,12 +50,6 @@ def groups_of(
 ) -> list[Group]:
     """Return one group for each ablation; if nothing is chosen, one for each head.
 
-    Args:
-        heads: pairs (layer, head), or "all".
-        memories: pairs (layer, index), lists of such pairs, a dict of names and lists, or "all".
-        components: ("attn_out" or "mlp_out", layer), or "all".
-        layers: whole layers (attention and FFN together), or "all".
-
     Raises:
         InvalidInput: there is nothing to ablate, or a component is unknown.
         OutOfRange: the model does not have a layer, head or memory that is named.

@@ -12,7 +12,6 @@ from unembed.causality.rerun import Rerun
 from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.stream.generation import end_tokens
-from unembed.stream.interventions import Edits
 from unembed.stream.run import Tokens
 from unembed.validation import positive_int
 
@@ -36,20 +35,14 @@ def continue_patched(
     *,
     direction: Direction = "denoising",
     alignment: Alignment | None = None,
-    edits: Edits = (),
     max_new_tokens: int = 20,
 ) -> Iterator[PatchedToken]:
     """Yield the most probable next tokens one by one, while an activation at the prompt's positions is replaced.
 
     Args:
-        clean: the prompt with the behaviour.
-        corrupted: the prompt without it.
-        point: the capture point of the activation, as in `patch`.
+        clean, corrupted, point, direction, alignment: as in `patch`.
         position: the position in the patched run; by default, all that have a corresponding token.
         index: the head (for z) or the memory (for coefficients).
-        direction: "denoising" puts a clean activation into the corrupted run, "noising" the reverse.
-        alignment: pairs (position in clean, position in corrupted), or "auto"; needed if lengths differ.
-        edits: changes to make in both runs.
 
     Raises:
         InvalidInput: the position has no corresponding token, or `point` is z or coefficients and there is no index.
@@ -70,10 +63,10 @@ def continue_patched(
     elif point == "coefficients":
         layer, index = lm.memory(layer, index)  # type: ignore[arg-type]
     new_tokens = positive_int("max_new_tokens", max_new_tokens)
-    first, second = Rerun(lm, clean, (point,), edits), Rerun(lm, corrupted, (), edits)
+    first, second = Rerun(lm, clean, (point,)), Rerun(lm, corrupted)
     pairs, _ = align(lm, first.ids[0], second.ids[0], alignment)
     if direction == "noising":
-        first, second = Rerun(lm, corrupted, (point,), edits), first
+        first, second = Rerun(lm, corrupted, (point,)), first
         pairs = [(c, a) for a, c in pairs]
     if position is not None:
         pairs = [(a, c) for a, c in pairs if c == position]
@@ -85,7 +78,7 @@ def continue_patched(
     for _ in range(new_tokens):
         if lm.n_ctx is not None and ids.shape[1] >= lm.n_ctx:
             return
-        run = second if ids.shape[1] == start else Rerun(lm, ids, (), edits)
+        run = second if ids.shape[1] == start else Rerun(lm, ids)
         probabilities = run.logits([[replacement]])[0].float().softmax(-1)
         token = int(probabilities.argmax())
         ids = torch.cat([ids, torch.tensor([[token]], device=ids.device)], dim=1)

@@ -150,15 +150,11 @@ def flow_view(
     groups: Sequence[NamedNodes] = (),
     effects: Mapping[tuple[str, str], Sequence[GroupEffect]] | None = None,
 ) -> FlowView:
-    """Return the data of a graph's picture.
+    """Return the data of a graph's picture; for arguments not explained here, see the fields of `FlowView`.
 
     Args:
         graph: a graph that has its model.
-        test: the results of the circuit's test, in sentences.
         removals: the model's prediction without a node, by the node's name.
-        without: the value that a removed node gets, in words.
-        probabilities: of the explained token, and of the token whose logit is subtracted, after the prompt.
-        likely: the most likely next tokens.
         groups: the rule, the name and the node names of each group.
         effects: the model's predictions while a group is changed, by the group's rule and name.
     """

@@ -71,13 +71,7 @@ def text_of(lm: Decoder, tokens: Sequence[int]) -> str:
 def promoted(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
 ) -> list[list[str]]:
-    """Return the tokens that each node's output in a run promotes most.
-
-    Args:
-        tokens: the prompt.
-        nodes: nodes at positions counted back from the end of the prompt.
-        dictionary: the dictionary of the features among the nodes.
-    """
+    """Return the tokens that the output of each node, in a run of the prompt `tokens`, promotes most."""
     if not nodes:
         return []
     found = read(lm, written(lm, tokens, nodes, dictionary), WORDS, basis=comparable_basis(lm), hidden=lm.unlisted)
@@ -88,15 +82,7 @@ def promoted(
 def described(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], atlas: MemoryDescriptions | None
 ) -> dict[int, str]:
-    """Return what an atlas says of each memory that it describes at the sign of its coefficient in a run.
-
-    Args:
-        tokens: the prompt.
-        nodes: nodes at positions counted back from the end of the prompt.
-
-    Returns:
-        The descriptions, by the index of the node in `nodes`.
-    """
+    """Return an atlas's descriptions of memories at the sign of their coefficient in a run, by index in `nodes`."""
     where: list[Place] = list({(node.kind, node.layer): None for node in nodes if node.kind == "memory"})
     if atlas is None or not where:
         return {}

@@ -18,7 +18,7 @@ CANDIDATES = 32
 _POOL = 256
 """Number of tokens with similar embeddings, among which the candidates are those written like the replaced token."""
 LIKELY = 0.5
-"""Smallest difference of probability by which an answer is chosen, as a share of the explained token's probability."""
+"""Smallest difference of probability at which an answer is accepted, divided by the explained token's probability."""
 PLACES = 4
 """Largest number of positions at which tokens are tried: those whose tokens have the largest relevance."""
 
@@ -32,8 +32,9 @@ def with_counterfactual(lm: Decoder, case: Case) -> Case:
     letters. The result is the change after which the other answer is most probable.
 
     If the case has no other answer, one is chosen too, among the tokens that are similar to the explained one in the
-    same way: the change and the answer with the largest difference of probability from the explained token. The case is
-    returned as it is if that difference is below `LIKELY` of the probability that the explained token has before it.
+    same way: the change and the answer for which the answer is most probable, minus the explained token's probability.
+    The case is returned unchanged if this difference is below `LIKELY` times the explained token's probability in the
+    original prompt.
 
     Cost: one pass over all changed prompts.
     """

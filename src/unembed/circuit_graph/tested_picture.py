@@ -103,21 +103,13 @@ def prompt_picture(
 ) -> FlowView:
     """Find the circuit of a prompt and return its picture, as `unembed circuit --html` draws it.
 
-    Args:
-        prompt: one prompt.
-        token: the token whose logit after the last position is explained.
-        against: the token whose logit is subtracted.
-        against_prompt: a counterfactual: the prompt without the behaviour, with the same number of tokens. If it is
-            None and `against` is given, the code searches for a prompt that differs in one token.
-        alone: explain the prompt by itself, without a counterfactual.
-        max_nodes: largest number of heads and memories in the graph.
-        step: called with a description of the next step.
+    Arguments and errors not explained here are those of `circuit`.
 
-    Raises:
-        InvalidInput: the counterfactual has another number of tokens.
-        NotOneToken: `token` or `against` is not a single token of the vocabulary.
-        SumNotProved: the relevance does not add up to the metric.
-        Unsupported: the model has no layers, or several residual streams.
+    Args:
+        against_prompt: a counterfactual; if it is None and `against` is given, one that differs in one token is
+            searched for.
+        alone: explain the prompt by itself, without a counterfactual.
+        step: called with a description of the next step.
     """
     case = read_case(lm, prompt, None if alone else against_prompt, token, against)
     if case.against is not None and case.counterfactual is None and not alone:
@@ -140,7 +132,6 @@ def changed(
     """Measure the prediction while some heads and memories, each at one position, are changed together.
 
     Args:
-        case: one prompt.
         parts: "head" or "memory", layer, position from 0, and index in the layer.
         factor: the factor by which their activations are multiplied.
         other: a prompt with the same number of tokens; if given, the heads and memories are set to their values in this

@@ -48,9 +48,7 @@ def described_memories(
 
     Args:
         run: a run of one prompt that captured the coefficients and the last resid_post.
-        position: the token position, from 0.
         layers: layers that have memories.
-        top: largest number of memories listed.
 
     Raises:
         Unsupported: a layer has no memories.

@@ -109,10 +109,6 @@ class HeadSourcesView:
 def head_sources_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadSourcesView:
     """Split what a head adds to a logit, or to the difference of two logits, by source token.
 
-    Args:
-        question: the token whose logit is split, and the token that it is compared with.
-        position: the position whose logits are split.
-
     Raises:
         OutOfRange: the head or the position does not exist.
         SumNotProved: the contributions of all components do not add up to the logit.
@@ -144,10 +140,6 @@ class HeadHereView:
 
 def head_here_view(trace: Trace, layer: int, head: int, question: Question, position: int = -1) -> HeadHereView:
     """Return what a head adds at a position: its size, its effect on a logit difference, and the tokens it promotes.
-
-    Args:
-        question: the token that is explained, and the token that it is compared with.
-        position: the position at which the head writes.
 
     Raises:
         OutOfRange: the head or the position does not exist.

@@ -25,8 +25,8 @@ class PatternSummary:
     own: Float[Tensor, " head"]
     """Mean attention of a position to itself."""
     entropy: Float[Tensor, " head"]
-    """Mean entropy over that of uniform attention, without the first position; NaN for weights below zero, as of two
-    softmaxes, which have none."""
+    """Mean over positions of the attention's entropy divided by that of uniform attention; the first position is left
+    out. NaN if weights are negative, as the difference of two softmaxes can be: they have no entropy."""
 
 
 def pattern_summaries(lm: Decoder, tokens: Tokens, edits: Edits) -> dict[int, PatternSummary]:

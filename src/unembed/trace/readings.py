@@ -482,14 +482,7 @@ class PromptReadings:
     ) -> Int[Tensor, "layer pos"]:
         """Return the rank (1 is the top) of each position's final prediction at a capture point of every layer.
 
-        Args:
-            point: capture point of the stream that is read.
-            position: only this position; all when None.
-            basis: "final" or "jacobian"; when None, "jacobian" where a lens is fitted, else "final".
-
-        Raises:
-            PointMissing: the model has no such capture point.
-            OutOfRange: no such position.
+        The arguments are those of `readings`, but the basis is "final" or "jacobian".
         """
         return self.read(point, basis=basis or self.basis, position=position).tracked_ranks[..., 0]
 

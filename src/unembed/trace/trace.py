@@ -106,7 +106,7 @@ class Trace(PromptMemories, Displayed):
         return pattern_summaries(self.lm, self.tokens[None], self.edits)
 
     def layer_heads(self, layer: int) -> Run:
-        """Return a run that captured what a layer's heads read and move at every position, and the terms of scores.
+        """Return a run that captured a layer's patterns and values at every position, and what `score_terms` needs.
 
         Raises:
             OutOfRange: no such layer.

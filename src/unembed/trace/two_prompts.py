@@ -57,9 +57,7 @@ def comparison_view(
     """Return two prompts side by side, with their aligned tokens and the logits of two tokens.
 
     Args:
-        clean: the trace of the prompt with the behaviour.
-        corrupted: the trace of the prompt without it.
-        prompts: their texts.
+        prompts: the texts of both prompts.
         token: the target; the clean prompt's prediction when None.
         against: the token it is compared with; when None, the corrupted prompt's prediction, or where that is the
             target, the clean prompt's runner-up.

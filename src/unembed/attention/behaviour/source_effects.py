@@ -123,7 +123,6 @@ def effects_section(
 
     Args:
         tokens: the prompt; the last source in `effects` is the position that is shown.
-        effects: the effects of the head at that position.
         name: the name of the head, such as "L1H5".
         table: name of the table; the names of the two figures are this name with `_attention` or `_effect` appended.
         text: paragraphs before the explanation.

@@ -147,16 +147,7 @@ def virtual_head_section(
 
 
 def moved_section(lm: Decoder, head: Head, prompt: Tokens, position: int, top: int, provenance: Provenance) -> Section:
-    """Show which sources a virtual head reads at a position of a prompt, and which logits it changes most.
-
-    Args:
-        head: the virtual head.
-        position: the position of the destination; negative from the prompt's end.
-        top: number of logits listed.
-
-    Raises:
-        OutOfRange: there is no such position.
-    """
+    """Show which sources a virtual head reads at a position of a prompt, and which logits it changes most."""
     seen = run(lm, prompt, logits=False)
     position = position_of(seen, position)
     tokens, pattern = seen.tokens[0], head.pattern(seen.tokens)[0]

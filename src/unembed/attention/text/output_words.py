@@ -29,19 +29,15 @@ RAISED = 3
 
 @dataclass(frozen=True)
 class RaisedTokens:
-    """The source tokens for which a head raises another word most, strongest first.
-
-    Attributes:
-        sources: the source tokens.
-        raises: for each source token, the words that the head raises most, apart from the source's own.
-        entries: what the head adds to the logit of the first of these words, above the mean over the sources.
-        text: how the entries are computed.
-    """
+    """The source tokens for which a head raises another word most, strongest first."""
 
     sources: list[str]
     raises: list[str]
+    """For each source token, the words that the head raises most, apart from the source's own."""
     entries: list[float]
+    """What the head adds to the logit of the first of these words, above the mean over the sources."""
     text: str
+    """How the entries are computed."""
 
 
 @torch.no_grad()

@@ -35,7 +35,6 @@ def token_vectors(
     include it.
 
     Args:
-        ids: the tokens.
         layers: layers with attention.
         basis: the basis of the circuits that will be applied to the vectors.
 
