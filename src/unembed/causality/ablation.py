@@ -216,7 +216,7 @@ def ablate(
     every layer, its logits, and one number for each ablation and predicted token.
 
     Several prompts run in padded batches. In float64 this changes a prompt's results by less than 1e-9 (1e-6 if the
-    model's norms compute in float32); in half precision rounding changes them by up to 2e-2 of the largest logit in
+    model's norms compute in float32). In half precision, rounding changes them by up to 2e-2 of the largest logit in
     bfloat16 and 2e-3 in float16.
     """
     one_of("how", how, ("exact", "attribution_patching"))

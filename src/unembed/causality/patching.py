@@ -241,8 +241,8 @@ def patch(
     Memory: the activations to replace and the stream in both runs (of `PAIRS_AT_ONCE` pairs), and one batch.
 
     Pairs run in padded batches. In float64 this changes a pair's results by less than 1e-9 (1e-6 if the model's norms
-    compute in float32); in half precision rounding changes them by up to 2e-2 of the largest logit in bfloat16 and 2e-3
-    in float16.
+    compute in float32). In half precision, rounding changes them by up to 2e-2 of the largest logit in bfloat16 and
+    2e-3 in float16.
 
     Source: Meng et al. 2022; Wang et al. 2022 (section 3.1 for paths).
     """

@@ -47,10 +47,10 @@ def circuit(
     """Find the circuit of a behaviour: a graph of the memories (FFN neurons) and heads that produce a token.
 
     A node is a head or a memory at one position. Its relevance is its contribution to the metric: the token's logit, or
-    a difference of two logits. Relevance is propagated backward through the model's own forward pass by linear rules:
-    norm scales, attention patterns and router weights are constants of the run, an activation function is f(z) = z * c
-    with a constant c, and each of the two factors of a gated FFN receives half. The sums are checked at every layer and
-    for every node.
+    a difference of two logits. Relevance is propagated backward through the model's own forward pass by linear rules.
+    Norm scales, attention patterns and router weights are constants of the run. An activation function is f(z) = z * c
+    with a constant c. Each of the two factors of a gated FFN receives half. The sums are checked at every layer and for
+    every node.
 
     Args:
         prompt: one prompt; use `pairs` for several.

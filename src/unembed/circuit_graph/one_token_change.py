@@ -32,9 +32,9 @@ def with_counterfactual(lm: Decoder, case: Case) -> Case:
     letters. The result is the change after which the other answer is most probable.
 
     If the case has no other answer, one is chosen too, among the tokens that are similar to the explained one in the
-    same way: the change and the answer for which the answer is most probable, minus the explained token's probability.
-    The case is returned unchanged if this difference is below `LIKELY` times the explained token's probability in the
-    original prompt.
+    same way. Then the result is the change and the answer with the largest difference between the answer's probability
+    and the explained token's. The case is returned unchanged if this difference is below `LIKELY` times the explained
+    token's probability after the original prompt.
 
     Cost: one pass over all changed prompts.
     """

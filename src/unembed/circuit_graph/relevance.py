@@ -109,8 +109,8 @@ class Relevance:
         biases: relevance of the biases of each layer, (layer, batch).
         closed: relevance of components to which no linear rule applies, (batch,), by layer and label.
         readout: how the metric depends on the last residual stream.
-        error: the largest difference to the metric of the sum of all relevance at the input of a layer, or after the
-            last layer; relative to the larger of the metric's logits and the sum's largest term.
+        error: the largest error of a sum of all relevance, at the input of a layer or after the last layer: its
+            difference to the metric, divided by the larger of the metric's logits and the sum's largest term.
     """
 
     gradients: dict[tuple[PartKind, int], Tensor]

@@ -1,8 +1,8 @@
 """Split a logit into what each component of the model adds to it, and check that the contributions add up to the logit.
 
-A component's contribution is the dot product of the vector that it adds to the residual stream with one direction: the
-token's unembedding vector, carried back through what lies between the residual stream and the logits: the final norm,
-and in some models a projection. Each norm divides by the scale that it had in the run. Terms that are not vectors in
+A component's contribution is the dot product of the vector that it adds to the residual stream with one direction. This
+direction is the token's unembedding vector, carried back to the residual stream through the final norm and, in some
+models, a projection. Each norm divides by the scale that it had in the run. Terms that are not vectors in
 the residual stream have separate rows: the biases of norms and of the unembedding, and the effect of a logit soft cap.
 """
 

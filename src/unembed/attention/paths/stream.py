@@ -88,9 +88,10 @@ def stream_section(
     if any(e.on_text is not None for e in memory.erasing_heads):
         text.append(
             "Before and after: the mean size of the stream along the direction that a memory or head writes, before "
-            "and after the output of the FFN or attention is added, at the positions of text where it writes most. "
-            "Opposes: the share of these positions where its output has the opposite sign of the stream along that "
-            "direction. Erases: the size falls, and the 95 % interval of the share is above one half."
+            "and after the output of its FFN or attention is added. It is measured at the positions of text where the "
+            "memory or head writes most. Opposes: the share of these positions where its output has the opposite sign "
+            "of the stream along that direction. Erases: the size falls, and the 95 % interval of the share is above "
+            "one half."
         )
     drawn = {"rows": "writer", "y_range": (0, 1), "published": NOT_IN_PAPER}
     figure = drawing("heat", "overlap", "Overlap of writers and readers", "reader", "overlap", **drawn)

@@ -30,9 +30,9 @@ def _relations_section(
         return Section("Relations", (text,))
     text = (
         "The share of pairs whose target is among the ten tokens that the head raises most for the source's embedding. "
-        "A relation is listed if, in at most 1 % of a thousand random orders of the targets, any shipped relation has "
-        "a share as far above that of shuffled pairs. `unembed circuits relations` also corrects for the number of "
-        "heads."
+        "A relation is listed if chance rarely explains it: of a thousand random orders of the targets, at most 1 % "
+        "give any shipped relation a share as far above that of shuffled pairs. `unembed circuits relations` also "
+        "corrects for the number of heads."
     )
     columns = {
         "relation": [one.relation for one in found],

@@ -44,8 +44,8 @@ class RaisedTokens:
 def raised_tokens(circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, top: int) -> RaisedTokens | None:
     """List the source tokens for which a head raises another word most, with the words that it raises.
 
-    An entry is the logit that the OV circuit adds to a token for a source, minus the mean over all listed sources, so
-    that tokens which the head raises for every source are not listed. None if the model has no tokenizer or fewer than
+    An entry is the logit that the OV circuit adds to a token for a source, minus the mean over all listed sources. So
+    tokens that the head raises for every source are not listed. None if the model has no tokenizer or fewer than
     two tokens are common.
 
     Raises:

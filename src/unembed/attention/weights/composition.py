@@ -354,9 +354,9 @@ def composition_section(
     figures = [replace(figure, y_range=(-most, most)) for figure in figures] if most else figures
     text = (
         "How strongly a later head (the reader) reads the output of an earlier head (the writer) through its queries "
-        "(Q), keys (K) or values (V): the Frobenius norm of the product of both circuits, divided by the product of "
-        "their norms. Above random: minus the mean that was measured for random Gaussian circuits of the same shapes. "
-        "z: this difference in standard deviations of the random circuits.",
+        "(Q), keys (K) or values (V). The ratio is the Frobenius norm of the product of both circuits, divided by the "
+        "product of their norms. Above random: minus the mean that was measured for random Gaussian circuits of the "
+        "same shapes. z: this difference in standard deviations of the random circuits.",
         *dict.fromkeys(absent),
     )
     return Section("Composition", text, tuple(exhibits), tuple(figures))

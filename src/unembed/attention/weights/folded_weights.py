@@ -1,17 +1,18 @@
 """Return what a head's matrices read from the stream and write to it, with or without the norms around them.
 
 There are two bases. `raw` is the weights alone, as in the papers. In `folded`, everything linear between the stream and
-a matrix is multiplied into the matrix: the gain and centring of the norm before it, of a norm on the branch's output
-(Gemma 2, OLMo 2) and of QK-norm, the multiplier of the branch's output, the scale of the embedding, factors on the
-stream itself (see `stream_gains`) and the final norm. Only the scalar 1 / sigma of each norm at each position remains.
+a matrix is multiplied into the matrix. These are the gain and centring of norms (before the matrix, on the branch's
+output as in Gemma 2 and OLMo 2, QK-norm, the final norm), the multiplier of the branch's output, the scale of the
+embedding, and factors on the stream itself (see `stream_gains`). Only the scalar 1 / sigma of each norm at each
+position is left out.
 
 Products with W_E and W_U are centred by default: components that change no probability are subtracted.
 
 - The mean column of W_U shifts all logits by the same amount, which the softmax cannot see (`center_unembed` in
   TransformerLens). Where logits are soft-capped it has an effect, so it is not removed.
 - Every LayerNorm subtracts the mean of a vector over its channels. In models that read the stream through LayerNorms
-  only, it is removed from the rows of W_E and from everything written.
-- A term of the score that is the same for all sources is invisible to the softmax of a destination, so the mean
+  only, this mean is removed from the rows of W_E and from everything that is written to the stream.
+- A term of the score that is the same for all sources does not change the softmax of a destination, so the mean
   embedding is subtracted on the source side of QK.
 """
 

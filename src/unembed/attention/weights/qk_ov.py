@@ -183,7 +183,8 @@ class HeadMatrices:
         """Return W_U W_E (circuit "ov") or W_E' W_E ("qk"), summed over blocks of the vocabulary.
 
         With `centre`, the mean over the vocabulary is subtracted from W_U (or from W_E' of the sources), and the mean
-        over channels from W_E if that changes nothing in the model: sum_t (u_t - u) e_t' = W_U W_E - n u e'.
+        over channels is subtracted from W_E if that changes nothing in the model. The result is then
+        sum_t (u_t - u) e_t' = W_U W_E - n u e', with u and e the means of the n tokens' vectors.
 
         The result is cached; make a new object if the weights change.
 
