@@ -10,6 +10,7 @@ from unembed.attention.behaviour.head_scores import HeadScores
 from unembed.attention.circuits import Circuits
 from unembed.attention.text.output_words import raised_tokens
 from unembed.attention.text.relations import head_role
+from unembed.attention.weights.composition import MODES
 from unembed.errors import Unsupported
 from unembed.models.named_tokens import Scored, scored
 from unembed.names import HeadAddress
@@ -204,7 +205,16 @@ def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> P
         OutOfRange: there is no such head.
     """
     layer, head = circuits.lm.layer_and_head(layer, head)
-    return PartnersView(SCHEMA_PARTNERS, circuits.lm.name, layer, head, _partners(circuits, layer, head, each))
+    try:
+        read = [p for p in circuits.partners(layer, head) if p.relation == "reads"]
+    except Unsupported:  # a layer has no such circuit, as the notes of its heads state
+        read = []
+    strongest = [
+        Partner(mode, p.layer, p.head, p.composition)
+        for mode in MODES
+        for p in [p for p in read if p.mode == mode][:each]
+    ]
+    return PartnersView(SCHEMA_PARTNERS, circuits.lm.name, layer, head, strongest)
 
 
 def raised_view(circuits: Circuits, layer: int, head: int, top: int) -> RaisedView:
@@ -222,15 +232,3 @@ def raised_view(circuits: Circuits, layer: int, head: int, top: int) -> RaisedVi
     if found is None:
         return RaisedView(SCHEMA_RAISED, lm.name, layer, head, _NO_WORDS, [], [], [])
     return RaisedView(SCHEMA_RAISED, lm.name, layer, head, found.text, found.sources, found.raises, found.entries)
-
-
-def _partners(circuits: Circuits, layer: int, head: int, each: int) -> list[Partner]:
-    try:
-        read = [p for p in circuits.partners(layer, head) if p.relation == "reads"]
-    except Unsupported:  # a layer has no such circuit, as the notes of its heads state
-        return []
-    return [
-        Partner(mode, p.layer, p.head, p.composition)
-        for mode in ("q", "k", "v")
-        for p in [p for p in read if p.mode == mode][:each]
-    ]

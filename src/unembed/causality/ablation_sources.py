@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from unembed.causality.ablation_targets import Target
@@ -41,6 +40,22 @@ class Source:
             value = value[..., index, :] if point == "z" else value[..., [index]]
         return Replacement(point, layer, where, chosen, value)
 
+    def up_to(self, n_pos: int, corpus: str) -> Source:
+        """Return the means of the first `n_pos` positions, if this has a mean for each position.
+
+        Raises:
+            InvalidInput: no segment of the corpus has `n_pos` tokens.
+        """
+        assert self.numbers is not None
+        known = min(map(len, self.numbers.values()))
+        if known < n_pos:
+            raise InvalidInput(
+                f"a mean by position over {corpus}",
+                why=f"its segments have {known} positions, the prompt has {n_pos}",
+                instead='Open the corpus with segmentation="windows", or take the mean over all positions',
+            )
+        return Source({need: mean[:n_pos] for need, mean in self.numbers.items()}, True)
+
 
 def sources_of(
     lm: Decoder,
@@ -63,10 +78,9 @@ def sources_of(
         return [Source()], "zero"
     if isinstance(to, str) and to == "mean":
         text = open_corpus(corpus)
-        means = corpus_means(lm, text, needs, n_tokens, by_position)
-        if by_position:
-            means = {need: up_to(mean, n_pos, text.name) for need, mean in means.items()}
-        return [Source(means, by_position)], f"the mean over {text.name}" + (" by position" if by_position else "")
+        means = Source(corpus_means(lm, text, needs, n_tokens, by_position), by_position)
+        means = means.up_to(n_pos, text.name) if by_position else means
+        return [means], f"the mean over {text.name}" + (" by position" if by_position else "")
     if isinstance(to, str) or not isinstance(to, Sequence) or not to or not all(isinstance(p, str) for p in to):
         raise InvalidInput(f"to={to!r:.60}", why='activations can be ablated to "zero", "mean" or a list of prompts')
     sources = []
@@ -80,18 +94,3 @@ def sources_of(
             )
         sources.append(Source({(p, n): other.at(p, n)[0, :n_pos] for p, n in needs}, True))
     return sources, f"activations of {len(sources)} other prompts"
-
-
-def up_to(mean: Float[Tensor, "pos ..."], n_pos: int, corpus: str) -> Float[Tensor, "n_pos ..."]:
-    """Return the means of the first `n_pos` positions.
-
-    Raises:
-        InvalidInput: no segment of the corpus has `n_pos` tokens.
-    """
-    if len(mean) < n_pos:
-        raise InvalidInput(
-            f"a mean by position over {corpus}",
-            why=f"its segments have {len(mean)} positions, the prompt has {n_pos}",
-            instead='Open the corpus with segmentation="windows", or take the mean over all positions',
-        )
-    return mean[:n_pos]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unembed.causality.ablation_sources import Source, up_to
+from unembed.causality.ablation_sources import Source
 from unembed.causality.ablation_targets import Group
 from unembed.causality.batch_rerun import BatchRerun
 from unembed.causality.corpus_means import corpus_means, first_batches
@@ -161,7 +161,7 @@ def ablate_corpus(
                 continue  # a first batch of one segment, which the next one can draw from
             sources = _resampled(pool, len(batch.lengths), batch.shape[1], generator)
         elif by_position:
-            sources = [_cut(means, batch.shape[1], corpus.name)] * len(batch.lengths)
+            sources = [means.up_to(batch.shape[1], corpus.name)] * len(batch.lengths)
         losses.append(rerun.loss)
         changes.append(torch.stack([rerun.ablated(g, sources or [means] * len(batch.lengths)) for g in groups]))
         changes[-1] -= rerun.loss
@@ -201,8 +201,3 @@ def _resampled(pool: Sequence[dict[Need, Tensor]], n_rows: int, n_pos: int, gene
         columns = torch.arange(n_pos).where(torch.arange(n_pos) < length, drawn)
         sources.append(Source({need: t[columns.to(t.device)] for need, t in given.items()}, True))
     return sources
-
-
-def _cut(means: Source, n_pos: int, corpus: str) -> Source:
-    assert means.numbers is not None
-    return Source({need: up_to(mean, n_pos, corpus) for need, mean in means.numbers.items()}, True)

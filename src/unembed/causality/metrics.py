@@ -17,7 +17,6 @@ from unembed.models.decoder import Decoder
 from unembed.results import quoted
 
 MetricFunction = Callable[[Tensor], Tensor]
-_KINDS = ("logit_difference", "probability", "log_probability", "kl_divergence")
 
 
 @dataclass(frozen=True)

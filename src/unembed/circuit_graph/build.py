@@ -204,7 +204,9 @@ class _Builder:
         own = ("reads", "promoted_tokens", "atlas")
         names = ("name", "kind", "layer", "position", "index", "relevance", "label", *own)
         whole = [row if len(row) == len(names) else (*row, None, [], None) for row in rows]
-        return Table.of_rows(self._title(), names, whole, provenance)
+        about = format_signed(self.scores.metric / n)
+        title = f"Circuit of {about} logits: {len(nodes)} of {self._count():,} heads and memories at positions"
+        return Table.of_rows(title, names, whole, provenance)
 
     def _rest(self) -> list[tuple[object, ...]]:
         n, layers = len(self.cases), [0.0] * self.lm.n_layers
@@ -224,10 +226,6 @@ class _Builder:
             label = "changes of attention patterns, gates and norms"
             rows.append(("changes", "rest", None, None, None, None, label))
         return rows
-
-    def _title(self) -> str:
-        about = format_signed(self.scores.metric / len(self.cases))
-        return f"Circuit of {about} logits: {len(self.chosen)} of {self._count():,} heads and memories at positions"
 
     def _count(self) -> int:
         return sum(part.numel() for part in self.scores.parts.values())

@@ -129,7 +129,9 @@ class Bench:
         for batch in batches(lm, cases):
             length = batch.tokens.shape[1]
             replacement = means[length] if length in means else self._replacement(batch, baseline)
-            self.batches.append((batch, replacement, self._own(batch)))
+            # Tests with heads set the circuit's nodes to the values that they have in the unchanged run.
+            own = self._captured(batch.tokens) if "head" in self.kinds else {}
+            self.batches.append((batch, replacement, own))
 
     @property
     def n_nodes(self) -> int:
@@ -140,13 +142,6 @@ class Bench:
         where = list(self.sizes)
         seen = run(self.lm, tokens, capture_points(self.dictionary, where), logits=False)
         return values(seen, self.dictionary, where)
-
-    def _own(self, batch: CaseBatch) -> Values:
-        """Return the values to which tests with heads set the circuit's nodes: those in the unchanged run.
-
-        The result is empty for tests without heads.
-        """
-        return self._captured(batch.tokens) if "head" in self.kinds else {}
 
     def _replacement(self, batch: CaseBatch, baseline: SetTo) -> Values:
         if baseline in ("zero", "corpus"):
