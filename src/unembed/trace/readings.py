@@ -139,7 +139,7 @@ class PromptReadings:
         """The run that captured the stream, and the values of heads, at every position."""
         self._leaves_kernels = by_source is not None
         self._positions: dict[tuple[int, bool], Run] = {(last, False): _alone(whole, last)}
-        """The run at single positions; True marks a run whose attention used other kernels, for its patterns."""
+        """The run at single positions, by position and whether its attention used other kernels to get the patterns."""
         self._everywhere: tuple[tuple[str | tuple[str, ...], tuple[int, ...]], Run] | None = None
         self._events: dict[int | None, list[Event]] = {}
         """Events by position; under None, those of all positions."""

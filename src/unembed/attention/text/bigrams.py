@@ -52,6 +52,11 @@ class Bigrams:
         """Count how often each token is the first of a pair."""
         return torch.zeros(self.d_vocab, dtype=torch.long).index_add_(0, self.first, self.count)
 
+    @property
+    def frequencies(self) -> Float[Tensor, " d_vocab"]:
+        """Count how often each token is the second of a pair."""
+        return torch.zeros(self.d_vocab, dtype=torch.float64).index_add_(0, self.second, self.count.double())
+
     def row(self, token: int) -> Float[Tensor, " d_vocab"]:
         """Count how often each token follows the given one."""
         counts = torch.zeros(self.d_vocab, dtype=torch.float64)
@@ -65,9 +70,9 @@ class Bigrams:
         Smoothing subtracts 0.75 from each count (absolute discounting). It distributes the freed probability in
         proportion to how often each token is the second of a pair, plus one.
         """
-        unigram = torch.ones(self.d_vocab, dtype=torch.float64).index_add_(0, self.second, self.count.double())
+        unigram = self.frequencies + 1
         unigram /= unigram.sum()
-        total = torch.zeros(self.d_vocab, dtype=torch.float64).index_add_(0, self.first, self.count.double())
+        total = self.occurrences.double()
         kinds = torch.zeros_like(total).index_add_(0, self.first, torch.ones_like(self.first, dtype=torch.float64))
         known = self._count_of(other.first * self.d_vocab + other.second).double()
         n = total[other.first].clamp_min(1)

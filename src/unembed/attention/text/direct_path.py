@@ -158,12 +158,11 @@ def direct_path_against(lm: Decoder, halves: Halves, *, n_tokens: int = 200, hid
         chosen = torch.isin(second.first, ids)
         rows = torch.searchsorted(ids, second.first[chosen])
         loss -= float((log_p[rows, second.second[chosen]].double() * second.count[chosen]).sum())
-    occurrences = torch.zeros(lm.d_vocab, dtype=torch.long).index_add_(0, every.first, every.count)
+    occurrences = every.occurrences
     learned = ~lm.unlearned.cpu() if hide_unlearned else torch.ones(lm.d_vocab, dtype=torch.bool)
     among = occurrences.masked_fill(~learned, 0)
     tokens = among.topk(min(n_tokens, int((among > 0).sum()))).indices
-    frequencies = torch.zeros(lm.d_vocab, dtype=torch.float64).index_add_(0, every.second, every.count.double())
-    frequency = average_ranks(frequencies[learned])
+    frequency = average_ranks(every.frequencies[learned])
     rows = []
     for token in tokens.tolist():
         read = _log_probabilities(lm, torch.tensor([token]), scale)[0].double()
@@ -201,7 +200,7 @@ def _log_probabilities(lm: Decoder, ids: Tensor, scale: float | None) -> Float[T
 
 
 def _unigram_loss(known: Bigrams, text: Bigrams) -> float:
-    counts = torch.ones(known.d_vocab, dtype=torch.float64).index_add_(0, known.second, known.count.double())
+    counts = known.frequencies + 1
     log_p = (counts / counts.sum()).log()
     return float(-(log_p[text.second] * text.count).sum() / text.count.sum())
 
