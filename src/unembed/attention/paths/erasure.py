@@ -29,10 +29,7 @@ from unembed.corpus.windows import windows_of
 from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.names import HeadBasis, Point
-from unembed.results import format_number
-from unembed.results.display import Displayed
-from unembed.results.provenance import Provenance
-from unembed.results.table import Table
+from unembed.results import Displayed, Provenance, Table, format_number
 from unembed.stream.decomposition import attention_branch
 from unembed.stream.run import Run, run
 from unembed.validation import positive_int

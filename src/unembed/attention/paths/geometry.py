@@ -28,10 +28,7 @@ from unembed.errors import Unsupported
 from unembed.models.decoder import Decoder
 from unembed.models.structure.mixer_names import site_name
 from unembed.names import HeadBasis
-from unembed.results import format_number
-from unembed.results.display import Displayed
-from unembed.results.provenance import Provenance
-from unembed.results.table import Table
+from unembed.results import Displayed, Provenance, Table, format_number
 
 NO_MATRICES = "it is neither attention nor an FFN, so it has no matrices of heads or memories"
 

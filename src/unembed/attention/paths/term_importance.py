@@ -29,10 +29,7 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder
 from unembed.options import Corpus as CorpusName
 from unembed.options import MaxTokens, Option
-from unembed.results import format_error, format_number
-from unembed.results.display import Displayed
-from unembed.results.provenance import Provenance
-from unembed.results.table import Table
+from unembed.results import Displayed, Provenance, Table, format_error, format_number
 from unembed.stream.run import prepare
 from unembed.validation import positive_int
 
