@@ -25,7 +25,7 @@ def test_the_deviation_is_the_effect_without_that_of_the_mean_coefficient(name: 
     lm = tiny(name)
     trace, usual = lm.trace(tokens[0]), measured(lm)
     question, layers = trace.question(), list(range(lm.n_layers))
-    found = ScoredMemories(lm, trace.at(-1), question, 0, layers, usual).largest(lm.n_layers * lm.d_mlp, "deviation")
+    found = ScoredMemories(lm, trace.at(-1), question, layers, usual).largest(lm.n_layers * lm.d_mlp, "deviation")
     rows = {(row.layer, row.index): row for row in (*found.rows, *found.always_on)}
     direct = {
         (row.layer, row.index): row.contribution
@@ -49,9 +49,9 @@ def test_by_layer_are_the_layers_own_largest_and_then_those_always_on(order, tok
     lm = tiny("llama")
     trace, usual = lm.trace(tokens[0]), measured(lm)
     question, layers = trace.question(), list(range(lm.n_layers))
-    by_layer = ScoredMemories(lm, trace.at(3), question, 0, layers, usual).largest_by_layer(4, order)
+    by_layer = ScoredMemories(lm, trace.at(3), question, layers, usual).largest_by_layer(4, order)
     for n, rows in zip(layers, by_layer, strict=True):
-        alone = ScoredMemories(lm, trace.at(3), question, 0, [n], usual).largest(4, order)
+        alone = ScoredMemories(lm, trace.at(3), question, [n], usual).largest(4, order)
         assert [(r.index, r.always_on) for r in rows] == [(r.index, r.always_on) for r in alone.rows + alone.always_on]
         assert [r.index for r in rows if r.always_on] == [3 + n]
         sizes = {
@@ -67,7 +67,7 @@ def test_without_means_there_is_no_deviation(tokens: torch.Tensor) -> None:
     lm = tiny("gpt2")
     trace = lm.trace(tokens[0])
     usual = UsualCoefficients({}, {})
-    scored = ScoredMemories(lm, trace.at(3), trace.question(), 0, [0], usual)
+    scored = ScoredMemories(lm, trace.at(3), trace.question(), [0], usual)
     found = scored.largest(5, "deviation")
     assert all(row.deviation is None for row in found.rows)
     assert [r.index for r in found.rows] == [r.index for r in scored.largest(5).rows]
@@ -78,7 +78,7 @@ def test_one_memory_is_its_row_of_the_list(name: str, tokens: torch.Tensor) -> N
     lm = tiny(name)
     trace = lm.trace(tokens[0], edits=[set_coefficient(1, 5, to=0.0)])
     question = trace.question(position=3)
-    rows = ScoredMemories(lm, trace.at(3), question, 0, [1], usual_coefficients(lm, None)).largest(lm.d_mlp).rows
+    rows = ScoredMemories(lm, trace.at(3), question, [1], usual_coefficients(lm, None)).largest(lm.d_mlp).rows
     row = next(r for r in rows if r.index == 7)
     assert trace.memory_effect(1, 7, question, 3) == row
     silent = trace.memory_effect(1, 5, question, 3)

@@ -39,7 +39,7 @@ def test_silent_memories_are_in_no_list_and_those_always_on_are_apart(tokens: to
     silenced = lm.trace(tokens[0], edits=[set_coefficient(1, 5, to=0.0), set_coefficient(0, 3, to=9.0)])
     n = lm.n_layers * lm.d_mlp
     usual = UsualCoefficients({0: torch.arange(lm.d_mlp) == 3, 1: torch.zeros(lm.d_mlp, dtype=torch.bool)}, {})
-    found = ScoredMemories(lm, silenced.at(-1), silenced.question(), 0, [0, 1], usual).largest(n)
+    found = ScoredMemories(lm, silenced.at(-1), silenced.question(), [0, 1], usual).largest(n)
     assert [(row.layer, row.index) for row in found.always_on] == [(0, 3)]
     assert not {(1, 5), (0, 3)} & {(row.layer, row.index) for row in found.rows}
     best = max(found.rows, key=lambda row: row.score or 0)

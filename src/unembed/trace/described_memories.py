@@ -37,17 +37,16 @@ def described_memories(
     lm: Decoder,
     run: Run,
     token: int,
-    position: int,
     layers: Sequence[int],
     descriptions: MemoryDescriptions,
     top: int = 3,
 ) -> list[DescribedMemory]:
-    """Return the memories with a description that promote a token most at a position, largest effect first.
+    """Return the memories with a description that promote a token most, largest effect first.
 
     A memory is listed only if the token is among the 30 that it promotes most.
 
     Args:
-        run: a run of one prompt that captured the coefficients and the last resid_post.
+        run: a run of one prompt at the position alone (see `Run.at_position`).
         layers: layers that have memories.
 
     Raises:
@@ -56,9 +55,9 @@ def described_memories(
     if not len(descriptions):
         return []
     rows = []
-    effects = memory_contributions_over_average(lm, run, layers, position, token)
+    effects = memory_contributions_over_average(lm, run, layers, 0, token)
     for layer, effect in zip(layers, effects, strict=True):
-        coefficients = run.at("coefficients", layer)[0, position]
+        coefficients = run.at("coefficients", layer)[0, 0]
         for index in (effect >= LEAST).nonzero()[:, 0].tolist():
             coefficient = float(coefficients[index])
             description = descriptions.of(layer, index, negative=coefficient < 0)

@@ -113,7 +113,6 @@ class ScoredMemories:
         lm: Decoder,
         run: Run,
         question: Question,
-        position: int,
         layers: Sequence[int],
         usual: UsualCoefficients,
         *,
@@ -124,8 +123,7 @@ class ScoredMemories:
         """Score every memory of the layers.
 
         Args:
-            run: a run of one prompt that captured the coefficients and the last resid_post.
-            position: the token position, from 0.
+            run: a run of one prompt at the position alone (see `Run.at_position`).
             layers: layers that have memories.
             usual: which memories are always on, and the usual size of each memory's coefficient.
             top_tokens: number of tokens listed for each value vector.
@@ -136,14 +134,14 @@ class ScoredMemories:
             Unsupported: a layer has no memories.
         """
         self._ends = {} if read is None else read
-        self._lm, self._run, self._question, self._position, self._usual = lm, run, question, position, usual
+        self._lm, self._run, self._question, self._usual = lm, run, question, usual
         self._top_tokens, self._show_unlearned = top_tokens, show_unlearned
         self._read: dict[tuple[int, int], SubUpdate] = {}
-        per_unit = memory_contributions_per_unit(lm, run, layers, position, question.token, question.against)
+        per_unit = memory_contributions_per_unit(lm, run, layers, 0, question.token, question.against)
         self._layers = {n: self._scored(n, one.float().cpu()) for n, one in zip(layers, per_unit, strict=True)}
 
     def _scored(self, layer: int, per_unit: Float[Tensor, " d_mlp"]) -> _Scored:
-        coefficients = self._run.at("coefficients", layer)[0, self._position].float().cpu()
+        coefficients = self._run.at("coefficients", layer)[0, 0].float().cpu()
         mean = self._usual.mean.get(layer)
         return _Scored(
             layer,
@@ -195,7 +193,7 @@ class ScoredMemories:
             self._lm,
             self._run,
             chosen,
-            self._position,
+            0,
             scores,
             k=self._top_tokens,
             show_unlearned=self._show_unlearned,

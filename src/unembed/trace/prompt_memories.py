@@ -201,7 +201,6 @@ class PromptMemories(PromptReadings):
                 self.lm,
                 self.at(column),
                 question,
-                0,
                 layers,
                 usual_coefficients(self.lm, index),
                 top_tokens=top_tokens,
@@ -241,7 +240,7 @@ class PromptMemories(PromptReadings):
         descriptions = self._described[1]
         top = positive_int("top", top)
         here = self.at(column)
-        found = described_memories(self.lm, here, target, 0, self._with_memories(), descriptions, top)
+        found = described_memories(self.lm, here, target, self._with_memories(), descriptions, top)
         title = f"Described memories that promote {quoted(self.lm.token_strings([target])[0])}"
         provenance = self.provenance
         if found and descriptions.other_lens is not None:

@@ -29,7 +29,7 @@ def trace_prompts(
     if not len(prompts):
         raise InvalidInput("an empty list of prompts", instead="Give at least one")
     traces = [Trace(lm, prompt, edits, show_unlearned=show_unlearned) for prompt in prompts]
-    best = [_likeliest(trace, 2) for trace in traces]
+    best = [_two_likeliest(trace) for trace in traces]
     columns: dict[str, list[object]] = {
         "prompt": list(range(len(traces))),
         "text": [None if lm.tokenizer is None else lm.decode(trace.tokens) for trace in traces],
@@ -42,10 +42,10 @@ def trace_prompts(
     return Records.of(f"Traces of {len(traces)} prompts on {lm.name}", traces, columns, traces[0].provenance)
 
 
-def _likeliest(trace: Trace, top: int) -> tuple[Tensor, Tensor]:
-    """Return probabilities and ids of the most probable next tokens among those that the trace lists."""
+def _two_likeliest(trace: Trace) -> tuple[Tensor, Tensor]:
+    """Return probabilities and ids of the two most probable next tokens among those that the trace lists."""
     probabilities = trace.logits(-1).float().softmax(-1)
     if trace.hidden is not None:
         probabilities = probabilities.masked_fill(trace.hidden.to(probabilities.device), -1)
-    found = probabilities.topk(top)
+    found = probabilities.topk(2)
     return found.values, found.indices

@@ -142,7 +142,7 @@ class Trace(PromptMemories, Displayed):
         scale = self.scale[column]
         hidden = not self.show_unlearned
         found = head_updates(
-            self.lm, run, layer, 0, token, scale, against, k=top_tokens, hide_unlearned=hidden, heads=heads
+            self.lm, run, layer, token, scale, against, k=top_tokens, hide_unlearned=hidden, heads=heads
         )
         return head_update_records(f"What the heads of layer {layer} add at position {column}", found, self.provenance)
 

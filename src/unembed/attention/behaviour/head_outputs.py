@@ -44,7 +44,6 @@ def head_updates(
     lm: Decoder,
     run: Run,
     layer: int,
-    position: int,
     token: str | int | None,
     scale: Float[Tensor, "1"],
     against: str | int | None = None,
@@ -53,10 +52,10 @@ def head_updates(
     hide_unlearned: bool = False,
     heads: Sequence[int] | None = None,
 ) -> list[HeadUpdate]:
-    """Describe what each head of a layer adds at a position: length, top tokens, contribution; longest first.
+    """Describe what each head of a layer adds at one position: length, top tokens, contribution; longest first.
 
     Args:
-        run: a run of one prompt that captured z, the output of each head before W_O.
+        run: a run of one prompt at the position alone (see `Run.at_position`), with the capture point z.
         token: each head is scored by what it adds to this token's logit.
         scale: the scale of the final norm at the position, by which scores are divided.
         against: score the difference between the token's logit and this token's logit.
@@ -69,7 +68,7 @@ def head_updates(
         OutOfRange: no such layer.
     """
     layer = lm.layer(layer)
-    z = run.at("z", layer)[0, position]
+    z = run.at("z", layer)[0, 0]
     raw = torch.einsum("hd,hdm->hm", z, lm.weights.W_O[layer].to(z.dtype))
     written = attention_branch(lm, layer, z).written(raw)
     hidden = lm.unlisted if hide_unlearned else None
