@@ -167,13 +167,13 @@ def circuit_answer(
 ) -> Answer:
     """Show which heads and memories (FFN neurons) produce a token, what each reads, and what happens without them.
 
-    Numbers add up to the logits: the circuit is found in the linear model of the run (attention patterns, gates and
-    norm scales as they are), and tested in the model itself, beside random nodes of the same layers. --out writes the
-    graph, --json holds all of its nodes and edges; --group-by and --group change groups of nodes, and show what the
-    prediction becomes.
+    The circuit is found in a linear model of the run, in which attention patterns, gates and norm scales are fixed, so
+    that the relevance of all nodes adds up to the logits. It is then tested in the model itself, and compared with
+    random nodes of the same layers. --out writes the graph; --json writes all of its nodes and edges. --group-by and
+    --group change groups of nodes, and show what the prediction becomes.
 
-    Caution: Attention patterns and gates are those of the run, so what moves them is not in the graph. The test
-    decides: a circuit that random nodes match explains nothing.
+    Caution: Attention patterns and gates are those of the run, so the graph does not show what changes them. Trust the
+    test: a circuit that random nodes match explains nothing.
     """
     for path in (out, viewer):
         if path is not None:
