@@ -98,7 +98,7 @@ def patch_answer(
 def _heat_map(found: Patching) -> tuple[Exhibit, Figure]:
     """Return the fraction recovered as a table and a heat map, by layer and by position or head."""
     values = found.recovered
-    if values.dim() == 3:  # memories: the strongest at each layer and position
+    if values.dim() == 3:  # of memories, the strongest at each layer and position
         values = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
     by_head = found.point in ("z", "pattern")
     tokens = zip(found.positions, characters(found.tokens), strict=True)
@@ -329,7 +329,7 @@ def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
     """Return, for each label, the memories that have it in an index."""
     if not names:
         return {}
-    index = opened(build=False)  # one that is built now would have no labels
+    index = opened(build=False)  # an index that is built now has no labels
     if index is None:
         raise InvalidInput(
             f"concept {names[0]!r}", why=f"there is no index of {lm.name} with labels", instead="Name one with --index"

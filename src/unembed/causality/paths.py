@@ -246,7 +246,7 @@ class _Paths:
         but its queries, keys or values are copied from the first, before any norm or rotation.
         """
         target = self.target
-        _ = self.lm.structure.blocks[layer].attention.layout  # refuses with the reason where there is none
+        _ = self.lm.structure.blocks[layer].attention.layout  # raises an error with the reason where there is none
 
         def take_over(t: Tensor, _layer: int) -> Tensor:
             t = t.clone()

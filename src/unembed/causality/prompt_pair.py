@@ -172,7 +172,7 @@ def recovered(
 ) -> Float[Tensor, "..."]:
     """Return how far each value moved from the patched run's metric (0) to the other run's metric (1)."""
     start, end = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
-    return (values - start) / (end - start) + 0.0  # no change is 0, also where the metric falls: not -0
+    return (values - start) / (end - start) + 0.0  # adding 0 turns -0 into 0
 
 
 def taken_from(

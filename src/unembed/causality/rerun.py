@@ -248,7 +248,7 @@ class Rerun:
             found, expected = _logits([(self, [same])])[0].double(), self.reference.double()
         except UnembedError:
             raise
-        except Exception:  # the model's own code misses what the layers below leave besides the stream, such as keys
+        except Exception:  # the model's own code needs more of the layers below than the stream, such as keys
             return False
         close = float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max().clamp_min(1.0))
         return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
@@ -355,7 +355,7 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
         ids, current.mask = padded(lm, [run.ids[0] for run in runs])
     few = last_logits(lm, max(lengths), max(lengths) - min(lengths) + 1)
     out = lm.hf(ids, **cache_argument(lm), **few, **current.arguments).logits
-    last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # from the end
+    last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # counted from the end
     out = out[torch.arange(len(runs), device=out.device), last]
     if not bool(torch.isfinite(out).all()):
         raise NotFinite(f"{lm.name}'s logits", why="they hold NaN or infinity with these replacements")
@@ -395,7 +395,7 @@ def _replaced(
     changes: list[tuple[int, Replacement]] = []
     for i, (run, row) in enumerate(rows):
         if len(row) == 1 and run._is_own_pattern(row[0]):
-            continue  # the run's own z, which its pattern times its values gives up to rounding only
+            continue  # z stays as it is: pattern times values would give it only up to rounding
         changes += [(i, one if run.n_pos == n_pos else one.padded(run.n_pos, n_pos)) for one in row]
     starts_later = start or any(run.stream is not None for run in set(runs))
     passes = replaced_pass(

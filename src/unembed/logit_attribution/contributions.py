@@ -88,7 +88,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
     extra = {"component": (), "head": ("z",), "source": ("z", "pattern", "values"), "memory": memory_points(lm)}[by]
     for point in extra:
         if not any(has_point(lm, point, layer) for layer in range(lm.n_layers)):
-            require_point(lm, point, 0)  # raises with the reason
+            require_point(lm, point, 0)  # raises an error with the reason
     targets = {edit.target for edit in edits}
     for target, kinds in (("attention", ("head", "source")), ("ffn", ("memory",))):
         if target in targets and by in kinds:
@@ -265,7 +265,7 @@ def _of_memories(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> 
 
 
 def _per_unit(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor) -> tuple[Float[Tensor, " d_mlp"], Branch]:
-    lm.feed_forward(layer)  # raises with the reason
+    lm.feed_forward(layer)  # raises an error with the reason
     branch = branch_of_run(lm, seen, layer, column)
     return (lm.weights.W_out[layer].to(u.dtype) @ branch.direction(u)) * branch.factor, branch
 

@@ -140,7 +140,7 @@ class PromptMemories(PromptReadings):
         """
         chosen = self._with_memories() if layers is None else [self.lm.layer(n) for n in layers]
         if not chosen:
-            self.lm.feed_forward(0)  # raises with the reason
+            self.lm.feed_forward(0)  # raises an error with the reason
         found = self._scored_memories(chosen, question, position, index, top_tokens).largest(top, order)
         return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))
 

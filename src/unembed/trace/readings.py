@@ -214,7 +214,7 @@ class PromptReadings:
             OutOfRange: no such position.
         """
         column = position_of(self.run, position)
-        # A second run repeats the first one bit for bit, unless the patterns that it captures need other kernels.
+        # A second run repeats the first one bit for bit, unless other kernels are needed to capture patterns.
         again = "pattern" in points and not self._leaves_kernels
         known = self._positions.pop((column, again), None)
         here = self.run.at_position(column) if known is None else known

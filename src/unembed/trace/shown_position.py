@@ -151,7 +151,7 @@ class ShownPosition:
             found = self.trace.memory_effects_by_layer(
                 layers, self.question, self.position, memories, index=self.index, order=order, top_tokens=k
             )
-        except Unsupported:  # perhaps not in every layer
+        except Unsupported:  # perhaps only some of the layers have no memories
             each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
             return {n: rows for one in each for n, rows in self.sub_updates(one, memories).items()}
         return {n: self._with_triggers(rows) for n, rows in zip(layers, found, strict=True)}

@@ -169,7 +169,7 @@ def head_output_lengths(
     require_heads(lm, "the lengths of what heads add")
     layers = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.out_projection is not None]
     if not layers:
-        _ = lm.structure.blocks[lm.attention_layers[0]].attention.out_proj  # raises with the reason
+        _ = lm.structure.blocks[lm.attention_layers[0]].attention.out_proj  # raises an error with the reason
     total = {n: torch.zeros(lm.structure.blocks[n].attention.n_heads, dtype=torch.float64) for n in layers}
     positions = 0
     for n, segment in enumerate(windows_of(corpus, window or min(lm.n_ctx or 256, 256), overlap=0).segments(lm)):

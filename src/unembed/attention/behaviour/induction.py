@@ -64,8 +64,8 @@ def matching_through(
     dtype = product.dtype
     W_Q, W_K = (w.to(dtype) for w in queries_and_keys(lm, reader, basis, offset))
     W_V, W_O = reading_weights(lm, writer, "v", basis).to(dtype), writing_weights(lm, writer, basis).to(dtype)
-    read = torch.einsum("bmk,aom->abko", W_K, W_O)  # what b's keys see of a's output channels
-    meet = torch.einsum("amo,bmk->abok", W_V, product @ W_Q)  # a's values of tokens against b's queries of tokens
+    read = torch.einsum("bmk,aom->abko", W_K, W_O)  # what b's keys read of a's output channels
+    meet = torch.einsum("amo,bmk->abok", W_V, product @ W_Q)  # a's value times b's query, summed over tokens
     found = by_modulus(torch.linalg.eigvals((read @ meet).double()))
     return Spectra(found, lm.provenance(basis=basis), ("head_writing", "head_reading"))
 

@@ -81,11 +81,6 @@ class DirectPath(Displayed):
         weights = torch.where(correlations.isnan(), 0, self.occurrences).double()
         return float((correlations.nan_to_num() * weights).sum() / weights.sum())
 
-    @property
-    def mean_spearman(self) -> float:
-        """The mean rank correlation, weighted by occurrences."""
-        return self.mean(self.spearman)
-
 
 @dataclass(frozen=True, eq=False)
 class Halves:

@@ -132,7 +132,7 @@ def scores_by_offset(
         key = mean @ reading_weights(lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv].double()
         at = torch.tensor(offsets_of(offsets), device=mean.device)
         source = rotary.rotate(key[None], at.new_zeros(1))[0]
-        # Each offset by itself: long texts have other angles in some models, and a call is one text.
+        # One call for each offset: a call counts as one text, and some models use other angles in long texts.
         turned = torch.cat([rotary.rotate(query[None], one[None]) for one in at])
         total += (turned @ source).cpu() * site.scores.scale
     if site.scores.alibi_slopes is not None:

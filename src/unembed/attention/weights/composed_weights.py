@@ -132,7 +132,7 @@ def read_in_run(
     """
     site = lm.structure.blocks[layer].attention
     if site.readings is None or which not in site.readings.parts:
-        composed_weights(lm, layer, which)  # raises with the reason
+        composed_weights(lm, layer, which)  # raises an error with the reason
     assert site.readings is not None
     made: dict[str, list[Tensor]] = {}
     every = site.readings.parts[which]

@@ -126,7 +126,8 @@ def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: HeadBasis) -> 
 
 def _stacked(matrices: list[Tensor]) -> Float[Tensor, "head d_model d_head"]:
     """Stack the matrices of several layers, padded with zeros where a layer has fewer or narrower heads."""
-    dtype = torch.promote_types(matrices[0].dtype, torch.float32)  # a sum with signs: never in half precision
+    # Sums of terms of both signs need more than half precision.
+    dtype = torch.promote_types(matrices[0].dtype, torch.float32)
     heads, width = (max(m.shape[axis] for m in matrices) for axis in (0, 2))
     filled = [pad(m.to(dtype), (0, width - m.shape[2], 0, 0, 0, heads - m.shape[0])) for m in matrices]
     return torch.cat(filled).contiguous()

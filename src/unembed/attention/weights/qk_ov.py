@@ -163,7 +163,7 @@ class HeadMatrices:
             Unsupported: no layer has attention, or this one has none.
         """
         check_basis(basis)
-        if self.lm.n_layers:  # else no layer is in range
+        if self.lm.n_layers:  # without layers, the next line raises
             require_heads(self.lm, "circuits")
         return self.lm.layer_and_head(layer, head)
 

@@ -23,7 +23,7 @@ def direct_path(m: Measurements) -> Numbers:
     found = m.direct_path
     return Numbers(
         partial=mean_of(found.partial.numpy(), weights=found.occurrences.numpy(), seed=m.seed),
-        spearman=found.mean_spearman,
+        spearman=found.mean(found.spearman),
         frequency=found.mean(found.frequency),
         ceiling=found.mean(found.ceiling),
         losses=(found.cross_entropy, found.bigram_cross_entropy, found.unigram_cross_entropy),
