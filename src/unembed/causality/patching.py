@@ -68,7 +68,7 @@ class Patching(Displayed):
         """True if the values have an axis of positions."""
         return self.point not in ("z", "pattern") or self.values.dim() == 3
 
-    def places(self) -> dict[str, list[int]]:
+    def _places(self) -> dict[str, list[int]]:
         """Return the columns that say which activation was replaced for each of `values`: layer, head, position."""
         layers, *axes = (i.tolist() for i in torch.unravel_index(torch.arange(self.values.numel()), self.values.shape))
         columns = {"layer": [self.layers[i] for i in layers]}
@@ -85,7 +85,7 @@ class Patching(Displayed):
 
     def to_table(self) -> Table:
         """Return a table with one row for each replaced activation, the largest effect first."""
-        columns: dict[str, Any] = self.places()
+        columns: dict[str, Any] = self._places()
         if self.by_position:
             texts = dict(zip(self.positions, self.tokens, strict=True))
             columns["token"] = [texts[position] for position in columns["position"]]
@@ -134,7 +134,7 @@ class PatchingPairs(Displayed):
         """Return a table with one row for each replaced activation, the largest mean effect first."""
         first, mean = self.each[0], self.recovered
         spread = self.spread if len(self.each) > 1 else None
-        columns: dict[str, Any] = {**first.places(), "recovered": mean, "spread": spread}
+        columns: dict[str, Any] = {**first._places(), "recovered": mean, "spread": spread}
         title = f"Patching {first.point} ({first.direction}): mean fraction recovered over {len(self.each)} pairs"
         return ranked(title, columns, mean, first.provenance)
 
