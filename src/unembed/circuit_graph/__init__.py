@@ -26,7 +26,7 @@ else:
             "cases": "read_case",
             "flow_view": "FlowView",
             "graph": "CircuitGraph",
-            "tested_picture": "changed picture prompt_picture removal",
+            "tested_picture": "changed picture prompt_picture",
             "removal_of_each": "Removal",
         },
     )
