@@ -157,7 +157,7 @@ def test_heads_that_erase_are_those_with_an_ov_circuit() -> None:
     ("model_type", "basis", "known", "why"),
     [
         ("jamba", "folded", ("copying", "partner", "k_composition", "matching"), "Heads of layer 1 have no partner"),
-        ("qwen3_next", "folded", (), "Copying, and being a partner: not available in layer 3, because a gate"),
+        ("qwen3_next", "folded", (), "Copying, and being a partner: not available in any layer, because a gate"),
         ("deepseek_v3", "folded", ("copying",), "K-composition and matching: not available in any layer, because"),
         ("gemma4_text", "folded", ("copying", "partner", "k_composition", "matching"), "K-composition and matching:"),
     ],
