@@ -112,13 +112,14 @@ class Needs(StrEnum):
 
     MODEL = "model"
     UNOPENED = "unopened model"
-    """`models.UnopenedModel`: for analyses that an index or a file may answer without loading the model."""
+    """`models.UnopenedModel`: for analyses that may read their answer from an index or a file instead of loading the
+    model."""
     CIRCUITS = "circuits"
     INDEX = "index"
     FILES_OF_INDEX = "files of an index"
-    """An index opened without its model; its build may be unfinished."""
+    """An index that is opened without its model, and whose build may be unfinished."""
     NOTHING = "nothing"
-    """The function has no such first argument; its options name all files that it reads."""
+    """The function has no first argument of this kind; all files that it reads are named by its options."""
 
 
 class Cost(StrEnum):
@@ -207,12 +208,14 @@ def manifest() -> str:
 def _of_third_party(point: EntryPoint) -> Listing:
     declared = point.load()
     if not isinstance(declared, Analysis):
-        raise InvalidInput(f"entry point {point.name!r} of {GROUP}", why=f"{point.value} is not an Analysis")
+        raise InvalidInput(
+            f"entry point {point.name!r} of {GROUP}", why=f"{point.value} is not an object of the class Analysis"
+        )
     return declared.listing(point.module)
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a declaration to JSON, without fields that have their default; a function becomes its import path."""
+    """Convert a declaration to JSON. Fields with default values are left out; a function becomes its import path."""
     if is_dataclass(value):
         return {f.name: _to_json(own) for f in fields(value) if (own := getattr(value, f.name)) != f.default}
     if isinstance(value, tuple):

@@ -43,7 +43,7 @@ class UnembedError(Exception):
         return " ".join(". ".join(sentences).split()) + "."
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Python's default pickling would lose the keyword-only arguments of an error that comes from another process.
+        # An error raised in another process is pickled. By default, Python would not pickle its keyword-only arguments.
         return (_rebuild, (type(self), self.what, self.why, self.instead))
 
 

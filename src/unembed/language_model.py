@@ -188,8 +188,8 @@ class LanguageModel(Decoder):
             token: the token to explain; None for the model's prediction.
             against: the token whose logit is subtracted; None to explain the logit of `token` alone.
             position: the position at which the token is predicted; negative positions count from the end.
-            by: the components: "component" for the attention and FFN of each layer, "head", "source" for heads by
-                source token, or "memory".
+            by: the components: "component" for the attention and FFN of each layer, "head", "source" for each head
+                split by source token, or "memory".
             edits: changes to make during the forward pass.
         """
         trace = Trace(self, prompt, edits)
@@ -206,7 +206,8 @@ class LanguageModel(Decoder):
         Args:
             corpus: text that `unembed.open_corpus` opens; None for the WikiText sample in the package.
             path: folder of the index; None for one in the cache folder.
-            build: False to build nothing: returns None if the cache folder has no complete index of this model.
+            build: if False, no index is built; None is returned if the cache folder has no complete index of this
+                model.
             options: further arguments of `Index.build`.
         """
         from unembed.corpus import open_corpus
@@ -259,8 +260,8 @@ def load(
     Args:
         model: a name that `unembed models` lists ("wren", the default), a Hugging Face id, a saved folder, a GGUF file,
             or a `PreTrainedModel` in memory, which may be compiled (`torch.compile`), a PEFT model, merged or not, or
-            wrapped in an nnsight model or a TransformerBridge. For a HookedTransformer the model that it was made from
-            is loaded, and refused if its predictions differ.
+            wrapped in an nnsight model or a TransformerBridge. For a HookedTransformer, the model from which it was
+            made is loaded; an error is raised if the two predict differently.
         tokenizer: needed only for a model in memory, or to replace the model's tokenizer.
         revision: a branch, tag or commit on the Hugging Face hub.
         offline: use only files on this machine.

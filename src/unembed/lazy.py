@@ -47,8 +47,8 @@ def import_on_first_use(
 def offers(names: str) -> Callable[[type[T]], type[T]]:
     """Return a class decorator that restricts tab completion to these names, separated by spaces.
 
-    Other attributes without an underscore are for use inside this package, and may change. `docs/python.md` lists the
-    names that are offered.
+    Public attributes that are not among these names are for use inside this package, and may change. `docs/python.md`
+    lists the names that tab completion offers.
     """
     offered = sorted(names.split())
 

@@ -32,7 +32,7 @@ this takes a fifth less time than products over the whole vocabulary."""
 _BLOCK = 64
 
 TopTokens = tuple[Int[Tensor, "row k"], Float[Tensor, "row k"]]
-"""Ids and scores of the tokens with the highest scores for each vector, or with the lowest; the most extreme first."""
+"""Ids and scores of the tokens with the highest (or the lowest) scores for each vector, most extreme first."""
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def logits_of(
         Logits; for "frozen" without the biases of the final norm and the unembedding and without the soft cap, so that
         the logits of a sum are the sum of the logits.
 
-    Memory: that of the result; for many vectors use `read`, which works in chunks.
+    Memory: the size of the result. For many vectors, use `read`, which works in chunks.
     """
     one_of("basis", basis, LOGIT_LENS_BASES)
     structure = lm.structure
@@ -66,7 +66,11 @@ def logits_of(
         return structure.capped(structure.head(normed).to(x.device))
     if structure.final_norm is not None:
         if scale is None:
-            raise InvalidInput("basis 'frozen'", why="it needs the scale that the final norm had in a run")
+            raise InvalidInput(
+                "basis 'frozen'",
+                why="it needs the scale that the final norm had in a forward pass, but no scale is given",
+                instead="Give the argument scale, or use another basis",
+            )
         x = structure.final_norm.frozen(x, scale).to(x.dtype)
     return structure.logit_scale * (x @ lm.weights.W_U.to(x.dtype))
 
@@ -97,7 +101,8 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     chosen = blocks.amax(dim=-1).topk(k, dim=-1).indices
     inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
     values, at = torch.cat([inside, tail], dim=1).topk(k, dim=-1)
-    # In `at`, the columns after the last whole block (`tail`) follow the k chosen blocks, so they get block number k.
+    # The columns of `scores` after the last whole block (`tail`) were appended after the k chosen blocks, so in `at`
+    # they are the block with number k.
     block = torch.nn.functional.pad(chosen, (0, 1), value=n_blocks).gather(1, (at // _BLOCK).clamp_(max=k))
     return values, block * _BLOCK + torch.where(at < k * _BLOCK, at % _BLOCK, at - k * _BLOCK)
 
@@ -111,7 +116,7 @@ def _log_total(scores: Float[Tensor, "row n"]) -> Float[Tensor, " row"]:
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     largest = scores.amax(dim=-1, keepdim=True)
-    # Computing powers of 2 takes a third of the time of computing powers of e.
+    # exp(x) is computed as 2^(x log2 e), because torch computes powers of 2 three times as fast as powers of e.
     powers = scores.sub_(largest).clamp_(min=-80.0).mul_(math.log2(math.e)).exp2_()
     return powers.sum(dim=-1).log_() + largest[:, 0]
 
@@ -130,7 +135,7 @@ class Reading:
     """Log of the sum of exp(logit) over the whole vocabulary, including hidden tokens."""
     tracked_logits: Float[Tensor, "*pos tracked"]
     tracked_ranks: Int[Tensor, "*pos tracked"]
-    """Counted from 1, for the token with the largest logit; hidden tokens are counted."""
+    """The ranks of the tracked tokens among all tokens, hidden ones included; the largest logit has rank 1."""
     highest_hidden: Float[Tensor, "*pos"]
     """The largest logit of a hidden token; -inf if no token is hidden."""
 
@@ -214,8 +219,8 @@ def read_ends(
     top = min(positive_int("top", top), lm.d_vocab)
     readout = _Readout.of(lm, "raw")
     ends = []
-    # A chunk has fewer rows and more columns than in `read`, because the two calls of `top_k` take more time than the
-    # matrix product, and are faster for wide chunks.
+    # The matrix product is computed in chunks with fewer rows and more columns than in `read`: here, most of the time
+    # is spent in the two calls of `top_k`, which are faster on wide chunks.
     for rows in x.split(ROWS // 4):
         values: tuple[list[Tensor], list[Tensor]] = ([], [])
         ids: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -245,7 +250,7 @@ class _Readout:
     lm: Decoder
     basis: Basis
     W_U: Float[Tensor, "d_model d_vocab"] | None
-    """None if the unembedding is not a single matrix; then its module computes all scores at once."""
+    """None if the unembedding is not a single matrix; then the model's own module computes all scores at once."""
 
     @classmethod
     def of(cls, lm: Decoder, basis: Basis) -> "_Readout":
@@ -254,14 +259,18 @@ class _Readout:
         return cls(lm, basis, lm.weights.W_U if linear else None)
 
     def prepare(self, x: Tensor, scale: Tensor | None) -> Tensor:
-        """Apply the final norm as the basis requires. The scores are the product of the result with W_U."""
+        """Apply the final norm to vectors as the basis requires. Multiplying the result by W_U gives the scores."""
         norm = self.lm.structure.final_norm
         if self.basis == "raw" or norm is None:
             return x
         if self.basis == "final":
             return norm.normed(x)
         if scale is None:
-            raise InvalidInput("basis 'frozen'", why="it needs the scale that the final norm had in a run")
+            raise InvalidInput(
+                "basis 'frozen'",
+                why="it needs the scale that the final norm had in a forward pass, but no scale is given",
+                instead="Give the argument scale, or use another basis",
+            )
         return norm.frozen(x, scale).to(x.dtype)
 
     def columns(self, width: int = COLUMNS) -> list[slice]:
@@ -328,8 +337,8 @@ def _read_rows(
         totals.append(_log_total(scores))
     values, at = torch.cat(best_values, dim=1).topk(min(top, readout.lm.d_vocab), dim=1)
     ids = torch.cat(best_ids, dim=1).gather(1, at)
-    # If a tracked token is among the top ones, its logit and rank are taken from the list, so that the two always
-    # agree.
+    # `own` comes from another matrix product than the list of top tokens, so its rounding differs slightly. If a
+    # tracked token is in the list, its logit and rank are taken from there, so that they always agree with the list.
     listed = ids[:, None, :] == tracked[:, :, None]
     in_list = torch.where(listed, values[:, None, :], -torch.inf).amax(dim=2)
     own = torch.where(listed.any(dim=2), in_list, own)
@@ -344,12 +353,14 @@ def _higher(scores: Tensor, own: Tensor, at: Tensor) -> Tensor:
     Args:
         scores: the scores of a range of tokens.
         own: the scores of the tracked tokens.
-        at: the columns of the tracked tokens in `scores`; outside the range if they are not in it.
+        at: the columns of the tracked tokens in `scores`; a value that is not a column of `scores` (negative or too
+            large) if the range does not contain the token.
     """
     counts = []
     inside = (at >= 0) & (at < scores.shape[1])
     itself = scores.gather(1, at.clamp(0, scores.shape[1] - 1))
-    # The comparison is stored as float32, whose sums are exact up to 2^24; summing booleans takes five times as long.
+    # The results of the comparisons are stored as float32 (0 or 1) instead of bool, because summing booleans takes five
+    # times as long. Sums in float32 are exact up to 2^24, which is more than the size of any vocabulary.
     above = torch.empty(scores.shape, dtype=torch.float32, device=scores.device)
     for j in range(own.shape[1]):
         torch.gt(scores, own[:, j, None], out=above)

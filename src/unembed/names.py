@@ -54,7 +54,8 @@ By = Literal["component", "head", "source", "memory"]
 memories."""
 PromotedBy = Literal["score", "rank"]
 FiredBy = Literal["strength", "coefficient"]
-"""How an index sorts the value vectors that promote a token (`PromotedBy`) and the keys that fire on a text."""
+"""How an index sorts the memories that fire on a text: by coefficient, or by strength, which is the coefficient divided
+by the memory's largest one. `PromotedBy` is how it sorts the value vectors that promote a token."""
 Pole = Literal["positive", "negative"]
 """The sign of a memory's coefficient. Memories of gated layers fire with either sign."""
 Among = Literal["values", "keys"]
@@ -100,8 +101,8 @@ BY: tuple[str, ...] = get_args(By)
 PATCH_POINTS: tuple[str, ...] = get_args(PatchPoint)
 
 SUM_TOLERANCE: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
-"""By the model's dtype: the largest relative error at which a sum of contributions counts as equal to the tensor that
-it decomposes."""
+"""For each dtype of a model, the largest relative error at which a sum of contributions counts as equal to the tensor
+that it decomposes."""
 
 MemoryIndex = int | tuple[int | None, int]
 """A memory within its layer: its index, or (expert, index) in a mixture-of-experts layer; expert None means the shared
@@ -137,7 +138,7 @@ _MEMORY = re.compile(
     r"(?:(?P<minus>[-\u2212])(?=L))?L?(?P<layer>\d{1,6})"
     r"(?:[.M](?P<number>\d{1,9})|E(?P<expert>\d{1,6})M(?P<index>\d{1,9})|SM(?P<shared>\d{1,9}))"
 )
-"""The minus sign may be a hyphen or U+2212."""
+"""Matches the name of a memory, such as L5M278 or -L5M278; the minus sign may be a hyphen or U+2212."""
 
 
 NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"

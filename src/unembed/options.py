@@ -153,16 +153,18 @@ MaxTokens = Annotated[int, Option("Run the model on at most this number of token
 LensFile = Annotated[
     str | None,
     Option(
-        "Lens that maps the residual stream and value vectors to tokens: a file written by unembed fit-lens, or none "
-        "for the logit lens. Default: the lens stored for this model, if there is one.",
+        "Lens that maps the residual stream and value vectors to tokens: a file written by unembed fit-lens, or the "
+        "word 'none' for the logit lens. Default: the lens stored for this model, if there is one.",
         metavar="FILE",
     ),
 ]
 Seed = Annotated[int, Option("Seed of all random choices.")]
 AnySeed = Annotated[int | None, Option("Seed of all random choices.")]
-"""None: generation is greedy; a command that only draws examples uses a fixed seed."""
+"""If None, text is generated greedily (the likeliest token each time), and random examples are drawn with a fixed
+seed."""
 UnusedSeed = Annotated[int | None, Option("Seed of all random choices.", hidden=True)]
-"""Every command accepts --seed; help hides it where nothing is random. The result's provenance records it."""
+"""For analyses without random choices: every command accepts --seed, but here the help does not list it. The seed is
+recorded in the provenance of the result."""
 _HOW_NORMS = (
     "How a vector becomes scores of tokens. raw: the weights or the unembedding alone, as in the papers; final: with "
     "the final norm; frozen: with the final norm at the scale it had in the forward pass; folded: with the gains of "
@@ -173,7 +175,7 @@ ReadingBasis = Annotated[Basis | None, Option(_HOW_NORMS)]
 ValueBasis = Annotated[Literal["raw", "final", "jacobian"] | None, Option(_HOW_NORMS)]
 """Without "frozen": a value vector is a weight, so there is no forward pass to take the norm's scale from."""
 ExitBasis = Annotated[Literal["final", "jacobian"] | None, Option(_HOW_NORMS)]
-"""The bases that are distributions over tokens."""
+"""Only bases in which a vector gives a probability distribution over tokens, which early-exit rules need."""
 CircuitBasis = Annotated[HeadBasis | None, Option(_HOW_NORMS)]
 ReadPoint = Annotated[
     StreamPoint,
@@ -184,7 +186,7 @@ Without = Annotated[Sequence[HeadAddress], Option('Attention heads to ablate, su
 Memory = Annotated[
     SignedMemory,
     Option(
-        "A memory (FFN neuron), such as L5M278; -L5M278 is the same memory at negative activations.",
+        "A memory (FFN neuron), such as L5M278; -L5M278 is the same memory at negative coefficients.",
         parse=read_signed_memory,
     ),
 ]
@@ -195,7 +197,8 @@ Memories = Annotated[
 ShowUnlearned = Annotated[
     bool,
     Option(
-        "Include tokens that the model never learned (judged by training counts, else by the embedding).",
+        "Include tokens that the model never learned: those that hardly occur in its training text, or, if their "
+        "counts are not known, those whose unembedding vectors look untrained.",
         off="--hide-unlearned",
     ),
 ]
@@ -233,7 +236,9 @@ Dictionaries = Annotated[
         metavar="FOLDER",
     ),
 ]
-Coefficient = Annotated[float, Option("Coefficient to set for each value vector that is turned on.")]
+Coefficient = Annotated[
+    float, Option("Coefficient to set for each memory (FFN neuron) whose value vector is added to steer the model.")
+]
 Clean = Annotated[str, Option("The clean prompt, on which the model shows the behaviour.")]
 Corrupted = Annotated[str, Option("The corrupted prompt, on which the model does not show the behaviour.")]
 Noising = Annotated[bool, Option("Patch activations of the corrupted run into the clean run; default: the reverse.")]

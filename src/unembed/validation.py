@@ -12,7 +12,7 @@ from typing import Any
 from unembed.errors import InvalidInput
 
 MAX_COUNT = 2**31 - 1
-"""The largest count accepted; no list that long fits in memory."""
+"""The largest count that is accepted. A list of this length would not fit in the computer's memory."""
 
 
 def as_int(name: str, value: object) -> int:

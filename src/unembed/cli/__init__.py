@@ -55,7 +55,7 @@ def _as_one_line(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print this package's warnings as one line, like its errors; other libraries' warnings in Python's usual form."""
+    """Print a warning: one of this package as one line, like an error; one of another library as Python prints it."""
     from unembed.errors import UnembedWarning
 
     if issubclass(category, UnembedWarning):

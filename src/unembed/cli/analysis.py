@@ -128,8 +128,8 @@ def _on_files_of_index(listing: Listing) -> Callable[..., None]:
 def _deliver_of_index(listing: Listing, index: Index, folder: Path, output: Output, chosen: Mapping[str, Any]) -> None:
     """Run an analysis on an index and write its answer.
 
-    For shipped models, the command that opens the explorer is printed too. Other models need a path in that command,
-    and an index does not record the path.
+    If the model ships with the package, the command that opens the result in the explorer is printed too. For another
+    model that command would need the model's path, which an index does not record.
     """
     from unembed.models import SHIPPED
 

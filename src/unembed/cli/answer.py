@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from unembed.document import Answer, Exhibit, Figure, Report
 
 _PLOT_ROWS = 10
-"""Rows of a plot on either side of its horizontal axis, at most."""
+"""Maximum number of rows of a plot above its horizontal axis, and below it."""
 _POINTS = "·•●"
-"""Symbols of a plot's cell with one point, with two, and with more."""
+"""Symbols for a character cell of a plot that contains one point, two points, and more."""
 
 
 def deliver(listing: Listing, sizes: Mapping[str, Any], found: Any, output: Output) -> Answer:
@@ -90,8 +90,8 @@ def drawn(report: Report, width: int, *, plain: bool, with_maps: bool, sentences
         for figure in section.figures if with_maps and not sentences_first else ():
             if figure.kind == "heat":
                 parts += [Text(figure.title, style="bold"), _heat(figure, report, width), Text()]
-        # Long tables that a page shows folded (every pair, every eigenvalue) are left out, unless the terminal can
-        # show nothing else of the section.
+        # Long tables, which an HTML page shows collapsed (every pair, every eigenvalue), are left out, unless the
+        # section has nothing else that a terminal can show.
         scatters = [figure for figure in section.figures if figure.kind == "scatter"]
         shown = [one for one in section.exhibits if not one.folded] or ([] if scatters else section.exhibits)
         for exhibit in shown:
@@ -123,7 +123,7 @@ def _paragraph(text: str) -> RenderableType:
 
 
 def _table(exhibit: Exhibit, width: int, plain: bool) -> list[RenderableType]:
-    """Draw a table's columns and first rows that are meant for a terminal, then the number of rows left out."""
+    """Draw the first rows of a table, with the columns meant for a terminal, then state how many rows are left out."""
     from rich.text import Text
 
     from unembed.results import Table, visible_rich

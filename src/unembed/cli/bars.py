@@ -23,7 +23,10 @@ class Scale:
 
     @classmethod
     def of(cls, values: Sequence[float], cells: int) -> Scale:
-        """Return the scale on which the largest absolute value has the longest bar: `cells` cells, half if signed."""
+        """Return the scale on which the largest absolute value gets the longest bar.
+
+        The longest bar fills all `cells`, or half of them if some values are negative.
+        """
         is_signed = any(value < 0 for value in values)
         return cls(max((abs(value) for value in values), default=0.0), cells // 2 if is_signed else cells, is_signed)
 

@@ -40,7 +40,8 @@ class Command:
 
 
 AT_END: list[Callable[[], object]] = []
-"""What to print on stderr once the command has ended without an error, so that an error is one line."""
+"""Functions that print notes on stderr. They are called after the command, but not if it fails: then the error message
+is the only line."""
 COMMANDS: list[Command] = []
 """The commands that the decorator `command` declared, in the order in which their modules are imported."""
 
@@ -144,7 +145,7 @@ def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
             max=ends[1],
             rich_help_panel=panel,
             show_default=default not in (None, "", False),
-            # In commands on an index, --model has no default (the index names its model), so the environment
+            # In commands that read an index, --model has no default (the index names its model), so the environment
             # variable must not set it either.
             envvar=option.variable if option.variable and default is not None else None,
             show_envvar=False,
@@ -161,7 +162,7 @@ def _as_typer(parameter: Parameter, panel: str | None) -> inspect.Parameter:
 
 
 def _class(parameters: Sequence[Parameter]) -> type[TyperCommand]:
-    """Return a typer command class that also accepts former option names, and `1 5` for `L1H5` (or `L1M5`)."""
+    """Return a typer command class that also accepts former option names, and `1 5` in place of `L1H5` or `L1M5`."""
     former: dict[str, str] = {}
     for parameter in parameters:  # if two options share a former name, it means the first
         for alias in parameter.option.aliases:

@@ -50,7 +50,7 @@ class OneLineErrors(TyperGroup):
 
 
 def _end(message: object, status: int) -> NoReturn:
-    # Control characters in a prompt or a path are marked, because a terminal would execute them.
+    # Control characters in a prompt or a path are replaced by visible symbols, because a terminal would execute them.
     print(f"unembed: {visible(str(message), prose=True)}", file=sys.stderr)
     raise typer.Exit(status)
 
@@ -110,7 +110,10 @@ def _root(
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Escape characters as in JSON, because Python's `backslashreplace` writes é in a way that JSON cannot read."""
+    """Return JSON escapes of the characters that stdout cannot encode, so that JSON output stays valid.
+
+    Python's own escapes (`backslashreplace`) use hexadecimal codes after an x, which JSON does not allow.
+    """
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 

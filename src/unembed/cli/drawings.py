@@ -13,7 +13,7 @@ class Drawing(NamedTuple):
     draw: Callable[..., Any]
     """Takes the terminal's width and `plain`, and returns an object that rich can print."""
     page: Callable[[], str] | None
-    """Returns the HTML page; None to use the page of the answer's sections."""
+    """Returns the HTML page; None if the page shows the sections of the answer."""
 
 
 def drawing_of(view: Any) -> Drawing:

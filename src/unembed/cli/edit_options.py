@@ -55,7 +55,8 @@ def read_scaling(text: str) -> Scaling:
         if (named := parse_memory(target)) is not None:
             return "memory", *named, factor
     raise InvalidInput(
-        f"{text!r} is not TARGET=FACTOR for a memory, a head, an FFN or an attention layer: L5M733=0, L1H5=0, ffn3=0.5"
+        f"{text!r} is not TARGET=FACTOR, where TARGET is a memory, a head, an FFN or an attention layer, such as "
+        "L5M733=0, L1H5=0 or ffn3=0.5"
     )
 
 
@@ -91,7 +92,8 @@ class EditOptions:
     add: Annotated[
         list[MemoryValue] | None,
         Option(
-            "Add a number to a memory's coefficient: L5M278=1, or L5M278=x1 to add its typical size; repeatable.",
+            "Add a number to a memory's coefficient: L5M278=1, or L5M278=x1 to add its typical size (the root mean "
+            "square over text); repeatable.",
             metavar="MEMORY=VALUE",
             parse=read_memory_value,
         ),

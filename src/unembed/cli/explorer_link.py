@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def print_explorer_link(
     opening: Opening, screen: str, *, index: Path | None = None, edits: Sequence[Any] = (), **state: str | None
 ) -> None:
-    """Print the `unembed serve` command on stderr; nothing if the explorer does not support the edits.
+    """Print the `unembed serve` command on stderr. Nothing is printed if the explorer does not support the edits.
 
     Args:
         screen: a screen of the explorer, such as `memory` or `labs/toxicity`.

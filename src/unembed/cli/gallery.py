@@ -21,7 +21,8 @@ _TRUTH = (
 def draw_gallery(gallery: Gallery, width: int, *, plain: bool = False) -> RenderableType:
     """Draw name, score, truth and description of each memory; in a wide terminal also the terms of its score.
 
-    A `?` after a term means that it is not significant (p > 0.01).
+    A memory's truth measures whether adding its value vector promotes the tokens that the vector should promote (see
+    `_TRUTH`). A `?` after a term means that the term is not significant (p > 0.01).
     """
     table = gallery.to_table()
     columns = {name: table.columns[name] for name in ("memory", "score", "description")}

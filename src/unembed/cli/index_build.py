@@ -47,7 +47,10 @@ def build(
     ] = 30,
     poles: Annotated[
         Literal["auto", "positive", "both"],
-        Option("Store triggers with positive coefficients only, or with both signs; auto: both in gated layers."),
+        Option(
+            "Store triggers with positive coefficients only, or with both signs; auto: both signs in gated layers, "
+            "positive ones only in other layers."
+        ),
     ] = "auto",
     min_prefix: Annotated[
         int, Option("Minimum number of tokens in a trigger's text, which ends where the memory fires.", low=0)

@@ -34,7 +34,7 @@ def status_line(text: str) -> Generator[None]:
 
 @contextmanager
 def _without_collection() -> Generator[None]:
-    """Context manager for imports: garbage collection is off inside it, and later ignores the imported objects.
+    """Context manager for imports: inside it, garbage collection is off; later collections skip the imported objects.
 
     For torch and transformers, garbage collection takes a fifth of the CPU time of a short command.
     """
@@ -118,7 +118,7 @@ def use_lens(lm: LanguageModel, file: str | None) -> None:
 
 
 def say_unmeasured(name: str) -> None:
-    """Print on stderr that results use the logit lens, whose error was not measured, and how to fit a lens."""
+    """Print a note on stderr: results use the logit lens, its error on this model is unknown, and how to measure it."""
     model = "" if name == "wren" else f" --model {shlex.quote(name)}"
     print(
         "read by the logit lens, which skips the layers that follow; how far it can be trusted was not measured "

@@ -50,7 +50,10 @@ class Opening:
         str | None, Option("Data type of the weights: float32, bfloat16 or float16; default: as saved.")
     ] = None
     device: Annotated[
-        str | None, Option("Device: cpu, cuda, cuda:1, ...; auto: spread over all GPUs, then memory, then disk.")
+        str | None,
+        Option(
+            "Device: cpu, cuda, cuda:1, ...; auto: put the weights on all GPUs, the rest in main memory, then on disk."
+        ),
     ] = None
     lens: LensFile = None
     trust_remote_code: Annotated[
@@ -89,7 +92,7 @@ class Opening:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """Options that make prompts messages of a conversation, formatted by the tokenizer's chat template."""
+    """Options with which each prompt becomes a message of a conversation, in the format of the tokenizer's template."""
 
     PANEL: ClassVar[str] = "Conversation"
     chat: Annotated[bool, Option("Format the prompt as a user's message, with the tokenizer's chat template.")] = False
@@ -108,7 +111,7 @@ class Conversation:
         return self.chat or self.system is not None or self.messages is not None
 
     def texts(self, lm: LanguageModel, prompts: Sequence[str]) -> list[str]:
-        """Return the prompts unchanged, or, with a conversation, each formatted as its next message.
+        """Return the prompts unchanged; if these options give a conversation, return each prompt as its next message.
 
         Raises:
             InvalidInput: the tokenizer has no chat template, or the template rejects the conversation.
@@ -175,10 +178,10 @@ class Output:
             _data_in_utf8()
 
     def takes(self, report: Report) -> bool:
-        """Return True if this object has taken the report, so that it is not printed; a subclass may override this."""
+        """Return True if the report should not be printed. A subclass that stores reports overrides this method."""
         return False
 
     @property
     def for_terminal(self) -> bool:
-        """True if no other format than terminal text is requested."""
+        """True if the result is to be printed as text in the terminal, because no other format was requested."""
         return not self.as_json and not self.csv and self.html is None

@@ -66,7 +66,9 @@ class PromptTexts:
                 why = reading_fault(error)
                 raise InvalidInput(f"cannot read prompts from {self.file}", why=why, instead=instead) from error
         if not found and conversation.messages is None:
-            raise typer.BadParameter("no prompt; give one or more, --prompts FILE, or - with text on standard input")
+            raise typer.BadParameter(
+                "no prompt is given; give prompts, a file of prompts with --prompts, or - to read standard input"
+            )
         return found
 
     def cut(self, lm: LanguageModel, prompts: list[str]) -> list[Piece]:

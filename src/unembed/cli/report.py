@@ -48,7 +48,7 @@ class Openings(Opening):
         one, *others = self.each()
         if others or self.revision is not None:
             given = f"--revision {self.revision}" if self.revision is not None else "several models"
-            raise InvalidInput(f"--revisions with {given}", why="it chooses the checkpoints of one model")
+            raise InvalidInput(f"--revisions with {given}", why="--revisions selects checkpoints of a single model")
         return {
             found.name: replace(one, model=found.model, revision=found.revision)
             for found in find_checkpoints(one.model, pattern, offline=self.offline)
@@ -141,7 +141,10 @@ def _reports(
     *,
     series: bool,
 ) -> dict[str, Report]:
-    """Make the report of each model, by the model's name: in `out` for one model, in subfolders of it for several."""
+    """Make the report of each model, and return the reports by the model's name.
+
+    The report of a single model is written to `out`, those of several models to subfolders of `out`.
+    """
     import unembed
     from unembed.reports import find, prepared
 
@@ -149,11 +152,15 @@ def _reports(
     several = len(models) > 1
     if index is not None and several:
         raise InvalidInput(
-            f"--index {index}", why="an index belongs to one model", instead="Give one --model, or a --corpus"
+            f"--index {index}",
+            why="an index belongs to one model, but several are given",
+            instead="Give one --model, or a --corpus in place of --index",
         )
     if index is not None and reads_text_alone:
         raise InvalidInput(
-            f"--index {index}", why=f"{name} reads a text, and no index", instead="Give a --corpus, or neither"
+            f"--index {index}",
+            why=f"the report {name} uses a text, not an index",
+            instead="Give a --corpus, or leave out both options",
         )
     if index is not None:
         chosen = {"index": str(index), **chosen}
@@ -189,10 +196,10 @@ def _combined(reports: dict[str, Report], out: Path, tokens_per_step: int | None
 
 
 def _verdicts(made: Report) -> Any:
-    """Return a table for the terminal; None for the report of one model.
+    """Return a table to print in the terminal; None if the report is about one model.
 
-    For several models it has each model's verdicts, for checkpoints the training step at which each finding begins to
-    hold.
+    If the report compares several models, the table has the verdict on each finding for each model. If it compares
+    checkpoints, the table has the training step at which each finding begins to hold.
     """
     from unembed.reports import DATES, VERDICTS
 
@@ -242,7 +249,7 @@ def _value(text: str) -> Any:
 def _progress(model: str) -> tuple[Callable[[str, int, int], None], ProgressLine]:
     """Return a function that reports progress on stderr, and the `ProgressLine` that it uses.
 
-    If stderr is not a terminal, it prints a line at the start of each stage, and then one every minute.
+    If stderr is not a terminal, the function prints a line at the start of each stage, and then one every minute.
     """
     line, live, last = ProgressLine(minutes=True), sys.stderr.isatty(), [""]
 

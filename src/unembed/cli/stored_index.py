@@ -34,7 +34,10 @@ class NamedModel:
 
     @cached_property
     def known(self) -> KnownWeights | None:
-        """The stored hashes of the weights, read without torch; None if unknown, or if options change the model."""
+        """The stored hashes of the model's weights, read without torch.
+
+        None if no hashes are stored for this model, or if options change the model.
+        """
         from unembed.models import known_weights
 
         return known_weights(self.name, self.opening.revision) if self.is_as_saved else None
@@ -46,7 +49,7 @@ class NamedModel:
 
     @property
     def lens_identity(self) -> str | None:
-        """A hash that identifies the lens, found without loading the model; None without a lens or if it is unknown."""
+        """A hash that identifies the lens, read without the model; None if there is no lens or no stored hash."""
         from unembed.jacobian import lens_file, stored_identity
 
         if self.opening.lens == NO_LENS:

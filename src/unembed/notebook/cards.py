@@ -67,7 +67,8 @@ def heads_card(scores: HeadScores, kind: str = "induction") -> Card:
 
     Args:
         scores: the scores of all heads.
-        kind: "induction", "previous_token", "duplicate_token", "copying" or "resting".
+        kind: "induction", "previous_token", "duplicate_token", "copying" or "resting" (attention to the first
+            position).
 
     Raises:
         InvalidInput: the kind is not one of these.
@@ -128,7 +129,10 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
     scores = circuits.composition(mode)[known][:, :, known].nan_to_num(0.0)
     layers, n_heads = scores.shape[:2]
     if layers < 2:
-        raise Unsupported(f"composition in {circuits.lm.name}", why="its heads with such circuits are all in one layer")
+        raise Unsupported(
+            f"composition in {circuits.lm.name}",
+            why="all heads for which the circuits are defined are in one layer, so no head can read another",
+        )
     heads = [head_name(n, h) for n in known for h in range(n_heads)]
     flat = scores.reshape(len(heads), len(heads))
     best, order = flat.flatten().sort(descending=True)
@@ -143,6 +147,7 @@ def composition_card(circuits: Circuits, mode: Mode = "k", top: int = 40) -> Car
     table = Table(title, columns, circuits.lm.provenance())
     if len(heads) > _MOST_SQUARES:
         return Card({**Bars(("writer", "reader"), "composition").draw(table), "note": title}, table.fragment())
-    # No head comes before the first layer's heads, and none after the last layer's.
+    # Each row is a later head, each column an earlier one. Heads of the first layer have no earlier heads to read, so
+    # they have no row; heads of the last layer have no later readers, so they have no column.
     data = heat(heads[n_heads:], heads[:-n_heads], numbers(flat[:-n_heads, n_heads:].T), "composition with", title)
     return Card(data, table.fragment())

@@ -42,8 +42,8 @@ class Card:
             )
             return f"{self.table}<p>{html.escape(size)}</p>"
         mark = f"unembed-{secrets.token_hex(6)}"
-        # The script is not a module, because not every notebook runs modules in outputs. The function around it makes
-        # its names local.
+        # A classic script is used, because some notebooks do not run JavaScript modules in outputs. The script is
+        # wrapped in a function, so that its names do not become global.
         return (
             f'<div id="{mark}" class="unembed">{self.table}</div><style>{style()}</style>'
             f'<script type="application/json" id="{mark}-data">{text}</script>'
@@ -82,9 +82,9 @@ def card_of(result: Displayed) -> Card | None:
 
 
 def circuit_card(graph: CircuitGraph) -> Card:
-    """Draw a circuit: what flows from the prompt's tokens through heads and memories to the answer, with its test.
+    """Draw a circuit: what flows from the prompt's tokens through heads and memories to the answer, and its test.
 
-    The test of the circuit runs when a graph is drawn for the first time.
+    The test measures how much of the model's behaviour the circuit explains. It runs when a graph is first drawn.
 
     Raises:
         Unsupported: the graph was opened from a file and has no model yet.

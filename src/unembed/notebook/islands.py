@@ -23,7 +23,7 @@ const $loaded = {};
 const $load = (name) => ($loaded[name] ??= $modules[name]());
 """
 _BOX_SIZING = "@layer base { .unembed *, .unembed *::before, .unembed *::after { box-sizing: border-box; } }"
-"""The explorer's page sets this for all elements; in a notebook it must apply only inside a drawing."""
+"""This CSS rule applies to all elements of the explorer's page; in a notebook it must apply only inside a drawing."""
 
 
 @cache

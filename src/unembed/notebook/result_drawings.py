@@ -17,7 +17,7 @@ MAX_BARS = 40
 _LISTED = 5
 """Number of tokens to list for a cell."""
 _IDENTITY = ("layer", "index")
-"""Columns that a widget's `selection` contains in addition to the label."""
+"""Columns of the table whose values a widget's `selection` contains, in addition to the label of the selected bar."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Squares:
-    """A square for each layer and position, or layer and head; of several rows for one square, the first is drawn.
+    """A square for each layer and position, or layer and head. If a square has several rows, the first is drawn.
 
     Attributes:
         value: the column whose values are drawn as shades.
@@ -114,7 +114,11 @@ def heat(
 
 
 def drawing(result: Displayed, table: Table) -> dict[str, Any] | None:
-    """Return the data of the drawing of a result, also given as a table; None if results of its class have none."""
+    """Return the data of the drawing of a result; None if results of its class have no drawing.
+
+    Args:
+        table: the result as a table.
+    """
     kind = type(result).__name__
     if kind == "Readings":
         return _readings(cast("Readings", result))

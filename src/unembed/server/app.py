@@ -44,7 +44,7 @@ def create(state: ServerState, *, token: str, port: int, hosts: frozenset[str] =
         port: the port of the server, which is part of the cookie's name.
         hosts: the allowed values of a request's Host header, without the port.
     """
-    # On some machines the system maps .js to text/plain, and browsers refuse to run such modules.
+    # Some systems map .js to the type text/plain, and browsers refuse to run modules that are served as plain text.
     mimetypes.add_type("text/javascript", ".js")
 
     app = FastAPI(

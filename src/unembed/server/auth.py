@@ -90,7 +90,7 @@ class Guard:
         if host not in self.hosts:
             return _refused(421, "host", f"host {host[:80]!r} is not served here", self.needed)
         origin = headers.get("origin")
-        # The port is compared as well, because cookies do not distinguish the ports of a host.
+        # The port is compared too: another server on the same host has another port, but gets the same cookies.
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
             return _refused(403, "origin", "the request comes from another site", "Use the explorer's own page")
         path, length = scope["path"], headers.get("content-length", "0")

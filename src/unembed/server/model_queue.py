@@ -21,12 +21,12 @@ from unembed.server.freed_memory import return_freed_memory
 
 _END = object()
 _WAKE_UP_S = 1.0
-"""Maximum time in seconds that the thread waits for a job. On Windows, a wait without a timeout ignores Ctrl-C. After
-such a time without jobs, freed memory is returned to the system."""
+"""Maximum time in seconds that the thread waits for a job. It is finite, because on Windows a wait without a
+timeout ignores Ctrl-C. If no job has arrived by then, freed memory is returned to the operating system."""
 
 
 class Superseded(UnembedError):
-    """Raised in a request that a newer request from the same page has replaced, or whose page has disconnected."""
+    """Raised to end a request if a newer request of the same page has replaced it, or if the page has disconnected."""
 
 
 def superseded() -> Superseded:
@@ -78,7 +78,7 @@ class ModelQueue:
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
-        """Return the name of the running job, its seconds so far, and the number of waiting jobs; never blocks."""
+        """Return the name of the running job, for how many seconds it has run, and how many jobs wait; never blocks."""
         current = self._current
         return {
             "running": None if current is None else current.what,
@@ -118,7 +118,7 @@ class ModelQueue:
         return result
 
     def run_when_idle(self, steps: Iterator[Any]) -> None:
-        """Run a task step by step while there are no jobs. A new job or idle task ends it."""
+        """Run a task step by step while there are no jobs. A new job or another idle task ends the task."""
         with self._change:
             self._idle_task = steps
             self._change.notify()

@@ -44,7 +44,10 @@ class PackedAtlas:
 
 
 def stored_path(lm: LanguageModel) -> Path:
-    """Return the path of the atlas of a model without an index: by its weights, lens and this package's version."""
+    """Return the path at which the atlas of a model without an index is stored.
+
+    The name of the file identifies the model's weights, its lens, and the version of this package.
+    """
     return cache_folder() / "atlases" / f"{weights_checksum(lm)}-{lens_identity(lm)}-{__version__}.gz"
 
 
@@ -62,7 +65,7 @@ def _hash(raw: bytes) -> str:
 
 
 def pack(view: AtlasView) -> PackedAtlas:
-    """Encode an atlas. Positions and densities are rounded, and each value vector has its first two tokens only."""
+    """Encode an atlas. Positions and densities are rounded; of each value vector's top tokens, only two are stored."""
     top = [row[:SHOWN_TOKENS] for row in view.top]
     ranked = sorted({i for row in top for i in row}, key=lambda i: view.tokens[i].strip().lower())  # compresses well
     rank = {token: n for n, token in enumerate(ranked)}
@@ -107,7 +110,10 @@ def _step(view: AtlasView) -> float:
 
 
 def _steps(at: np.ndarray, middle: np.ndarray, step: float) -> Int[np.ndarray, " value"]:
-    """Return positions as numbers of steps from the middle, made unsigned: 0, -1, 1, -2, 2 become 0, 1, 2, 3, 4."""
+    """Return positions as numbers of steps from the middle, encoded as unsigned integers.
+
+    The numbers 0, -1, 1, -2, 2 become 0, 1, 2, 3, 4.
+    """
     steps = np.round((at - middle) / step).astype(np.int64)
     return np.where(steps < 0, -2 * steps - 1, 2 * steps)
 

@@ -228,7 +228,7 @@ class ScoreTermsRequest(StrictModel):
 
 
 class HeadExamplesRequest(StrictModel):
-    """The amount of the corpus to search for examples."""
+    """How much of the corpus to search for examples."""
 
     windows: int = Field(32, ge=1, le=64)
     length: int = Field(128, ge=2, le=256, description="largest number of tokens in a window")
@@ -281,7 +281,7 @@ class PatternRequest(StrictModel):
     confidence: int | None = Field(default=None, ge=1, le=5)
 
     def confidence_note(self) -> dict[str, int]:
-        """Return the annotator's confidence as a dict for the label's notes; empty if it was not given."""
+        """Return the annotator's confidence as a dict, to store in the label's notes; empty if none was given."""
         return {} if self.confidence is None else {"confidence": self.confidence}
 
 
@@ -334,7 +334,7 @@ class EarlyExitRequest(StrictModel):
 
 
 class PresetEdit(EditRequest):
-    """An edit in the page's list of edits, which may be switched off."""
+    """An edit in the page's list of edits; the user may have switched it off."""
 
     on: bool = True
 

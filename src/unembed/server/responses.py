@@ -210,6 +210,7 @@ def ndjson_response(items: AsyncIterator[Any]) -> StreamingResponse:
             yield to_json({"kind": "error", **_defect(error).model_dump()}) + b"\n"
             raise
 
-    # The header "identity" turns off the compression middleware, which would delay lines.
+    # content-encoding "identity" turns off the compression middleware, which would collect several lines before it
+    # sends them.
     headers = {"cache-control": "no-store", "content-encoding": "identity"}
     return StreamingResponse(encoded_lines(), media_type="application/x-ndjson", headers=headers)

@@ -46,7 +46,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
     listener: socket.socket | None = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # asyncio turns off Nagle's algorithm only for IPPROTO_TCP; otherwise every response waits 40 ms.
+        # IPPROTO_TCP is given explicitly, because asyncio turns off Nagle's algorithm only for sockets with this
+        # protocol number. Nagle's algorithm would delay every response by 40 ms.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

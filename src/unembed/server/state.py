@@ -73,7 +73,7 @@ class ServerState:
         self.clusters: ValueClusters | None = None
         """The clusters of all value vectors, once they have been read or computed."""
         self.atlas: tuple[int, PackedAtlas] | None = None
-        """The encoded map of value vectors, with the modification time of the index for which it was made."""
+        """The encoded atlas (map of value vectors), and the modification time of the index from which it was made."""
         self.runs: OrderedDict[int, dict[str, Any]] = OrderedDict()
         """Comparisons since the server started, by number."""
         self.addresses = Cache(MAX_ADDRESS_BYTES)
@@ -81,8 +81,8 @@ class ServerState:
         self.presets = Presets(None if index is None else index.path)
         self.label_version = 0
         """A counter that increases with every new label, so that cached responses with labels are not used again."""
-        # All long computations share one thread, so that they use at most one processor beside those that run the
-        # model.
+        # All long computations share one thread, which uses one processor core, so that they hardly slow down the
+        # model, which runs on other threads.
         self._long = ThreadPoolExecutor(
             1, thread_name_prefix="unembed-long", initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -101,16 +101,19 @@ class ServerState:
 
     @property
     def descriptions(self) -> MemoryDescriptions:
-        """The descriptions of memories: of the atlas, else of the index's gallery or the model's."""
+        """The descriptions of memories: those of the atlas, or without one, of the index's or the model's gallery."""
         return memory_descriptions(self.lm, None if self.index is None else self.index.path, self.atlas_folder)
 
     def trace_id(self, prompt: str, edits: Sequence[Edit]) -> str:
-        """Return a hash of the model, the prompt and the edits; it does not depend on the server process."""
+        """Return a hash of the model, the prompt and the edits. It is the same after a restart of the server."""
         described = [self.lm.name, self.lm.revision, str(self.lm.dtype), prompt, [e.to_dict() for e in edits]]
         return hashlib.blake2b(json.dumps(described).encode(), digest_size=12).hexdigest()
 
     def register_prompt(self, prompt: str, edits: Sequence[Edit]) -> str:
-        """Store a prompt with its edits, and return its id for later requests; ids are stored longer than traces."""
+        """Store a prompt with its edits, and return its id for later requests.
+
+        More prompts than traces are stored; if a request needs a trace that is no longer stored, it is computed again.
+        """
         key = self.trace_id(prompt, edits)
         with self._lock:
             self._prompts[key] = (prompt, list(edits))
@@ -127,7 +130,9 @@ class ServerState:
         """
         with self._lock:
             if key not in self._prompts:
-                raise InvalidInput(f"trace {key}", why="this server does not have it", instead="Post the prompt again")
+                raise InvalidInput(
+                    f"trace {key}", why="this server has no trace with this id", instead="Send the prompt again"
+                )
             return self._prompts[key]
 
     def registered_trace(self, key: str) -> Trace:
@@ -193,7 +198,7 @@ class ServerState:
         return found
 
     def _unless_superseded(self, work: Callable[[], bytes], key: tuple[str, str]) -> Callable[[], bytes]:
-        """Wrap work so that it raises `Superseded` if a newer request with the same key arrived before it starts."""
+        """Wrap work so that it raises `Superseded` if a newer request with the same key has arrived when it starts."""
         mine = object()
         with self._lock:
             self._newest[key] = mine
@@ -211,7 +216,7 @@ class ServerState:
         return run
 
     async def run_in_pool(self, work: Callable[[], Result], on: Pool) -> Result:
-        """Run a function in a thread pool, in parallel to the model's thread, and return its result."""
+        """Run a function in a thread pool, in parallel with the model's thread, and return its result."""
         loop = asyncio.get_running_loop()
         if on != "long":
             return await loop.run_in_executor(self._files, work)

@@ -94,7 +94,9 @@ class Presets:
                 )
                 return int(cursor.lastrowid or 0)
         except UnicodeEncodeError as error:
-            raise InvalidInput("the name of a preset", why="it contains half of a surrogate pair") from error
+            raise InvalidInput(
+                "the name of a preset", why="it contains an unpaired surrogate, which is not a character"
+            ) from error
 
     def all(self) -> list[dict[str, Any]]:
         """Return all presets, sorted by name."""

@@ -41,9 +41,9 @@ def test_several_models_are_compared_and_a_finished_one_is_not_run_again(
     again = unembed(*words)
     assert again.exit_code == 0 and json.loads(again.stdout) == json.loads(done.stdout)
     refused = unembed(*words, "--index", tmp_path)
-    assert refused.exit_code == 1 and "an index belongs to one model" in refused.stderr
+    assert refused.exit_code == 1 and "an index belongs to one model, but several are given" in refused.stderr
     refused = unembed("report", "geva2022", "--index", tmp_path)
-    assert refused.exit_code == 1 and "--index" in refused.stderr and "reads a text, and no index" in refused.stderr
+    assert refused.exit_code == 1 and "--index" in refused.stderr and "uses a text, not an index" in refused.stderr
 
 
 def test_the_checkpoints_of_a_training_are_dated(
@@ -71,4 +71,4 @@ def test_the_checkpoints_of_a_training_are_dated(
         holds = [f.verdict == "agrees" and first.informative and last.informative for f in (first, last)]
         assert row["tokens_at_most"] == (None if not holds[1] else 200 if holds[0] else 1000)
     both = unembed("report", "elhage2021", "--model", "a", "--model", "b", "--revisions", "step*")
-    assert both.exit_code == 1 and "it chooses the checkpoints of one model" in both.stderr
+    assert both.exit_code == 1 and "selects checkpoints of a single model" in both.stderr

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LARGEST = 4_000
 """Maximum number of characters of an answer; the tool `more` returns the rest."""
 KEPT = 50
-"""Number of latest answers whose further pages are stored."""
+"""The pages of this number of answers, the latest ones, are stored."""
 _END_OF_SENTENCE = re.compile(r"\s*\n\s*")
 
 
@@ -157,7 +157,7 @@ class Calls:
             return Answer(self._page_of(text), pictures)
 
     def more(self, handle: str, page: int) -> str:
-        """Return a further page of an answer; `handle` stands at the end of its first page.
+        """Return another page of an answer. `handle` identifies the answer; the end of its first page states it.
 
         Raises:
             InvalidInput: the answer is no longer stored, or has no such page.
@@ -172,7 +172,10 @@ class Calls:
         return pages[page - 1]
 
     def _run(self, tool: Tool, arguments: Mapping[str, Any], under_way: UnderWay) -> tuple[str, tuple[bytes, ...]]:
-        """Run a command; return its terminal output, without colour and with text above tables, and its figures."""
+        """Run a command, and return its terminal output and its figures.
+
+        The output has no colours, and in each section the text stands above the tables.
+        """
         from unembed.cli.answer import with_sentences_first
         from unembed.cli.output import show
 
@@ -197,7 +200,7 @@ class Calls:
         return f"{printed.getvalue().strip()}\n", pictures_of(output.reports)
 
     def _model(self, name: str) -> LanguageModel:
-        """Return the model with this name. A loaded model with another name is replaced."""
+        """Return the model with this name. If it is not the loaded model, it is loaded in place of that one."""
         if self._open is None or self._open[0] != name:
             self._open = None
             with contextlib.redirect_stdout(sys.stderr):
@@ -218,7 +221,10 @@ class Calls:
         )
 
     def _page_of(self, text: str) -> str:
-        """Return the first page of a text, and store the other pages; the page ends with the handle for `more`."""
+        """Return the first page of a text, and store all pages.
+
+        The page ends with a handle, with which a client requests the next page from the tool `more`.
+        """
         if len(text) <= LARGEST:
             return text
         self._count += 1

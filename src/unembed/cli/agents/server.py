@@ -60,7 +60,8 @@ def server_of(calls: Calls) -> Server[Any]:
         )
 
     async def call_tool(context: Any, request: types.CallToolRequestParams) -> types.CallToolResult:
-        # If the client cancels, this coroutine ends at once; the thread ends before its next forward pass.
+        # If the client cancels the call, this coroutine ends at once. The thread that runs the tool ends later: it
+        # checks for cancellation before each forward pass.
         def send(done: float, total: float | None, stage: str) -> None:
             anyio.from_thread.run(context.session.report_progress, done, total, stage)
 
@@ -130,7 +131,7 @@ def serve_http(calls: Calls, host: str, port: int) -> None:
     from unembed.server.auth import LOOPBACK, Guard, new_token
     from unembed.server.serve import listening_socket
 
-    # `Guard` already checks host names and origins, so the SDK's own check is off.
+    # `Guard` already checks host names and origins, so the SDK's own check is turned off.
     open_to_all = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server_of(calls).streamable_http_app(streamable_http_path=_PATH, transport_security=open_to_all)
     listener, token = listening_socket(host, port), new_token()

@@ -16,7 +16,7 @@ from unembed.errors import InvalidInput
 from unembed.options import Parameter
 
 _FILES = frozenset({"corpus", "trigger_corpus", "add_vector", "replace_stream", "scorer", "lens"})
-"""Options with a text that may be the path of a file."""
+"""Options whose value is text, but may be the path of a file; a tool does not have them."""
 _NONE_OF = frozenset({"next_steps", "recompute"})
 """Switches that have no effect in a tool."""
 _JSON = {"int": "integer", "float": "number", "str": "string", "text": "string", "bool": "boolean"}
@@ -118,7 +118,7 @@ def _is_for_a_client(one: Parameter) -> bool:
 
 
 def _name(one: Parameter) -> str:
-    """Return the name of a tool's argument: the option's name, but `prompt` for `prompts`, because a tool takes one."""
+    """Return the name of a tool's argument for an option: `prompt` for `prompts` (a tool takes one), else its name."""
     return "prompt" if one.name == "prompts" else (one.option.name or one.name).strip("_").replace("-", "_")
 
 

@@ -71,7 +71,7 @@ def trace(
     """
     given = prompts.texts(conversation)
     if output.html is not None and (len(given) > 1 or prompts.windows is not None):
-        raise typer.BadParameter("a page shows one prompt", param_hint="--html")
+        raise typer.BadParameter("an HTML page shows a single prompt; give one, without --windows", param_hint="--html")
     from unembed.cli.stored_index import KnownIndex, NamedModel
 
     model = NamedModel(opening, seed)
@@ -110,7 +110,7 @@ def trace(
 
 
 def _of_tokens(lm: LanguageModel, piece: Piece) -> Tracing:
-    """Return a function that takes a prompt, but traces the tokens of `piece` in its place."""
+    """Return a function that traces the tokens of `piece`; the prompt with which it is called is ignored."""
 
     def tracing(prompt: str, /, *, edits: Sequence[Edit]) -> Trace:
         assert piece.tokens is not None

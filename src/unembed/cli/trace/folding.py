@@ -9,12 +9,12 @@ from typing import Literal
 from unembed.trace import LayerView
 
 ALWAYS_SHOWN = 16
-"""The largest number of layers of which each has its own row."""
+"""If a model has at most this number of layers, each layer has its own row."""
 _FEWEST = 2
 """The smallest number of consecutive unchanged layers that become one row."""
 _FAR = (1000, 300, 100)
-"""Thresholds: a token with a larger rank is far from being predicted. The first threshold is used for which at most
-`_ROWS` rows remain."""
+"""Thresholds of rank: a token whose rank is larger is far from being predicted. The thresholds are tried in this order,
+until the table has at most `_ROWS` rows."""
 _ROWS = 14
 
 
@@ -67,7 +67,7 @@ def _folded(layers: Sequence[LayerView], beyond: int) -> list[LayerView | Fold]:
 def _quiet(layer: LayerView, beyond: int) -> Literal["far"] | int | None:
     """Return why nothing changes in a layer: "far" if all ranks of the target exceed `beyond`, else the top token's id.
 
-    None if the top token changes, or the target's rank changes by a factor of 2 or more.
+    Return None if the top token changes, or the target's rank changes by a factor of 2 or more.
     """
     ranks = [rank for rank in (layer.rank_before, layer.rank_middle, layer.rank_after) if rank is not None]
     if min(ranks) > beyond:

@@ -155,8 +155,8 @@ def attribution_section(attribution: AttributionView) -> str:
         names = ", ".join(row.label.removeprefix("memory ") for row in on)
         contributions.append((f"always on: {escape(names)}", sum(row.contribution for row in on), ""))
     if attribution.others:
-        # The row of the others has no bar, because their sum may be much larger than the largest contribution in the
-        # list.
+        # The row for all components that are not listed has no bar: their sum may be much larger than the largest
+        # listed contribution, which sets the scale of the bars.
         contributions.append((f"{attribution.others:,} others together", attribution.others_contribution, ""))
     places = decimals_of(row.contribution for row in attribution.rows)
     rows = "".join(

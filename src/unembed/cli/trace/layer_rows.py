@@ -41,14 +41,15 @@ def draw_layers(
     short = "attn" if mixer == "attention" else "mixer"
     head = f"before → {short} → FFN" if has_middle else "before → after"
     of_ranks = max(len(head), sum(digits) + 3 * (len(digits) - 1))
-    # The width that remains for two or three columns of tokens; a token that does not fit is cut with an ellipsis.
+    # The columns of tokens (two, or three with one for the tokens after attention) share the width that the other
+    # columns leave; a token that does not fit is cut with an ellipsis.
     columns = 3 if has_middle else 2
     room = (width - 5 - 2 - of_ranks - (0 if plain else 4) - 2 * columns) // columns
     several = lines == 1 and room >= 44
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("layer", justify="right", no_wrap=True)
     for name in ("before", f"after {mixer}", "after FFN") if has_middle else ("before", "after"):
-        # In a narrow terminal, a column's heading wraps between words.
+        # If the column is narrower than its heading, the heading may wrap between words.
         table.add_column(name, no_wrap=room >= len(name), max_width=room)
     title = Text.assemble("rank of ", token_text(view.target.token, ACCENT, cells=of_ranks - 8), "\n", head)
     table.add_column(title, no_wrap=True)
@@ -74,7 +75,7 @@ def draw_layers(
 
 
 def _cell(candidates: Sequence[Candidate], lines: int, room: int, target: int, several: bool) -> Text:
-    """Return the top tokens of a cell: two next to each other if there is room (`several`), else one on each line."""
+    """Return the text of a table cell with top tokens: if `several`, two in a line if they fit, else one."""
     if not candidates:
         return Text("⋯", style="dim")
     if several:

@@ -26,9 +26,10 @@ _ALWAYS_ON_SHOWN = 6
 _WRITERS = 12
 """Number of components that an attribution by component shows; the others are summed in one row."""
 _ROOM_FOR_WORDS = 24
-"""Minimum width of a memory's list of tokens for the word "suppresses"; a narrower list has an arrow instead."""
+"""A list of suppressed tokens begins with the word "suppresses" if it is at least this wide (in characters), else with
+an arrow."""
 _MOVES = "raises, lowers"
-"""Header of the tokens that a component moves most, measured."""
+"""Heading of the column of tokens whose probability a component raises or lowers most, measured by ablation."""
 _READ = 0.2
 """A source token is shown if its contribution to a head's effect is at least this share of the largest one."""
 
@@ -85,11 +86,11 @@ def _without(probability: float | None) -> str:
 
 
 def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain: bool = False) -> RenderableType:
-    """Draw the memories with the largest effects, then a line for those that are always on, and one for the rest."""
+    """Draw the memories with the largest effects, then one line about always-on memories, and one about all others."""
     rows = memories.rows
     has_triggers = any(row.trigger is not None for row in rows)
     has_usual = any(row.times_usual is not None for row in rows)
-    # If there is no room for both a trigger and a bar, the trigger is shown, because it is more informative.
+    # In a narrow terminal there is no room for both a trigger and a bar; the more informative trigger is shown.
     cells_of_bar = 0 if plain or (has_triggers and width < 100) else 8 if width < 100 else 16
     scale = Scale.of([row.score or 0.0 for row in rows], cells_of_bar or 8)
     names = max((len(row.name) for row in rows), default=6)
@@ -154,14 +155,14 @@ def _apart(memories: MemoriesView) -> list[Text]:
 
 
 def _moved(row: HeadEffectView | SubUpdateView, lowers: bool, room: int) -> Text:
-    """List, as far as they fit, the tokens that a component raises, or those that it lowers if `lowers`."""
+    """List the tokens whose probability a component raises (if `lowers`: lowers) most, as many as fit."""
     if row.moved is None:
         return Text()
     return _listed(Text("↓" if lowers else "↑", style="dim"), row.moved.lowered if lowers else row.moved.raised, room)
 
 
 def _promoted(row: SubUpdateView, room: int) -> Text:
-    """List, as far as they fit, the tokens that a memory promotes, or suppresses if its effect is negative."""
+    """List the tokens that a memory promotes (or suppresses, if its effect is negative) most, as many as fit."""
     shown = Text("suppresses" if room >= _ROOM_FOR_WORDS else "↓", style="dim") if row.lowers else Text()
     return _listed(shown, row.suppressed if row.lowers else row.promoted, room)
 

@@ -18,7 +18,8 @@ from unembed.results import decimals_of, join_bytes, visible_rich
 from unembed.trace import TraceView
 
 _REMARK = 20
-"""Minimum width of the remark next to a command, in characters; in a narrower terminal it stands above the command."""
+"""Each suggested command has an explanation. It stands next to the command if at least this number of characters fits
+there, else above the command."""
 
 
 def draw_trace(

@@ -161,8 +161,8 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
         kind = Annotated[list[kind], Field(max_length=1000)]
     if parameter.required:
         return kind, Field(description=option.help)
-    # If an option is parsed from text, its default may not be a text. The request then leaves it out, and the
-    # function's own default applies.
+    # The default of an option that is parsed from text may be a value of another type, which a request cannot contain.
+    # So the request's default is None, which means that the argument is not passed to the function.
     default = None if parameter.kind == "text" else parameter.default
     return kind | None if default is None else kind, Field(default=default, description=option.help)
 

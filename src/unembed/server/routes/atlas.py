@@ -25,8 +25,8 @@ routes = Routes("atlas")
 async def post_atlas(state: r.State, client: r.Client = "") -> StreamingResponse:
     """Compute the map of all value vectors at the first request; it is stored with the index or in the cache folder.
 
-    The response is lines of progress, then a line with the map's `version`, whose `kind` is "atlas". The computation
-    ends if the client disconnects.
+    The response is lines of progress, then a line of `kind` "atlas" with the map's `version`. The computation ends if
+    the client disconnects.
     """
 
     def work(report: Callable[[object], None]) -> None:
@@ -43,7 +43,7 @@ async def get_map(state: r.State, version: Annotated[str, Path(pattern="^[0-9a-f
     """A version of the map, in the format of `unembed.server.packed_atlas`. Browsers may cache it: it never changes."""
     if state.atlas is None or state.atlas[1].version != version:
         raise OutOfRange(
-            f"map {version}", why="this server has another version of the map", instead="Request the atlas again"
+            f"map {version}", why="this server now has another version of the map", instead="Request the atlas again"
         )
     headers = {"content-encoding": "gzip", "cache-control": "private, max-age=31536000, immutable"}
     return Response(state.atlas[1].body, media_type="application/octet-stream", headers=headers)
@@ -56,7 +56,7 @@ def get_matches(state: r.State, q: Annotated[str, Query(max_length=400)]) -> Atl
 
 
 def _packed(state: ServerState, progress: Callable[[int, int], None]) -> PackedAtlas:
-    """Return the map. If it depends on no files of the user, it is stored in the cache folder and read from there."""
+    """Return the map. A map made without an index or an atlas folder is stored in the cache folder and read from it."""
     if state.index is not None or state.atlas_folder is not None:
         return pack(atlas_view(state.lm, state.index, progress))
     path = stored_path(state.lm)
@@ -70,5 +70,5 @@ def _packed(state: ServerState, progress: Callable[[int, int], None]) -> PackedA
 
 
 def _files(state: ServerState) -> int:
-    """Return the time when a file was last added to the index's folder or replaced, in ns; 0 without an index."""
+    """Return when a file was last added to the index's folder or replaced there (time in ns); 0 without an index."""
     return 0 if state.index is None else state.index.path.stat().st_mtime_ns

@@ -36,7 +36,11 @@ def post_positions(state: r.State, query: r.PromptRequest) -> dict[str, Any]:
 
 @routes.answer("POST /samples", "sampling", channel="samples")
 def post_samples(state: r.State, query: r.SamplesRequest) -> dict[str, Any]:
-    """Sampled continuations without and with the edits; `shares[i]` is the share i / samples with its 95 % interval."""
+    """Sampled continuations without and with the edits.
+
+    For i of n continuations, such as those that contain a word, `shares[i]` is the share i / n with its 95 % confidence
+    interval.
+    """
     n, edits = query.samples, query.library_edits()
     found = steering.steer(
         state.lm, query.prompt, edits, samples=n, max_new_tokens=query.max_new_tokens, seed=query.seed
@@ -67,7 +71,7 @@ async def delete_run(state: r.State, number: r.Index) -> dict[str, Any]:
 def _continuations(state: ServerState, query: r.CompareRequest) -> Iterator[dict[str, Any]]:
     """Yield the new tokens without and with the edits in turn, then a summary, which is stored as a run.
 
-    It replaces an earlier run with the same prompt, edits and options.
+    The run replaces an earlier run with the same prompt, edits and options.
     """
     edits = query.library_edits()
     options: dict[str, Any] = query.model_dump(include={"max_new_tokens", "seed", "temperature", "top_k", "top_p"})

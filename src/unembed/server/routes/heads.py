@@ -74,7 +74,10 @@ def get_partners(state: r.State, layer: r.LayerNumber, head: r.Index) -> Partner
 
 @routes.answer("GET /heads/{layer}/{head}/raised", "running common tokens", on="long")
 def get_raised(state: r.State, layer: r.LayerNumber, head: r.Index, top: r.Top = 20) -> RaisedView:
-    """The other words that a head raises for common source tokens, each run alone through the layers below."""
+    """For common source tokens, the words other than the source token whose logits a head raises most.
+
+    Each source token is run alone, as a prompt of one token, through the layers before the head.
+    """
     return raised_view(state.circuits, layer, head, top)
 
 
@@ -123,7 +126,7 @@ async def post_examples(
 ) -> StreamingResponse:
     """Windows of the corpus in which the head contributes most. The response is lines of progress, then the examples.
 
-    One pass over the corpus finds the examples of all heads in the layer, which are cached.
+    One pass over the corpus finds the examples of all heads in the layer; all of them are cached.
     """
     state.lm.layer_and_head(layer, head)
 

@@ -43,7 +43,7 @@ async def get_labels(
 ) -> dict[str, Any]:
     """The current labels (those not withdrawn) of one memory or head, of a layer, or of all."""
     if index is not None and layer is None:
-        raise InvalidInput("the index of a memory without its layer", instead="Give both")
+        raise InvalidInput("the index of a memory is given without its layer", instead="Give both")
     return state.require_index().labels(layer, index, of=of).to_dict()
 
 
@@ -101,7 +101,7 @@ async def get_concept(state: r.State, name: Annotated[str, Path(max_length=2000)
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """The settings of a queue of items to annotate, by which they are drawn at random."""
+    """The settings with which the items of an annotation queue are drawn at random."""
 
     what: What = "value"
     seed: r.Seed = 0
@@ -119,7 +119,7 @@ class Queue:
 def get_queue(
     state: r.State, queue: Annotated[Queue, Depends()], author: Annotated[str, Query(max_length=80)] = ""
 ) -> dict[str, Any]:
-    """The number of items to annotate, the numbers of those that this author has annotated, and the rules."""
+    """How many items there are to annotate, which of them this author has annotated, and the rules for annotators."""
     corpus = state.require_index()
     found = queue.items(state)
     labelled = {(row["kind"], row["layer"], row["index"]) for row in corpus.labels().rows() if row["author"] == author}
@@ -134,7 +134,10 @@ def get_queue(
 
 @routes.get("/annotations/order")
 def get_order(state: r.State, queue: Annotated[Queue, Depends()]) -> dict[str, Any]:
-    """The numbers of the items to annotate, likely patterns first: items whose tokens are words most alike."""
+    """The numbers of the items to annotate; items that probably have a pattern come first.
+
+    These are the items whose tokens are words with similar embeddings.
+    """
     corpus, items = state.require_index(), queue.items(state)
     if queue.what == "value":
         shown = list(annotation.tokens_of_items(state.lm, items, queue.seed))

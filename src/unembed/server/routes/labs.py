@@ -38,7 +38,10 @@ async def post_suppression(state: r.State, query: r.SuppressRequest, client: r.C
 
 @routes.answer("POST /labs/promoters", "finding values", on="long")
 def post_promoters(state: r.State, query: r.WordsRequest) -> dict[str, Any]:
-    """Value vectors that promote given words, as `unembed steer --promote` finds them, and edits of their memories."""
+    """Value vectors that promote given words, as `unembed steer --promote` finds them.
+
+    The response also has edits of the memories to which they belong.
+    """
     found = [
         steering.promoting(state.lm, steering.words_of(text), query.values) if text.strip(" ,") else []
         for text in (query.promote, query.suppress)
@@ -60,7 +63,8 @@ def _suppress(state: ServerState, query: r.SuppressRequest, report: Callable[[ob
     prompts = [query.prompt, *query.further]
     pairs: list[dict[str, Any]] = []
     for prompt in prompts:
-        # The perplexity does not depend on the prompt, so it is measured only once, together with the last prompt.
+        # The perplexity is measured on other text and does not depend on the prompt, so it is measured only once, with
+        # the last prompt.
         is_last = len(pairs) + 1 == len(prompts)
         found = steering.steer(
             state.lm,
@@ -84,7 +88,11 @@ def _suppress(state: ServerState, query: r.SuppressRequest, report: Callable[[ob
 
 @routes.answer("POST /labs/early-exit", "finding exits")
 def post_early_exit(state: r.State, query: r.EarlyExitRequest) -> dict[str, Any]:
-    """The exit layer at each position of a prompt, whether the prediction is the final one, and the trade-off curve."""
+    """The layer at which each position of a prompt exits, and whether its prediction equals that of the last layer.
+
+    The response also has the trade-off curve: for each threshold, how often the predictions differ from those of the
+    last layer, and how many layers are saved.
+    """
     lm = state.lm
     lm.feed_forward(0)
     ids = lm.encode(query.prompt)[0][:MAX_POSITIONS]

@@ -47,7 +47,10 @@ def get_memory(
 
 @routes.answer("GET /memories/descriptions", "reading descriptions", on="files")
 def get_descriptions(state: r.State) -> dict[str, Any]:
-    """Automatic descriptions of memories, best first, from an atlas or else the gallery of the index or model."""
+    """Automatic descriptions of memories, best first.
+
+    They are read from an atlas; if there is none, from the gallery of the index or of the model.
+    """
     names = ("layer", "index", "pole", "description")
     return {"rows": [dict(zip(names, row, strict=True)) for row in state.descriptions]}
 
@@ -110,21 +113,25 @@ def get_coefficients(state: r.State, layer: r.LayerNumber, index: r.Index) -> Co
 
 @routes.answer("GET /memories/{layer}/{index}/truth", "reading what was measured", on="files")
 def get_truth(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
-    """How much adding the value vector raises the tokens that it should promote, as saved with the index or gallery."""
+    """How much adding the value vector to the stream raises the tokens that it should promote.
+
+    The measurement is read from the index or the gallery.
+    """
     return truth_view(state.lm, state.index, layer, index, pole)
 
 
 @routes.answer("GET /memories/{layer}/{index}/truth/measured", "measuring what the value does", on="long")
 def get_truth_measured(state: r.State, layer: r.LayerNumber, index: r.Index, pole: r.Pole = "positive") -> TruthView:
-    """The same as GET .../truth, but measured now, as `unembed value --truth` measures it."""
+    """The same as GET .../truth, but measured when requested, as `unembed value --truth` measures it."""
     return measured_truth_view(state.lm, layer, index, pole)
 
 
 @routes.answer("GET /memories/{layer}/{index}/usual", "measuring usual sizes", on="long")
 def get_usual(state: r.State, layer: r.LayerNumber, index: r.Index) -> dict[str, Any]:
-    """The memory's typical coefficient on text, the unit of `unembed steer --set L5M278=x2`, and how it was found.
+    """The typical size of the memory's coefficient on text, and how it was found.
 
-    `size` is null if it is unknown: without an index, it can be measured for gated memories only.
+    It is the unit of `x2` in `unembed steer --set L5M278=x2`. `size` is null if the typical size is unknown: without an
+    index, it can be measured for gated memories only.
     """
     state.lm.memory(layer, index)
     try:
@@ -149,8 +156,8 @@ def get_cluster(state: r.State, layer: r.LayerNumber, index: r.Index) -> Cluster
 async def post_clusters(state: r.State, client: r.Client = "") -> StreamingResponse:
     """Cluster all value vectors by direction, as `unembed clusters` does, and save the result in the index's folder.
 
-    The response is lines of progress, at most one per percent, then a line with the number of clusters, whose `kind` is
-    "clusters". The computation ends if the client disconnects.
+    The response is lines of progress, at most one per percent, then a line of `kind` "clusters" with the number of
+    clusters. The computation ends if the client disconnects.
     """
 
     def work(report: Callable[[object], None]) -> None:

@@ -31,7 +31,7 @@ def post_patching(state: r.State, query: r.PatchingRequest) -> dict[str, Any]:
     """Patch every activation of one kind by itself, as `lm.patch` does, and return the effects.
 
     `recovered` is the share of the logit difference that patching restores: 0 for no effect, 1 for all of it. `given`
-    has the coefficients that replaced those of each memory.
+    has the coefficients that were patched in, for each layer, position and memory; null if no memories were patched.
     """
     lm = state.lm
     clean, corrupted = state.trace(query.clean), state.trace(query.corrupted)

@@ -50,7 +50,7 @@ async def get_session(state: r.State, name: Annotated[str, Path(pattern=r"^[0-9a
     if address is None:
         raise InvalidInput(
             f"session {name}",
-            why="this server has no session of that name",
-            instead="Open the session file that was saved with it, or copy the link again",
+            why="no session with this name is stored on this server",
+            instead="Open the saved file of this session, or check that the whole link was copied",
         )
     return r.SavedAddress(address=address)

@@ -97,9 +97,9 @@ async def stream_trace(state: r.State, query: r.TraceRequest, client: r.Client =
 
 @routes.answer("GET /traces/{trace_id}/spread", "measuring entropies")
 def get_spread(state: r.State, trace_id: r.TraceId) -> dict[str, Any]:
-    """The entropy of what the lens reads at every layer and position, and its KL divergence from the final prediction.
+    """The spread of the lens's distribution over tokens at every layer and position.
 
-    Both are in nats.
+    It is given as the distribution's entropy and its KL divergence from the final prediction, both in nats.
     """
     return spread(state.registered_trace(trace_id))
 
