@@ -8,8 +8,8 @@
     ├── ModelNotUnderstood      the model loads, but a part of it does something that is not supported
     ├── PointMissing            the model has no such tensor, or not at this layer
     ├── Unsupported             this operation is not defined for this model
-    ├── SumNotProved            a decomposition missed the tensor it decomposes
-    ├── NotFinite               a tensor holds NaN or infinity
+    ├── SumNotProved            the parts of a decomposition do not add up to the tensor
+    ├── NotFinite               a tensor contains NaN or infinity
     ├── OutOfMemory             the computation does not fit into memory
     ├── CorpusUnreadable        a corpus file cannot be found, read or decoded
     ├── IndexFault              an index is missing, incomplete, damaged, or belongs to another model
@@ -108,11 +108,11 @@ class Unsupported(UnembedError):
 
 
 class SumNotProved(UnembedError):
-    """A decomposition missed the tensor it decomposes by more than the tolerance."""
+    """The parts of a decomposition do not add up to the tensor within the tolerance."""
 
 
 class NotFinite(UnembedError):
-    """A tensor holds NaN or infinity."""
+    """A tensor contains NaN or infinity."""
 
 
 class OutOfMemory(UnembedError):

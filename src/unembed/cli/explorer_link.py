@@ -25,7 +25,7 @@ def print_explorer_link(
         screen: a screen of the explorer, such as `memory` or `labs/toxicity`.
         index: the index that was used, if the user gave one.
         edits: the edits of the forward pass; the explorer supports those of memories and heads only.
-        state: query parameters of the page's address; None is left out.
+        state: query parameters of the page's address; those whose value is None are left out.
     """
     if any(edit.target not in ("coefficient", "head") for edit in edits):
         return

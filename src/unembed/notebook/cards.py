@@ -46,7 +46,7 @@ def memory_card(lm: LanguageModel, layer: int, index: int, top: int = 12) -> Car
 
 
 def pattern_card(trace: Trace, layer: int, head: int) -> Card:
-    """Draw the attention pattern of a head on a trace's prompt: one row for each destination, over its sources.
+    """Draw the attention pattern of a head on a trace's prompt: a row for each destination, a column for each source.
 
     Raises:
         OutOfRange: the head does not exist.

@@ -47,11 +47,11 @@ class Routes(APIRouter):
 
         Args:
             address: the method and the path, such as "GET /heads".
-            doing: a text for the server's status while the function runs.
+            doing: a short description of the work, which the server's status shows while the function runs.
             on: the thread or thread pool on which the function runs.
-            channel: a newer request of the same page and channel cancels an older one. `{name}` in the text stands for
-                an argument of the request. By default, the address.
-            depends_on: returns anything else that the result depends on, which becomes part of the cache key.
+            channel: a name for requests of one kind: a newer one of the same page cancels an older one. `{name}` in the
+                channel stands for an argument of the request. By default, the channel is the address.
+            depends_on: a function that returns whatever else the result depends on; this becomes part of the cache key.
             shape: a dataclass that describes the response in OpenAPI; None for the function's return annotation.
         """
         method, path = address.split()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket. It listens before the server is ready, so that an early browser waits for the server.
+    """Return a listening socket. It listens before the server is ready, so that a browser that connects early waits.
 
     Args:
         port: the port; 0 for any free port.
@@ -88,8 +88,8 @@ def serve(
         host: the address to listen on.
         port: the port to listen on; 0 for any free port.
         browser: open the link in the default browser.
-        token: the secret that requests must contain. When None, a port of this machine uses the same token again if the
-            server is restarted within a day, so that open tabs still work.
+        token: the secret that requests must contain; chosen at random when None. If the port is given and only this
+            machine can reach it, a restart within a day uses the same random token, so that open tabs still work.
         view: the view that the link opens: the part of the page's URL after `#/`.
     """
     import uvicorn

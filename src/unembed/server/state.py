@@ -183,9 +183,9 @@ class ServerState:
 
         Args:
             key: the cache key, a hash of everything that the result depends on.
-            what: a text for the server's status while the work runs.
+            what: a short description of the work, which the server's status shows while it runs.
             client: the id of the page that sent the request.
-            channel: a newer request of the same client and channel cancels an older one.
+            channel: a name for requests of one kind: a newer one of the same client cancels an older one.
             on: the thread on which the work runs.
         """
         found = self.cache.get(key)

@@ -36,7 +36,8 @@ def draw_trace(
     Args:
         plain: leave out bars and symbols.
         lines: number of tokens in each cell of the table of layers.
-        next_steps: the value of --model for commands to try next, which end the output; None for no such commands.
+        next_steps: the value of --model in the commands to try next, which the output ends with; None to suggest no
+            commands.
         everything: show all layers, events (saturation, elimination) and components.
     """
     parts = [_header(view, width, lines), *_findings(view, plain)]
@@ -117,7 +118,7 @@ def _header(view: TraceView, width: int, lines: int) -> RenderableType:
 
 
 def _roles(view: TraceView) -> list[Text]:
-    """List the positions of each role's tokens in a conversation."""
+    """List, for a conversation, the positions of the tokens of each role (user, assistant, ...)."""
     if view.roles is None:
         return []
     turns: list[str] = []
