@@ -202,7 +202,7 @@ def test_effects_of_a_saved_attribution_are_refused_because_it_has_no_run(
     results: dict[str, Any], tmp_path: Path
 ) -> None:
     results["attribution"].save(tmp_path / "it.safetensors")
-    with pytest.raises(Unsupported, match=r"its forward pass is not stored\. Use trace\.attribution"):
+    with pytest.raises(Unsupported, match=r"run the prompt again is not stored with it\. Use trace\.attribution"):
         unembed.open_result(tmp_path / "it.safetensors").with_effects()
 
 

@@ -41,7 +41,7 @@ from unembed.validation import one_of
 
 
 class _Columns:
-    """Collects the rows of an attribution as columns."""
+    """Collects the rows of an attribution one after another, and stores each field of the rows as a list of tensors."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -94,7 +94,7 @@ def points_needed(lm: Decoder, by: str, edits: Sequence[Edit] = ()) -> tuple[str
         if target in targets and by in kinds:
             raise Unsupported(
                 f"an attribution by {by} under an edit of a layer's {target}",
-                why="the edit scales the whole output, so that its parts do not add up to it",
+                why="the edit scales the layer's summed output, so its heads or memories do not add up to it",
                 instead='Use by="component"',
             )
     return ("resid_pre", "resid_post", *writer_points(lm), *extra, *(["unedited_post"] if "stream" in targets else []))
@@ -201,8 +201,8 @@ def _along(vector: Tensor, direction: Tensor) -> Float[Tensor, ""]:
 def _heads(lm: Decoder, seen: Run, layer: int, column: int, u: Tensor, by: str, columns: _Columns) -> None:
     """Add one row for each head of a layer, or with `by="source"` one row for each head and source token.
 
-    A contribution is the dot product of a head's output with `u`. Heads of other mixers than attention (such as linear
-    attention) are not split by source.
+    A contribution is the dot product of a head's output with `u`. Heads of mixers other than attention (such as
+    linear attention) are not split by source.
     """
     site = lm.structure.blocks[layer].mixer
     assert site is not None
@@ -234,8 +234,8 @@ def _by_source(
     source = lm.structure.blocks[layer].attention.values
     mixed = torch.einsum("hs,hsd->hd", pattern.double(), values.double())
     if source is not None and source.gated:
-        # The gate multiplies each channel of z by a factor, so the part of z from each source token is multiplied by it
-        # too.
+        # The gate multiplies each channel of z by a factor. z is a sum over source tokens, so the factor applies to
+        # each token's part of z.
         gate = torch.where(mixed == 0, 0.0, z.double() / mixed)
         mixed = mixed * gate
         contribution = (pattern * torch.einsum("hsd,hd->hs", values.double(), gate * read.double())).to(read.dtype)
@@ -250,7 +250,10 @@ def _by_source(
 def _edited_factors(
     seen: Run, layer: int, z: Float[Tensor, "head d_head"], mixed: Float[Tensor, "head d_head"]
 ) -> Float[Tensor, "head 1"]:
-    """Return the factor by which the run's edits scale each head: they change z after pattern and values are mixed."""
+    """Return the factor by which the run's edits scale each head.
+
+    An edit scales z after it was computed as attention pattern times values, so pattern and values do not show it.
+    """
     factors = torch.ones_like(z[:, :1])
     for edit in (seen.provenance.notes or {}).get("edits", ()):
         if edit["target"] == "head" and edit["action"] == "scale" and edit["layer"] == layer:

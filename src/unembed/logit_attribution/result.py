@@ -1,4 +1,4 @@
-"""The result of an attribution: a logit as a sum of contributions, and the fall of the logit without each component."""
+"""The result of an attribution: a logit as a sum of contributions, and how far it falls when a component is ablated."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class EffectRow:
     direct: float
     total: float | None
     is_last: bool = False
-    """Whether it is in the last layer, so that only the rest of that layer and the final norm depend on its output."""
+    """Whether the component is in the last layer: only the rest of that layer and the final norm read its output."""
 
     @property
     def note(self) -> str:
-        """How the direct and the total effect disagree, in words; empty if they agree within a factor of two."""
+        """A phrase that says how direct and total effect disagree; empty if they agree within a factor of two."""
         if self.total is None:
             return "not ablated"
         later = "what follows in this layer and the final norm" if self.is_last else "later layers"
@@ -83,7 +83,7 @@ class Effects(Displayed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Attribution(Displayed):
-    """The logit of a token, or the difference of two logits, as a sum; tensors have an entry for each contribution."""
+    """The logit of a token, or the difference of two logits, as a sum; tensors have one entry for each contribution."""
 
     token: int
     against: int | None
@@ -117,7 +117,7 @@ class Attribution(Displayed):
         return {**vars(self), "measure_effects": None}
 
     def with_effects(self, top: int = 20) -> Effects:
-        """Return the `top` components with their total effects: the fall of the logit if only that one is set to zero.
+        """Return the `top` components, each with its total effect: how far the logit falls if it alone is set to zero.
 
         Raises:
             Unsupported: the attribution does not come from a trace, or splits heads by source token.
@@ -125,7 +125,7 @@ class Attribution(Displayed):
         if self.measure_effects is None:
             raise Unsupported(
                 "total effects of this attribution",
-                why="its forward pass is not stored",
+                why="the trace that could run the prompt again is not stored with it",
                 instead="Use trace.attribution",
             )
         rows = self.top(top)

@@ -4,6 +4,8 @@ Two kinds are known. The value vector of a confidence memory is nearly orthogona
 changes no logit relative to another, but makes the stream longer, so that the final norm scales all logits down. A
 frequency memory moves the prediction towards the frequencies of tokens in text, or away from them.
 
+Measured are:
+
 - null space: the length of the value vector's projection onto the directions that the unembedding reads least, divided
   by the vector's length; these are the directions of the smallest singular values of W_U (with the final norm's gain,
   and centred over the vocabulary);
@@ -41,7 +43,7 @@ from unembed.stream.run import run
 from unembed.validation import positive_int, valid_seed
 
 NULL = 0.05
-"""The share of the stream's directions that counts as the null space: those that the unembedding reads least."""
+"""The share of the stream's directions, those that the unembedding reads least, that are called the null space."""
 WINDOWS, LENGTH = 8, 32
 COUNTED = 2048
 """Number of windows of the text in which token frequencies are counted."""
@@ -85,7 +87,7 @@ class ConfidenceMemories(Displayed):
         return torch.where(self.entropy > 0, 1 - self.direct / self.entropy, float("nan"))
 
     def to_table(self) -> Table:
-        """Return a table with one row for each measured memory, by null-space share; those drawn at random are last."""
+        """Return a table of the measured memories, largest null-space share first; those drawn at random come last."""
         order = sorted(range(len(self.names)), key=lambda n: (self.random[n], -float(self.null_space[self.indices[n]])))
         at = self.indices[torch.tensor(order, dtype=torch.long)].tolist()
         columns: dict[str, list[Any]] = {
@@ -163,7 +165,7 @@ def confidence_memories(
 
 
 def _read_directions(lm: Decoder) -> Float[Tensor, "d_model d_vocab"]:
-    """Return W_U in float64, times the final norm's gain and centring, minus its mean over the vocabulary."""
+    """Return W_U in float64, with the final norm's gain and centring applied, minus its mean over the vocabulary."""
     norm, W_U = lm.structure.final_norm, lm.weights.W_U.double()
     assert norm is not None
     folded = norm.gain.double()[:, None].to(W_U) * W_U
@@ -213,7 +215,7 @@ def _unigram(
 def entropy_changes(
     lm: Decoder, tokens: Int[Tensor, "window pos"], layer: int, memories: Int[Tensor, " measured"]
 ) -> tuple[Float[Tensor, " measured"], Float[Tensor, " measured"]]:
-    """Return the mean absolute entropy change when a memory's coefficient is set to its mean: total and direct change.
+    """Return two mean absolute changes of entropy when a memory's coefficient is set to its mean: total and direct.
 
     In the direct change, the scale of the final norm is fixed at its value in the unchanged run. The mean is over all
     positions but the first of each window.

@@ -8,9 +8,9 @@ For a value vector v_i with coefficient m_i and a token w with unembedding e_w (
   measured: one sub-update added to the stream x before the FFN, and one removed from the stream after the FFN.
 
 In the basis "frozen", the final norm is applied with its scale in this run, so scores still add up. In the basis
-"final", the norm is applied as in the model; a score is then the change of the logit, and scores need not add up. Where
-a norm or a gate per channel follows the FFN, v_i is the value vector after it, as in this run, since this is what is
-added to the stream.
+"final", the norm is applied as in the model; a score is then the change of the logit, and scores need not add up. If a
+norm, or a gate that multiplies each channel, follows the FFN, it is applied to v_i as in this run, because its output
+is what is added to the stream.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SubUpdateEffects(Displayed):
     probability_before: float
     """Probability of the token if the final norm and W_U were applied to the stream before the FFN."""
     probability_after: float
-    """The same for the stream after the FFN."""
+    """Probability of the token if the final norm and W_U were applied to the stream after the FFN."""
     change_alone: Float[Tensor, " k"]
     """Probability change when only this sub-update is added to the stream before the FFN (Eq. 2)."""
     change_removed: Float[Tensor, " k"]
@@ -157,8 +157,9 @@ def _effects(
     )
     linear = _logits(lm, parts, basis, scale)[:, token] if basis != "final" else None
     score = alone[:, token] - first[0, token] if linear is None else linear
-    # The static score uses the value vector alone, without the norm scales and gates of the run. The basis "final" is
-    # not linear, so for it the static score is computed in the basis "frozen".
+    # The static score uses the value vector alone, without the norm scales and gates of the run. The basis "final"
+    # applies the final norm, which is not linear, because it divides by a scale computed from its input. The static
+    # score is then computed in the basis "frozen", with this scale fixed at 1.
     own = lm.weights.W_out[layer][index]
     site = lm.feed_forward(layer)
     one = torch.ones(1, dtype=own.dtype, device=own.device)

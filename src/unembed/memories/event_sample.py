@@ -1,4 +1,4 @@
-"""Measure saturation and elimination on a sample of text prefixes: the top token around every FFN, and its scores.
+"""Measure saturation and elimination on text prefixes: the top token before and after every FFN, and its scores.
 
 Only the last position of each prefix is recorded. Ranks are read in the basis "final", as the model computes its
 logits. The scores that sub-updates give a token are in two bases: "raw" (the papers' e_w . m_i v_i) and "frozen"
@@ -70,7 +70,7 @@ class EventSample(Displayed):
     candidates_after: Int[np.ndarray, "layer example"]
     """Rank of this candidate after the same FFN."""
     candidate_change: Float[np.ndarray, "layer example"]
-    """Contribution of the layer's update to the candidate's own raw logit, e_w . (x after - x before)."""
+    """What the layer's update adds to the raw logit of its candidate w: e_w . (x after - x before)."""
     dominant: Int[np.ndarray, "layer example 10"]
     coefficients: Float[np.ndarray, "layer example 10"]
     """Coefficients of the dominant sub-updates, with their signs."""
@@ -184,8 +184,8 @@ class EventRecorder(Reducer):
         self._points: list[tuple[StreamPoint, int]] = [
             ("resid_pre" if block.parallel else "resid_mid", n) for n, block in enumerate(lm.structure.blocks)
         ]
-        # The lengths are computed once and not for each batch, because every access to `lm.weights.W_out` casts and
-        # transposes.
+        # The lengths of the value vectors are computed once, not for each batch, because every access to
+        # `lm.weights.W_out` casts and transposes the matrix.
         self._norms = [lm.weights.W_out[n].norm(dim=-1) for n in range(lm.n_layers)]
         self._activations: dict[Need, Tensor] = {}
         self._rows: list[dict[str, Tensor]] = []

@@ -23,10 +23,11 @@ _TOKEN: dict[Kind, str] = {"saturation": "final", "elimination": "candidate"}
 def counted_events(sample: EventSample, kind: Kind) -> tuple[Int[np.ndarray, " event"], Int[np.ndarray, " event"]]:
     """Return the layer and example number of each event of a kind that counts in the paper's tables.
 
-    A saturation counts if the FFN caused it before the last layer; an elimination counts if the token did fall.
+    A saturation counts if an FFN caused it, in any layer but the last. An elimination counts if the candidate no longer
+    ranks first after the FFN.
 
     Raises:
-        InvalidInput: another kind.
+        InvalidInput: `kind` is neither saturation nor elimination.
     """
     examples = np.arange(len(sample))
     if kind == "saturation":
@@ -74,11 +75,11 @@ def _basis(basis: ScoreBasis, sample: EventSample) -> int:
 def scores_in_logits(
     sample: EventSample, *, basis: ScoreBasis = "raw", random: bool = False
 ) -> Float[np.ndarray, "layer example 10 token"]:
-    """Return the scores in logits of the stream that the sub-updates are added to.
+    """Return each sub-update's score in logits, as the logit lens reads them from the stream before the FFN.
 
-    If the model has a final norm, a raw score is not a change of a logit: it grows with the length of the stream, which
-    the norm divides out. Here the final norm, with its scale at the stream before the FFN, is applied to each
-    sub-update. Scores in the basis "adaptive" already have that unit and are returned unchanged.
+    If the model has a final norm, a raw score is not the change of a logit, because the norm divides the stream by its
+    scale. Here each sub-update is divided by the scale that the final norm would have on the stream before the FFN.
+    Scores in the basis "adaptive" are changes of log-probabilities already and are returned unchanged.
     """
     scores = sample.random_scores if random else sample.scores
     if basis == "adaptive":
@@ -126,9 +127,9 @@ def extreme_sub_updates(
     """Return the dominant sub-updates whose absolute score for the top token before the FFN exceeds a threshold.
 
     Args:
-        threshold: in score units (the paper: 10 for GPT-2 medium, 5 for WikiLM); when None, it is set so that `share`
-            of all dominant sub-updates exceed it.
-        share: the share of sub-updates to return when `threshold` is None; score units differ between models.
+        threshold: an absolute score (the paper: 10 for GPT-2 medium, 5 for WikiLM). When None, it is chosen so that
+            the share `share` of all dominant sub-updates exceeds it, because scores differ in size between models.
+        share: the share of sub-updates to return when `threshold` is None.
     """
     scores = candidate_scores(sample, basis=basis)
     size = np.abs(scores)

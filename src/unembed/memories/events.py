@@ -6,8 +6,8 @@ stream that the FFN reads (resid_mid; resid_pre where attention and FFN are para
 - Saturation: the first layer after which the model's final prediction ranks first after every FFN update. Its cause
   is the FFN if the token did not yet rank first before that update; else attention if it did not rank first in the
   stream that enters the layer; else the embedding (in layer 0 only). Its ranks are those before and after the cause.
-- Elimination: each FFN has a candidate, the token that ranks first before it. The elimination is at the FFN whose
-  candidate has the lowest rank after it; there is no elimination if every candidate stays first.
+- Elimination: each FFN has a candidate, the token that ranks first before it. The elimination is at the FFN
+  that moves its candidate furthest down; there is no elimination if every candidate stays first.
 - Rank change (ours): an update of attention or FFN across which a token's rank at least halves or doubles.
 
 Source: Geva et al. 2022, section 5.1, with the definitions that the released code uses.
@@ -63,7 +63,8 @@ def elimination_layer(
         candidate_ranks_after: at each layer, the rank after the FFN of the token that was first before it.
 
     Returns:
-        Layer (the earliest of equal ones) and rank; a rank of 1 means that no candidate fell anywhere.
+        The layer (the earliest, if several move a candidate equally far down) and the rank; a rank of 1 means that no
+        candidate fell in any layer.
     """
     rank = candidate_ranks_after.max(dim=0).values
     layer = (candidate_ranks_after == rank).long().argmax(dim=0)

@@ -75,13 +75,13 @@ class NormOverlaps:
     """
 
     values: Float[Tensor, " value"]
-    """Each value vector without and with the norm."""
+    """For each value vector: the overlap of its top tokens without and with the norm."""
     random: Float[Tensor, " value"]
-    """Each random vector without and with the norm."""
+    """For each random vector: the overlap of its top tokens without and with the norm."""
     value_with_random: Float[Tensor, " value"]
-    """A value vector without the norm, and a random vector with it."""
+    """The overlap of the top tokens of a value vector without the norm with those of a random vector with the norm."""
     random_with_value: Float[Tensor, " value"]
-    """A random vector without the norm, and a value vector with it."""
+    """The overlap of the top tokens of a random vector without the norm with those of a value vector with the norm."""
 
 
 @torch.no_grad()
@@ -94,7 +94,7 @@ def value_norm_overlaps(
     hidden: Bool[Tensor, " d_vocab"] | None = None,
     signs: Float[Tensor, " value"] | None = None,
 ) -> NormOverlaps:
-    """Measure `norm_overlap` of a layer's value vectors, of similar random vectors, and between the two.
+    """Measure `norm_overlap` of a layer's value vectors, of similar random vectors, and of one kind with the other.
 
     Args:
         per_layer: number of value vectors to draw at random; all when None.

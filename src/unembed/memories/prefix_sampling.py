@@ -43,7 +43,8 @@ def draw_examples(lm: Decoder, corpus: CorpusSource, n: int, seed: int = 0) -> l
         n_seen += 1
         slot = len(chosen) if len(chosen) < n else rng.randrange(n_seen)
         if slot < n:
-            # Where a segment is cut depends only on the segment's number, not on which other segments were drawn.
+            # The cut depends only on the seed and the segment's number, so that samples of different sizes cut a
+            # segment that they share at the same place.
             length = first + random.Random(seed * 1_000_003 + segment.number).randrange(1, len(segment) - first)
             chosen[slot : slot + 1] = [_cut(segment, length)]
     if not chosen:

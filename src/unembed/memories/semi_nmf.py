@@ -19,12 +19,12 @@ from unembed.errors import InvalidInput
 STEPS = 100
 """Number of updates of weights and activations."""
 _START = 0.2
-"""Activation of a group, at the start, where a position is not nearest to it; it is 1 higher where it is."""
+"""Initial activation of every group at every position; 1 is added to it for the group nearest to the position."""
 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Groups of memories that explain coefficients."""
+    """Two factors whose product approximates the coefficients: groups of memories, and the groups' activations."""
 
     weights: Float[Tensor, "group memory"]
     """The weight of each memory in each group, of either sign; each group's weights have length 1."""
@@ -42,14 +42,16 @@ def semi_nmf(
     At the start, each position belongs to the nearest, by cosine, of `n_groups` positions drawn at random.
 
     Raises:
-        InvalidInput: there are fewer positions that have coefficients other than 0 than groups.
+        InvalidInput: there are more groups than positions at which some coefficient is not 0.
 
     Memory: four tensors of the shape of the activations.
     """
     x = coefficients
     alive = torch.nonzero(x.norm(dim=1) > 0)[:, 0]
     if not 1 <= n_groups <= len(alive):
-        raise InvalidInput(f"{n_groups} groups of memories", why=f"{len(alive)} positions have coefficients")
+        raise InvalidInput(
+            f"{n_groups} groups of memories", why=f"{len(alive)} positions have coefficients other than 0"
+        )
     drawn = torch.randperm(len(alive), generator=torch.Generator().manual_seed(seed))[:n_groups]
     units = x / x.norm(dim=1, keepdim=True).clamp_min(1e-30)
     nearest = (units @ units[alive[drawn.to(alive.device)]].T).argmax(dim=1)
@@ -69,7 +71,7 @@ def semi_nmf(
 def group_activations(
     coefficients: Float[Tensor, "position memory"], weights: Float[Tensor, "group memory"], *, steps: int = STEPS
 ) -> Float[Tensor, "position group"]:
-    """Return activations, at least 0, by which given weights explain coefficients: the same updates, of these only."""
+    """Return activations, at least 0, that explain coefficients by fixed weights; they are updated as in `semi_nmf`."""
     explained, products = coefficients @ weights.T, weights @ weights.T
     activations = explained.clamp_min(0) + _START * explained.abs().mean()
     for _ in range(steps):
@@ -85,8 +87,8 @@ def _updated(
     """Return the activations after one step.
 
     Args:
-        explained: the coefficients' products with the weights.
-        products: the weights' products with one another.
+        explained: coefficients @ weights.T, the dot product of each position's coefficients with each group's weights.
+        products: weights @ weights.T, the dot products of the groups' weights with one another.
     """
     more = explained.clamp_min(0) + activations @ (-products).clamp_min(0)
     less = (-explained).clamp_min(0) + activations @ products.clamp_min(0)

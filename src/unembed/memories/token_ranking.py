@@ -73,8 +73,9 @@ def word_forms(lm: Decoder, word: str) -> list[int]:
     for text in spellings:
         check_unicode(text, "word {}")
         ids = tokenizer.encode(text, add_special_tokens=False)
-        # Spellings have a leading space or none. A tokenizer that drops the space gives the same id for both; one that
-        # makes the space a token of its own gives two ids for the spelling with a space.
+        # Every spelling is tried with and without a leading space. A tokenizer that drops the space returns the same id
+        # for both, so repeated ids are skipped. A tokenizer that encodes the space as a separate token returns two
+        # ids, so the spelling is skipped.
         if len(ids) == 1 and ids[0] != unknown and ids[0] not in found:
             found.append(ids[0])
     if not found:
@@ -93,7 +94,7 @@ def words_of(text: str) -> list[str]:
 
 @torch.no_grad()
 def promoting(lm: Decoder, words: Sequence[str], top: int = 5) -> list[RankedValue]:
-    """Return the memories that promote each word most: the highest scores e_w . v with the word in v's top 30 tokens.
+    """Return the memories that promote each word most: the word is in v's top 30 tokens, and e_w . v is largest.
 
     Args:
         words: the words; each counts in every spelling that `word_forms` finds.

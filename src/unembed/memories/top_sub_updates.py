@@ -31,9 +31,9 @@ class SubUpdate:
     norm: float
     """The length of the value vector."""
     contribution: float
-    """|coefficient| * norm: how far the stream is moved, before a norm that follows the FFN."""
+    """|coefficient| * norm: the length of the sub-update, before a norm that follows the FFN."""
     share: float
-    """Contribution over the sum of the layer's contributions."""
+    """The contribution divided by the sum of the contributions of all memories of the layer."""
     score: float | None
     """What it adds to the chosen token's logit, or to the difference of two tokens' logits, with the final norm's scale
     of the run; None if no token was chosen."""

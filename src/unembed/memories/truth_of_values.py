@@ -41,7 +41,7 @@ LISTED = 20
 """Number of top tokens compared to compute an overlap."""
 CONTEXTS, LENGTH = 24, 32
 OTHERS = 12
-"""Smallest number of memories of each layer used for the control."""
+"""Smallest number of memories of each layer that are compared for the control."""
 _APART = 8
 """Every eighth window of a text is used, so that the windows are from different passages."""
 _UNREAD = 8192
@@ -212,7 +212,7 @@ def unread_windows(lm: Decoder, corpus: CorpusSource, contexts: int) -> list[Int
     if len(found) < contexts:
         raise InvalidInput(
             f"{len(found)} passages of the text",
-            why=f"{contexts} are needed after its first {unread:,} tokens, on which a lens may have been fitted",
+            why=f"{contexts} are needed, all after the first {unread:,} tokens, on which a lens may have been fitted",
             instead="Give a longer text, or fewer contexts",
         )
     return found

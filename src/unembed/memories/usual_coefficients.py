@@ -1,4 +1,4 @@
-"""Find memories (FFN neurons) that fire on nearly every token, and each memory's usual coefficient size."""
+"""Find memories (FFN neurons) that fire on nearly every token, and the usual size of each memory's coefficient."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 ALWAYS_ON = 0.9
 """A memory that fires on at least this share of tokens is listed as always on."""
 _WORK, _LEAST, _MOST, _WINDOW = 1e11, 64, 512, 64
-"""The sample of the shipped text that is measured if there is no index: its largest number of multiplications, its
-smallest and largest number of tokens, and the number of tokens in a window."""
+"""The size of the sample of the shipped text on which coefficients are measured if there is no index: the largest
+number of multiplications, the smallest and the largest number of tokens, and the number of tokens in a window."""
 _BEGIN = 40
-"""Number of characters at the start of each document that are tokenised, for each token of a window: enough for the two
-windows that are needed."""
+"""The first `_BEGIN * window` characters of each document are tokenised, which is enough for two windows of tokens."""
 _FIELDS = ("always_on", "usual", "mean")
 
 
@@ -72,8 +71,9 @@ def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
             continue
         mean, variance, active = (columns[name][rows] for name in ("mean", "variance", "active_fraction"))
         signed = lm.is_signed(layer)
-        # An index of an earlier version counts a gated memory as active wherever its coefficient is not exactly 0, that
-        # is, nearly everywhere. For such an index, mean and variance tell whether a memory is always on.
+        # An index that was built by an earlier version counts a gated memory as active wherever its coefficient is not
+        # exactly 0, that is, nearly everywhere. With such an index, a gated memory counts as always on if its squared
+        # mean exceeds its variance.
         counts = not signed or index.firing_shares is not None
         always[layer] = active >= ALWAYS_ON if counts else mean**2 > variance
         usual[layer] = ((mean**2 + variance) / (1.0 if signed else active.where(active > 0, 1.0))).sqrt()
@@ -102,7 +102,7 @@ def _measured(lm: Decoder) -> UsualCoefficients:
 
 
 def _has_hooks(lm: Decoder) -> bool:
-    """Return whether the model has hooks of the user, which may change activations; not those of transformers."""
+    """Return whether the model has hooks (other than those of transformers), which may change activations."""
     hooks = (hook for m in lm.hf.modules() for of in (m._forward_hooks, m._forward_pre_hooks) for hook in of.values())
     return any(not (getattr(hook, "__module__", None) or "").startswith("transformers.") for hook in hooks)
 

@@ -2,8 +2,9 @@
 
 Spherical k-means groups the value vectors. t-SNE places the mean direction of each cluster (van der Maaten & Hinton
 2008, equations 2, 4, 11 and 12, on squared distances of directions, 2 - 2 cos), and islands that overlap are pushed
-apart. In the middle of an island are the value vectors closest to its mean direction; around them, each is on the side
-of the other islands that it resembles most. As in every t-SNE map, only neighbourhoods mean something, not distances.
+apart. The value vectors closest to an island's mean direction are placed in its middle. The others are placed around
+them, each on the side that faces the islands whose mean directions it resembles most. As in every t-SNE map, only
+neighbourhoods mean something, not distances.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from unembed.validation import as_int, positive_int
 MAX_POINTS = 50_000
 """Largest number of value vectors on a map; if there are more, evenly spaced ones are chosen."""
 _SPACING = 1.0
-"""The distance of two neighbouring values of an island: the unit until the map is scaled to 0 to 1."""
+"""The distance between neighbouring value vectors of an island, before coordinates are scaled to 0 to 1."""
 _ROUNDS, _STEPS, _PUSHES = 15, 400, 300
 _CHUNK = 4096
 
@@ -88,7 +89,7 @@ def value_map(
     shown = positive_int("max_points", max_points)
     total = lm.n_memories
     if not total:
-        raise Unsupported(f"{lm.name} has no value vectors to map", why="no layer has an FFN without experts")
+        raise Unsupported(f"{lm.name} has no value vectors to map", why="no layer has memories (FFN neurons)")
     rows = np.unique(np.linspace(0, total - 1, min(total, shown)).round().astype(np.int64))
     starts = np.cumsum([0, *(lm.n_memories_of(layer) for layer in range(lm.n_layers))])
     rows = np.union1d(rows, np.array([starts[layer] + index for layer, index in also], dtype=np.int64))
@@ -171,7 +172,8 @@ def _islands(
         overlap = np.maximum(0, room - length) * (1 - np.eye(len(place)))
         if step >= _PUSHES and not (overlap > 1e-3).any():
             break
-        # Islands at exactly the same position are pushed apart diagonally, in the order of their numbers.
+        # Two islands (clusters on the map) at exactly the same position have no direction in which to move apart. They
+        # are pushed apart diagonally; their numbers decide which one moves which way.
         away += (length < 1e-9)[:, :, None] * np.sign(np.subtract.outer(np.arange(len(place)), np.arange(len(place))))[
             :, :, None
         ]
@@ -223,7 +225,7 @@ def _joint(squared: Float64[np.ndarray, "n n"], perplexity: float) -> Float64[np
 def _members(
     units: Tensor, means: Tensor, cluster: Int[np.ndarray, " point"], centre: Float64[np.ndarray, "cluster 2"]
 ) -> tuple[Float64[np.ndarray, "point 2"], Float32[np.ndarray, " point"]]:
-    """Place every value vector on its island, in rings around the centre; return also its cosine with the mean."""
+    """Place every value vector in a ring around its island's centre; also return its cosine with the mean direction."""
     place, cosine = np.empty((len(units), 2)), np.empty(len(units), dtype=np.float32)
     for number, middle in enumerate(centre):
         rows = np.flatnonzero(cluster == number)

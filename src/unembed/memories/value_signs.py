@@ -65,7 +65,7 @@ class CoefficientSums(Summed):
 
     @property
     def needs(self) -> Collection[Need]:
-        """Return the coefficients of every layer."""
+        """Return what to capture: the coefficients of every layer."""
         return [("coefficients", int(n)) for n in self._sums]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:

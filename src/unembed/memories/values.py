@@ -2,8 +2,8 @@
 
 By default, scores are in the basis "jacobian" where a lens is fitted, else in "raw": the product with W_U, without the
 final norm, as in the papers. Where a norm follows the FFN, its gain (and centring) are applied to the value vector
-first, since this is what is added to the stream, up to the positive scale of the norm in a run. Where a gate per
-channel follows (RWKV), the gate is not applied. Source: Geva et al. 2021, section 4; 2022, section 3.
+first, since this is what is added to the stream, up to the positive scale of the norm in a run. Where a gate that
+multiplies each channel follows (RWKV), it is not applied. Source: Geva et al. 2021, section 4; 2022, section 3.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def value_readings(
     if basis == "frozen":
         raise InvalidInput(
             "basis 'frozen' for value vectors",
-            why="a value vector does not belong to a run, so there is no scale to freeze",
+            why="it uses the scale that the final norm has in a run, and a value vector alone has no run",
             instead="Use 'raw' or 'final'",
         )
     hidden = None if show_unlearned else lm.unlisted
@@ -252,7 +252,7 @@ def _top(
 def _ends(
     lm: Decoder, vectors: Tensor, layer: int, k: int, basis: Basis, hidden: Bool[Tensor, " d_vocab"] | None
 ) -> tuple[TopTokens, TopTokens]:
-    """Return the k highest-scored and the k lowest-scored tokens of vectors of a layer, in "raw" or "jacobian"."""
+    """Return the k highest-scored and k lowest-scored tokens of a layer's vectors; basis is "raw" or "jacobian"."""
     vectors, plain = in_basis(lm, vectors, layer, basis)
     high, low = read_ends(lm, vectors, k, hidden=hidden)
     if plain == basis:

@@ -148,7 +148,9 @@ def steer(
     samples = positive_int("samples", samples, most=10_000)
     if samples > 1 and seed is None:
         raise InvalidInput(
-            f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
+            f"{samples} samples without a seed",
+            why="without a seed, generation is greedy, and all samples would be equal",
+            instead="Give a seed",
         )
     before_and_after = _next_token(lm, prompt, edits)
     table = _next_tokens(lm, *before_and_after, len(edits), positive_int("top", top))

@@ -49,7 +49,7 @@ def load_edits(path: str | os.PathLike[str], *, model: str | None = None) -> lis
     if model is not None and made_for is not None and made_for != model:
         raise InvalidInput(
             f"the edits in {path}",
-            why=f"they were chosen for {made_for}, and memories of {model} mean something else",
+            why=f"they were chosen for {made_for}, and in {model} the same layers and indices are other components",
             instead=f"Use --model {made_for}, or choose values of {model}",
         )
     edits = []

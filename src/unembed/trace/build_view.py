@@ -86,8 +86,8 @@ def trace_view(
         index: an index of the model, for each memory's top trigger, the corpus position where its coefficient is
             largest; no triggers are shown when None.
         heads: with `layer`, also show what each of its heads adds.
-        dominant: number of memories listed for each layer in the field `layers`; up to the same number of memories that
-            are active on nearly every token is listed too.
+        dominant: number of memories listed for each layer in the field `layers`. Memories that are active on nearly
+            every token are listed after them, at most this many again.
     """
     settings = dataclasses.replace(settings, basis=basis_or_default(lm, settings.basis, "final"))
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
@@ -181,7 +181,7 @@ def _findings(
 
 
 def _relations(lm: Decoder, removals: Sequence[Removal]) -> dict[tuple[int, int], str]:
-    """Return, for the heads that matter most, the word relation that each maps, such as country to capital."""
+    """Return, for the heads that matter most, how each maps one word to another, such as country to capital."""
     most = max((one.effect for one in removals if one.part.index is not None), default=0.0)
     found: dict[tuple[int, int], str] = {}
     for one in removals:

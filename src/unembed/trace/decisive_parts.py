@@ -1,4 +1,7 @@
-"""Find the components that decide a prediction: direct attribution selects candidates, then each one is removed."""
+"""Find the components that decide a prediction.
+
+Direct attribution selects candidates; then each of them is removed alone, and the change of the prediction is measured.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ if TYPE_CHECKING:
     from unembed.trace.trace import Trace
 
 HEADS = 8
-"""Number of heads that are listed, and removed."""
+"""Number of heads that are listed, and removed one at a time."""
 MEMORIES = 10
-"""Largest number of memories that are removed."""
+"""Largest number of memories that are removed one at a time."""
 _LAYERS = 4
 _SOURCES = 3
-"""Number of source tokens that are listed for each head, and removed one at a time for the heads that matter most."""
+"""Number of source tokens listed for each head. For the heads that matter most, they are removed one at a time."""
 _HEADS_SPLIT = 3
 _READS = 0.5
 """A head counts as reading a token if removing this source alone removes at least this share of the head's effect."""
@@ -37,7 +40,7 @@ class DecisiveParts:
     heads: HeadEffectsView | None
     removals: list[Removal] = field(default_factory=list[Removal])
     sources: dict[tuple[int, int], HeadSource] = field(default_factory=dict[tuple[int, int], HeadSource])
-    """For the heads that matter most: the source token that makes most of the head's effect."""
+    """For the heads that matter most: the source token from which most of the head's effect comes."""
     reading_themselves: frozenset[tuple[int, int]] = frozenset()
     """Heads most of whose effect comes from attention to their own position."""
 
@@ -103,7 +106,10 @@ def _view(trace: Trace, effects: HeadEffects, listed: Sequence[int]) -> HeadEffe
 def _parts(
     effects: HeadEffects | None, listed: Sequence[int], memories: MemoryEffects | None, by_component: Attribution
 ) -> Iterator[Part]:
-    """Yield candidates for removal, largest first: in turn a head, a memory, and a layer's attention or FFN."""
+    """Yield candidates for removal: in turn a head, a memory, and a layer's attention, other mixer or FFN.
+
+    Each of the three kinds comes in the order of its contributions, the largest first.
+    """
     heads = [] if effects is None else [Part("head", *effects.places[n], float(effects.effects[n])) for n in listed]
     rows = [] if memories is None else memories.rows[:MEMORIES]
     of_memories = [Part("memory", row.layer, row.index, row.score or 0.0) for row in rows]

@@ -46,7 +46,7 @@ def described_memories(
     A memory is listed only if the token is among the 30 that it promotes most.
 
     Args:
-        run: a run of one prompt at the position alone (see `Run.at_position`).
+        run: a run of one prompt, restricted to the position (see `Run.at_position`).
         layers: layers that have memories.
 
     Raises:

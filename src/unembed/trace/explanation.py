@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `unembed explain` shows: the data of a trace, in full (`everything`) or shortened."""
+    """What `unembed explain` shows: the data of a trace, in full if `everything` is True, otherwise shortened."""
 
     view: TraceView
     provenance: Provenance

@@ -33,16 +33,17 @@ DEFINITIONS = {
 """The definition of each kind of finding. The kinds head, memory and layer share that of "part"."""
 
 FEWER = 0.5
-"""A component decides if without it the token is no longer the most likely, or has at most this share of its
-probability."""
+"""A component decides the prediction if, without it, the token is no longer the most likely, or its probability is at
+most this share of the original one."""
 LEAST = 0.3
-"""The smallest fall of the token's log-odds, in nats, at which a component decides."""
+"""A component decides the prediction only if the token's log-odds fall at least this much without it, in nats."""
 CLOSE = 0.8
-"""A component's effect is close to the largest if it is at least this share of it."""
+"""An effect counts as close to the largest one if it is at least this share of the largest."""
 GAIN = 0.02
-"""The smallest rise of another token's probability that a finding states."""
+"""A finding states the rise of another token's probability only if it is at least this large."""
 SHOWN = 0.005
-"""The smallest fall of the token's probability that a finding states for a component that does not decide."""
+"""For a component that does not decide the prediction, a finding states the fall of the token's probability only if
+it is at least this large."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,17 @@ class Measured:
     removals: Sequence[Removal]
     """The components that were removed, one at a time."""
     sources: Mapping[tuple[int, int], HeadSource]
-    """By (layer, head): the source token that makes most of the head's effect; for some heads only."""
+    """By (layer, head): the source token from which most of the head's effect comes; for some heads only."""
     descriptions: Mapping[tuple[int, int], str]
     """By (layer, index): the memory's description in words; for some memories only."""
     left_out: Collection[tuple[int, int]] = ()
-    """Heads that cannot decide, because they mainly attend to their own position."""
+    """Heads that are not named as deciding, because most of their effect comes from their own position."""
     against: int | None = None
     """The token that the user chose to compare with."""
     difference: float | None = None
     """The model's difference of the two logits; None if `against` is None."""
     relations: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """By (layer, head): the word relation that a head's weights map, such as "country to capital"; for some heads."""
+    """By (layer, head): how a head's weights map one word to another, such as "country to capital"; for some heads."""
 
 
 def findings(

@@ -39,7 +39,7 @@ class Stage:
     ids: list[list[list[int]]]
     probabilities: list[list[list[float]]]
     rank_of_prediction: list[list[int]]
-    """The rank, from 1, of the token that the model predicts after that position."""
+    """By layer and position: the rank, from 1, of the token that the model predicts after that position."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Part:
 def emerging(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Iterator[Part | Emergence]:
     """Yield the grid of a trace in parts while its layers are read, and at the end the whole grid.
 
-    The streams after the FFNs come first, then those before. The last part is not yielded, since the whole grid
-    follows. A part has no stage if its layers are read only to find events.
+    The streams after the FFNs come first, then those before the FFNs. The last part is not yielded, because the whole
+    grid contains it and follows at once. A part has no stage if its layers are read only to find events.
     """
     prediction = numbers(trace.prediction)
     for layers, point, reading in trace.by_layers():

@@ -41,7 +41,8 @@ class PatternView:
     tokens: list[str]
     ids: list[int]
     weights: list[list[float]]
-    """By destination, over the sources up to it; each row adds up to one, unless the family has attention sinks."""
+    """Attention weights: a row for each destination position, with a weight for each source position up to it. Each row
+    adds up to 1, unless the model has attention sinks, which take a share of the attention."""
     norms: list[list[float]] | None
     """Attention weight times the norm of the vector that the head would write from that source alone; None if a gate or
     norm after the mixing depends on the position."""
@@ -70,9 +71,10 @@ class PatternsView:
     schema: str
     n_tokens: int
     side: int
-    """Rows and columns of each picture: one for each token, or the largest weight of a block of tokens."""
+    """Number of rows and of columns of each picture: one for each token or, in a long prompt, each block of tokens."""
     patterns: list[list[str]]
-    """By layer and head: the weights in 256ths, row by row, one byte each, as base64. Empty without attention."""
+    """By layer and head: the picture's weights times 255, row by row, one byte each, as base64. In a picture of blocks,
+    each is the largest weight in its block. The list of a layer without attention is empty."""
 
 
 def patterns_view(trace: Trace) -> PatternsView:
@@ -117,7 +119,8 @@ def head_sources_view(trace: Trace, layer: int, head: int, question: Question, p
     layer, head = trace.lm.layer_and_head(layer, head)
     position = position_of(trace.run, position)
     found = trace.attribution(question.token, position, question.against, by="source")
-    # There are entries of later source positions, too: they contribute nothing.
+    # The attribution also has a row for each source position after `position`. A head cannot attend to later
+    # positions, so these contributions are 0 and are left out.
     own = (found.layer == layer) & (found.index == head) & (found.source >= 0) & (found.source <= position)
     contributions = torch.zeros(position + 1).index_add_(0, found.source[own], found.contribution[own].float().cpu())
     target, against = question_tokens(trace.lm, question, position)
@@ -182,7 +185,7 @@ class PromptHeadsView:
     """The tokens of the prompt, up to the position, that spell the target's word, ignoring spaces and case. Empty also
     where the heads of the model cannot be split by source."""
     probabilities: list[float]
-    """Probability of the target as the next token, and of `against`."""
+    """The probability of the target as the next token and, if there is one, that of `against`."""
 
 
 @torch.no_grad()

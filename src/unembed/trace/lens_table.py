@@ -133,9 +133,9 @@ def _by_prompt(table: Table) -> list[Table]:
 
 
 def _with_characters(table: Table) -> Table:
-    """Return the table with whole characters in place of input tokens that are only some bytes of a character.
+    """Return the table with the whole character in place of an input token that is only some bytes of it.
 
-    JSON and CSV show the bytes.
+    JSON and CSV show the bytes instead.
     """
     inputs: dict[int, dict[int, str]] = {}
     for row in table.rows():

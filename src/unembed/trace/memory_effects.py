@@ -40,9 +40,9 @@ class MemoryEffects(Displayed):
 
     question: Question
     rows: list[SubUpdate]
-    """The largest effects (or deviations) of either sign, largest first, without those that are always on."""
+    """The memories that rank highest by the chosen `MemoryOrder`, highest first, without those that are always on."""
     always_on: list[SubUpdate]
-    """Memories that are on for nearly every token, in the same order."""
+    """Memories that are on for nearly every token, ranked in the same way."""
     most: tuple[int, int, float] | None
     """Layer, index and effect of the memory that adds most and is not always on; None if no effect is positive."""
     memories: int
@@ -91,9 +91,9 @@ class _Scored:
         return self.coefficients != 0
 
     def sizes(self, order: MemoryOrder) -> Float[Tensor, " d_mlp"]:
-        """Return the value that each memory is sorted by; -1 puts inactive memories last.
+        """Return the value that each memory is sorted by; inactive memories get -1, so that they come last.
 
-        In the order by deviation, an inactive memory that deviates from its usual coefficient has its deviation.
+        In the order by deviation, an inactive memory is sorted by its deviation if that is not 0.
         """
         if order == "deviation" and self.deviations is not None:
             sizes = self.deviations.abs()
@@ -123,7 +123,7 @@ class ScoredMemories:
         """Score every memory of the layers.
 
         Args:
-            run: a run of one prompt at the position alone (see `Run.at_position`).
+            run: a run of one prompt, restricted to the position (see `Run.at_position`).
             layers: layers that have memories.
             usual: which memories are always on, and the usual size of each memory's coefficient.
             top_tokens: number of tokens listed for each value vector.

@@ -1,4 +1,4 @@
-"""Describe a memory on a prompt as plain Python values: its coefficient at each token, and its effect at one."""
+"""Describe a memory on a prompt as plain Python values: its coefficient at each token, its effect at one position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summaries of a prompt's attention patterns, computed layer by layer: all patterns are too large to store."""
+"""Summaries of a prompt's attention patterns, computed layer by layer, because all patterns are too large to store."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ SIDE = 24
 
 @dataclass(frozen=True, eq=False)
 class PatternSummary:
-    """The attention patterns of one layer: a small picture and two means for each head."""
+    """The attention patterns of one layer: for each head a small picture, and means over positions."""
 
     picture: UInt8[Tensor, "head side side"]
-    """The weights in 256ths: the largest of each block of positions, or one for each pair of a short prompt."""
+    """Attention weights times 255: one for each pair of positions or, in a prompt of more than `SIDE` tokens, the
+    largest weight in each block of pairs."""
     own: Float[Tensor, " head"]
-    """Mean attention of a position to itself."""
+    """The mean weight with which a position attends to itself."""
     entropy: Float[Tensor, " head"]
-    """Mean over positions of the attention's entropy divided by that of uniform attention; the first position is left
-    out. NaN if weights are negative, as the difference of two softmaxes can be: they have no entropy."""
+    """The entropy of the attention weights divided by that of uniform attention, averaged over all positions but the
+    first. NaN for a head with negative weights (such as the difference of two softmaxes), which have no entropy."""
 
 
 def pattern_summaries(lm: Decoder, tokens: Tokens, edits: Edits) -> dict[int, PatternSummary]:

@@ -42,15 +42,15 @@ def _columns(column: int | None) -> slice:
 
 
 def _placed(found: list[Event], column: int | None) -> list[Event]:
-    """Move events found in a single column to their position in the prompt."""
+    """Set the position of events that were found by reading a single column of the prompt."""
     return found if column is None else [replace(event, position=column) for event in found]
 
 
 def _candidate_ranks(readings: PromptReadings, column: int | None) -> Int[Tensor, "layer pos"]:
     """Return the rank, after each FFN, of the token that was first before that FFN.
 
-    The rank is found in the list of top tokens where possible. If lists leave out the token that was first, its rank is
-    given as 1, so that no event is found for it.
+    The rank is taken from the list of top tokens after the FFN if the token is in it, otherwise computed. If the token
+    that was first is one that lists leave out, its rank is given as 1, so that no event is found for it.
     """
     before = readings.read(readings.before_ffn, position=column)
     first = before.ids[..., :1]

@@ -35,7 +35,7 @@ class HeadEffects:
     position: int
 
     def largest(self, top: int) -> list[int]:
-        """Return the indices of the `top` largest effects of either sign, largest first."""
+        """Return the indices of the `top` heads with the largest absolute effects, largest first."""
         return self.effects.abs().topk(min(top, len(self.places))).indices.tolist()
 
     def weights(self, n: int) -> Float[Tensor, " src"]:
@@ -60,7 +60,7 @@ class HeadEffects:
         return float(parts[self.position]) > 0.5 * float(parts.sum())
 
     def sources(self, trace: Trace, n: int, top: int) -> list[HeadSource]:
-        """Return the source tokens from which most of a head's effect comes, the largest of either sign first."""
+        """Return the source tokens that contribute most to a head's effect, largest absolute contribution first."""
         if self.by_source is None:
             return []
         row, weights = self.by_source[n], self.weights(n).float()

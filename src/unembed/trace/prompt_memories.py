@@ -31,7 +31,7 @@ class PromptMemories(PromptReadings):
     """One prompt run through the model, with the memories behind its predictions."""
 
     _scored: tuple[tuple[object, ...], ScoredMemories] | None = None
-    """The memories scored last, with the arguments that they were scored for: several lists of one view use them."""
+    """The arguments and result of the last scoring of memories, cached because several lists of one view use them."""
     _ends: tuple[int, dict[tuple[int, int], Ends]] | None = None
     """Number of tokens listed per value vector, and the tokens of all value vectors read so far."""
     _described: tuple[Path | None, MemoryDescriptions] | None = None
@@ -79,7 +79,7 @@ class PromptMemories(PromptReadings):
         *,
         top_tokens: int = 10,
     ) -> Records[SubUpdate]:
-        """Return a layer's dominant sub-updates at a position: the memories with the longest vectors, longest first.
+        """Return a layer's dominant sub-updates m_i v_i at a position: those with the largest norm, largest first.
 
         Args:
             position: the position; the last by default.
@@ -155,7 +155,7 @@ class PromptMemories(PromptReadings):
         order: MemoryOrder = "effect",
         top_tokens: int = 10,
     ) -> list[list[SubUpdate]]:
-        """Return, for each layer, the memories that add most to a logit difference, then up to `top` always on.
+        """Return, by layer, the memories that add most to a logit difference, then up to `top` that are always on.
 
         The arguments are those of `memory_effects`; `top` is the number of memories listed for each layer.
 
@@ -177,7 +177,7 @@ class PromptMemories(PromptReadings):
         index: Index | None = None,
         top_tokens: int = 10,
     ) -> SubUpdate:
-        """Return what one memory adds at a position and to a logit difference, even if its coefficient is 0.
+        """Return one memory's sub-update at a position, with its effect on a logit difference, even if silent.
 
         For the other arguments see `memory_effects`.
 

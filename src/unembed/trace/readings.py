@@ -120,7 +120,7 @@ class PromptReadings:
         self.parallel = any(b.parallel for b in lm.structure.blocks)
         has_ffn = all(b.feed_forward is not None for b in lm.structure.blocks)
         self.before_ffn: StreamPoint = "resid_mid" if has_ffn and not self.parallel else "resid_pre"
-        """The point that FFNs read."""
+        """The capture point of the stream that FFNs read."""
         last = ids.shape[1] - 1
         with ExitStack() as stack:
             self.block_outputs = record_outputs(stack, lm)
@@ -139,7 +139,7 @@ class PromptReadings:
         """The run that captured the stream, and the values of heads, at every position."""
         self._leaves_kernels = by_source is not None
         self._positions: dict[tuple[int, bool], Run] = {(last, False): _alone(whole, last)}
-        """The run at single positions, by position and whether its attention used other kernels to get the patterns."""
+        """The run at single positions, by position and whether other attention kernels were used to get patterns."""
         self._everywhere: tuple[tuple[str | tuple[str, ...], tuple[int, ...]], Run] | None = None
         self._events: dict[int | None, list[Event]] = {}
         """Events by position; under None, those of all positions."""
@@ -214,7 +214,8 @@ class PromptReadings:
             OutOfRange: no such position.
         """
         column = position_of(self.run, position)
-        # A second run repeats the first one bit for bit, unless other kernels are needed to capture patterns.
+        # A second run repeats the first one bit for bit, unless capturing attention patterns needs other attention
+        # kernels, which round differently. The results of such a run are stored separately.
         again = "pattern" in points and not self._leaves_kernels
         known = self._positions.pop((column, again), None)
         here = self.run.at_position(column) if known is None else known
@@ -247,10 +248,10 @@ class PromptReadings:
         return found
 
     def stream(self, point: StreamPoint) -> Float[Tensor, "layer pos d_model"]:
-        """Return the residual stream at a capture point, at every position; a trace keeps it.
+        """Return the residual stream at a capture point, at every position; the trace stores it.
 
         Raises:
-            InvalidInput: another capture point, of which a trace keeps single positions only: see `at`.
+            InvalidInput: `point` is not a capture point of the stream; for other points see `at`.
         """
         _require_stream(point)
         if point not in self.run:
@@ -260,7 +261,8 @@ class PromptReadings:
     def logits(self, position: int = -1) -> Float[Tensor, " d_vocab"]:
         """Return the model's logits after a position.
 
-        A trace stores the last position's; see `at`. `unembed.run(lm, prompt).logits` has those of all positions.
+        A trace stores the logits of the last position only; see `at`. `unembed.run(lm, prompt).logits` has those of all
+        positions.
 
         Raises:
             OutOfRange: no such position.
@@ -343,8 +345,9 @@ class PromptReadings:
         if self.before_ffn == "resid_mid":
             points.append("resid_mid")
         own: dict[StreamPoint, Tensor] = {point: self.stream(point)[:, at] for point in points}
-        # A layer's input usually equals the previous layer's output bit for bit; then only the first layer's input is
-        # read. A fitted lens maps input and output in the same way.
+        # The input of a layer usually equals the output of the previous layer bit for bit. Then only the input of the
+        # first layer is read; the readings of the other inputs are those of the outputs. This also holds for a fitted
+        # lens, because it applies the same map to both.
         follows = torch.equal(own["resid_pre"][1:], own["resid_post"][:-1])
         if follows:
             own["resid_pre"] = own["resid_pre"][:1]
@@ -370,8 +373,8 @@ class PromptReadings:
             scale = self.scale[at].expand(*x.shape[:-1], 1) if basis == "frozen" else None
             return read(self.lm, x, top, basis=basis, scale=scale, hidden=self.hidden)
         below = self.stream("resid_post")[:-1, at] if point == "resid_pre" else None
-        # The input of a layer usually equals the output of the layer below bit for bit; then it is not read a second
-        # time.
+        # The input of a layer usually equals the output of the previous layer bit for bit. Then the reading of that
+        # output is used, and only the input of the first layer is read.
         if below is None or not torch.equal(x[1:], below):
             return self._with_prediction(x, at)
         after = self.read("resid_post", position=column)
@@ -412,7 +415,7 @@ class PromptReadings:
         position: int | None = None,
         basis: Basis | None = None,
     ) -> Int[Tensor, "layer pos"]:
-        """The rank (1 is the top) of a token at every layer, at all positions or at one; arguments as in `readings`."""
+        """Return a token's rank (1 is the top) at every layer, at all positions or one; arguments as in `readings`."""
         return self.ranks_and_probabilities(token, point, basis, position)[0]
 
     def ranks_and_probabilities(
@@ -517,19 +520,20 @@ class PromptReadings:
             log_p = logits_of(self.lm, layer).float().log_softmax(dim=-1)
             p = log_p.exp()
             entropy.append(-torch.linalg.vecdot(p, log_p))
-            # Rounding can make the difference of two equal sums slightly negative.
+            # The KL divergence is computed as the difference of two sums. If these are nearly equal, rounding can make
+            # it slightly negative.
             divergence.append((-entropy[-1] - torch.linalg.vecdot(p, final)).clamp(min=0))
         return torch.stack(entropy), torch.stack(divergence)
 
 
 def _alone(whole: Run, column: int) -> Run:
-    """Return the part of a run at one position, which does not hold the memory of the other positions' logits."""
+    """Return a run's part at one position; its logits are copied, so that those of other positions can be freed."""
     here = whole.at_position(column)
     return here if here._logits is None else replace(here, _logits=here._logits.clone())
 
 
 def _require_stream(point: StreamPoint) -> None:
-    """Check that a capture point is one of the stream."""
+    """Raise an error if a capture point is not one of the residual stream."""
     if as_str("point", point) in POINTS and point not in STREAM_POINTS:
         raise InvalidInput(f"the stream at {point!r}", why=f"it can be read only at {', '.join(STREAM_POINTS)}")
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 PartKind = Literal["head", "memory", "attention", "mixer", "ffn"]
 _LEAST_TOKENS, _MOST_PASSES, _LEAST_PARTS = 256, 1.5, 4
-"""Limits of the reruns: this many tokens (through all layers) or passes of the prompt, whichever is more; but at least
-this many components."""
+"""Limits of the cost of all reruns together: a number of tokens (through all layers), or a number of forward passes of
+the prompt, whichever allows more. The last number is that of components that are removed whatever the cost."""
 _READING_WEIGHTS = 32
-"""Loading a layer's weights takes about as long as computing the layer for this many tokens."""
+"""Number of tokens for which computing a layer takes about as long as loading its weights."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Removals:
     def without(self, parts: Sequence[Part]) -> list[Removal]:
         """Return the prediction without each component, in the given order.
 
-        If the prompt must be rerun, only the first components whose removal is cheap are removed.
+        If all tokens must be rerun, only the first components are removed: as many as `affordable` returns.
 
         Raises:
             UnembedError: a component cannot be removed in this model.

@@ -21,21 +21,20 @@ READERS = {
 
 @dataclass(frozen=True)
 class Settling:
-    """The update from which on the target token ranks first after every layer. `cause` is as for saturation events."""
+    """The update (or the embedding) that makes the target token first, where it then stays after every layer."""
 
     layer: int
     cause: Literal["ffn", "mixer", "embedding", "layer"]
-    """The update that caused it; "layer" if the stream between mixer and FFN cannot be read."""
+    """What made the token first, as in `Event`; "layer" if the stream between mixer and FFN cannot be read."""
     probability_before: float
     probability_after: float
     displaced: Candidate | None
     """The token that was first before the update."""
     displaced_since: int | None
-    """The first layer from which on `displaced` ranked first after every layer; None if it did not before this
-    layer."""
+    """The layer after which `displaced` became first and stayed so up to this update; None if it was not first after
+    the previous layer."""
     first_ten: int | None
-    """The first layer from which on the target is among the ten top tokens after every layer; None if it is this
-    layer."""
+    """The layer after which the target entered the ten top tokens and stayed among them; None if it is this layer."""
 
     @property
     def before(self) -> StreamPoint:
@@ -69,7 +68,10 @@ def settling(layers: Sequence[LayerView]) -> Settling | None:
 
 
 def _since(layers: Sequence[LayerView], holds: Callable[[LayerView], bool]) -> int:
-    """Return the first layer from which a condition is true to the end; the number of layers if it ends false."""
+    """Return the layer from which a condition holds up to the last layer.
+
+    If it does not hold in the last layer, return the number of layers.
+    """
     first = len(layers)
     while first and holds(layers[first - 1]):
         first -= 1

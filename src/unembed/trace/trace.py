@@ -51,7 +51,7 @@ class Trace(PromptMemories, Displayed):
         )
 
     def to_table(self) -> Table:
-        """The last position by layer: the top token at each capture point, and the rank of the prediction, from 1."""
+        """Return a table of the last position, by layer: top token at each capture point, rank of the prediction."""
         columns: dict[str, list[object]] = {"layer": list(range(self.lm.n_layers))}
         points: list[StreamPoint] = ["resid_pre", "resid_post"]
         if self.before_ffn == "resid_mid":
@@ -90,7 +90,7 @@ class Trace(PromptMemories, Displayed):
             position: only this position; all when None.
 
         Returns:
-            Rank changes by position and layer; none where a block adds attention and FFN at once.
+            Rank changes by position and layer; none in a model whose blocks add attention and FFN in parallel.
 
         Raises:
             OutOfRange: no such position.
@@ -102,7 +102,7 @@ class Trace(PromptMemories, Displayed):
 
     @cached_property
     def pattern_summaries(self) -> dict[int, PatternSummary]:
-        """A small picture and two means of every head's attention pattern, by layer that has attention."""
+        """Summaries of all heads' attention patterns (see `PatternSummary`), one for each layer that has attention."""
         return pattern_summaries(self.lm, self.tokens[None], self.edits)
 
     def layer_heads(self, layer: int) -> Run:

@@ -76,7 +76,8 @@ class SubUpdateView(SubUpdate):
     """What one memory adds to a layer's FFN output at the position, and its top trigger in a corpus."""
 
     trigger: TriggerView | None = None
-    """The corpus position with its largest coefficient of the same sign as here; None without an index."""
+    """The corpus position at which its coefficient is largest among those of the same sign as here; None without an
+    index."""
     without: float | None = None
     """The target's probability without this memory; None if it was not measured."""
     moved: MovedTokens | None = None
@@ -93,12 +94,12 @@ class MemoriesView:
     rows: list[SubUpdateView]
     """The largest effect first, without silent memories and those that are always on."""
     always_on: list[SubUpdateView]
-    """Memories that are on for nearly every token."""
+    """Memories that are on for nearly every token, which are not in `rows`."""
     others: int
     """Number of active memories that are in neither list; the next field is the sum of their effects."""
     others_effect: float
     total: float
-    """What all memories of the layers add."""
+    """What all memories of the layers add together."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +164,10 @@ class LayerView:
     probability_middle: float | None = None
     probability_after: float = 0.0
     middle_from: list[int] | None = None
-    """For each candidate in `middle`, its rank before the layer; None if several layers are shown, or if `middle` is
+    """For each token in `middle`, its rank before the layer; None if several layers are shown, or if `middle` is
     None."""
     after_from: list[int] | None = None
-    """For each candidate in `after`, its rank between attention and FFN, or before the layer if `middle` is None."""
+    """For each token in `after`, its rank between attention and FFN, or before the layer if `middle` is None."""
     heads: list[HeadUpdate] = field(default_factory=list[HeadUpdate])
     """What the layer's heads add; empty unless requested."""
     mixer: str = "attention"
@@ -275,13 +276,13 @@ class TraceView:
     memories: MemoriesView | None = None
     """What the memories add to the logit difference; None if the model has no memories, or none were requested."""
     roles: list[str | None] | None = None
-    """The role of each token of a conversation, null for the chat template's own; None where the prompt is a text."""
+    """The role of each token of a conversation, None for the chat template's tokens; None for a plain-text prompt."""
     heads: HeadEffectsView | None = None
-    """What the heads add to the logit difference; None if the heads' outputs do not add up, or if one layer is
-    shown."""
+    """What the heads add to the logit difference; None if an attention output is not the sum of its heads', or if one
+    layer is shown."""
     hidden: int = 0
-    """Tokens that the lists leave out: bytes of longer characters, and tokens that the model never learned. Ranks count
-    them."""
+    """Number of tokens that the lists leave out: bytes of longer characters, and tokens that the model never learned.
+    Ranks count them."""
     removed: int = 0
     """Number of components that were removed one at a time, for the findings and the fields `without`."""
 

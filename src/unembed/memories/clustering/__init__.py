@@ -1,1 +1,4 @@
-"""Agglomerative clustering of value vectors: the same clusters as scikit-learn's, in memory linear in their number."""
+"""Agglomerative clustering of value vectors, with the same clusters as scikit-learn.
+
+The memory needed grows linearly with the number of vectors.
+"""

@@ -35,11 +35,11 @@ from unembed.memories.clustering.dendrogram import NONE, Dendrogram, Tree
 from unembed.memories.clustering.unit_vectors import equal_rows, unit_rows
 
 LISTED = 16
-"""Number of candidates on a cluster's list."""
+"""Number of candidates for its nearest cluster that are listed for each cluster."""
 _TILE, _GROUP, _ROWS = 2048, 128, 256
 _NOTHING_ELSE = -2.0
-"""The bound of a list that contains all other clusters: below any similarity, and finite, so that it can be
-averaged."""
+"""The bound of a cluster whose list contains all other clusters: no cluster is outside the list, so any number below
+all similarities is correct. It is finite because bounds are averaged."""
 
 
 def average_linkage(
@@ -92,8 +92,8 @@ class _Clusters:
         n, d = means.shape
         self.row_of = np.full(len(tree.parent), NONE, dtype=np.int64)
         self.row_of[nodes] = np.arange(n)
-        # For vectors of length at most 1, a float32 dot product has an error of at most d * 2^-24; the rounding of the
-        # means adds a little.
+        # The largest rounding error of a similarity: for vectors of length at most 1, a float32 dot product has an
+        # error of at most d * 2^-24; the added 1e-6 allows for the rounding of the means.
         self.slack = d * 2.0**-24 + 1e-6
         if n > 2 * tile:
             ids, values, self.bound = first_lists(means, group, tile, LISTED, lambda rows: progress(rows, 2 * n - 1))
@@ -187,9 +187,10 @@ class _Clusters:
         self.listed[a], self.value[a], self.known[a] = ids[:, :LISTED], value[:, :LISTED], known[:, :LISTED]
 
     def _current(self, rows: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each row's candidates after the merges so far: ids, upper bounds on similarities, which are exact.
+        """Update each row's candidates for the merges so far: a candidate that was merged becomes the merged cluster.
 
-        An id is `NONE` where a list has fewer candidates.
+        Returns the candidates' nodes (`NONE` where a list has fewer), upper bounds on the similarities to them, and
+        whether each bound is the exact similarity.
         """
         listed, value, known = self.listed[rows], self.value[rows], self.known[rows]
         root = self.tree.roots(listed)
@@ -219,9 +220,10 @@ class _Clusters:
         return ids_out.reshape(root.shape), value_out.reshape(root.shape), known_out.reshape(root.shape)
 
     def _find_nearest(self, rows: np.ndarray) -> None:
-        """Set each row's nearest cluster: its best candidate, if no other cluster can be more similar by the bound.
+        """Set each row's nearest cluster.
 
-        Otherwise the row is compared with all clusters.
+        It is the best candidate, if the row's bound proves that no cluster outside the list is more similar. Otherwise
+        the row is compared with all clusters.
         """
         ids, value, known = self._current(rows, self.node[rows])
         open_rows = np.arange(len(rows))
@@ -245,11 +247,15 @@ class _Clusters:
         self.listed[rows] = np.where(ids >= 0, self.node[ids], NONE)
         self.value[rows], self.bound[rows] = values + self.slack * (ids >= 0), bound + self.slack
         self.known[rows] = False
-        # A row that was just compared with all clusters has its nearest one on the list, so the bound is not needed.
+        # The rows were just compared with all clusters, so each row's nearest cluster is in its candidate list, and the
+        # upper bound on the similarity to clusters outside the list need not be checked.
         self._find_listed(rows)
 
     def _find_listed(self, rows: np.ndarray) -> None:
-        """After a full comparison, set the nearest cluster of each row by exact similarities of the best candidates."""
+        """Set each row's nearest cluster after a comparison with all clusters.
+
+        The similarity is computed exactly for all candidates that rounding errors could have kept from being the best.
+        """
         value, known = self.value[rows], self.known[rows]
         rivals = value >= value[:, :1] - 2 * self.slack
         r, c = np.nonzero(rivals & (self.listed[rows] >= 0))
@@ -288,7 +294,8 @@ class _Clusters:
         alive = np.flatnonzero(self.node >= 0)
         place = np.full(len(self.node), NONE, dtype=np.int64)
         place[alive] = np.arange(len(alive))
-        # The means are moved in place and in order, so that no second matrix of means is needed.
+        # Rows only move to lower row numbers. They are moved in increasing order, so no row is overwritten before it
+        # has been moved itself, and no second matrix of means is needed.
         for part in np.array_split(np.arange(len(alive)), max(1, len(alive) // 8192)):
             self.means[torch.from_numpy(part)] = self._rows(alive[part])
         self.means = self.means[: len(alive)]

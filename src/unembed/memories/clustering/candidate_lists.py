@@ -1,4 +1,4 @@
-"""Find the rows most similar to each row, with which average linkage starts.
+"""Find the rows most similar to each row: the candidate lists with which average linkage starts.
 
 The similarity of each pair is computed once, in square tiles; only the maxima of groups of columns are stored.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from unembed.memories.clustering.dendrogram import NONE
 
 _CHOSEN, _PER_GROUP = 6, 8
-"""Number of groups from which a row takes candidates, and largest number of candidates from each."""
+"""Number of groups of rows from which candidates are taken for a row, and largest number taken from each group."""
 
 
 def first_lists(
@@ -31,7 +31,7 @@ def first_lists(
         means: vectors of length at most 1.
         group, tile: see `average_linkage`.
         listed: number of candidates for each row.
-        progress: called with the share of the work that is done, as a number of rows from 0 to n.
+        progress: called with the share of the work that is done, multiplied by n.
     """
     maxima = _group_maxima(means, group, tile, progress)
     n, n_groups = maxima.shape

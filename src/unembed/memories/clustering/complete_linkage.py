@@ -58,7 +58,8 @@ def complete_linkage(vectors: Tensor, *, progress: Callable[[int, int], None] | 
         while True:
             here = chain[-1]
             nearest = int(distance[here].argmin())
-            # In a tie the previous element of the chain counts as the nearest; otherwise the loop might never end.
+            # In a tie the previous element of the chain counts as the nearest; otherwise the chain could follow a cycle
+            # of equally distant clusters for ever.
             if len(chain) > 1 and distance[here, chain[-2]] <= distance[here, nearest]:
                 nearest = chain[-2]
                 break

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from unembed.errors import OutOfRange
 
 NONE = -1
-"""Stands for a missing node."""
+"""The number that is stored where there is no node."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +20,7 @@ class Dendrogram:
     n: int
     children: Int[np.ndarray, "merge 2"]
     heights: Float[np.ndarray, " merge"]
-    """Cosine distance at which each merge happens: 1 - similarity, never falling."""
+    """Cosine distance (1 - similarity) at which each merge happens, in non-decreasing order."""
     sizes: Int[np.ndarray, " merge"]
 
     def cut(self, n_clusters: int) -> Int[np.ndarray, " n"]:
@@ -83,7 +83,7 @@ class Tree:
         return new
 
     def roots(self, nodes: np.ndarray) -> np.ndarray:
-        """Return, for each node, the root of its tree, which is its current cluster; `NONE` for `NONE`."""
+        """Return the root of each node's tree, which is the cluster that the node is in now; `NONE` stays `NONE`."""
         found = nodes.copy()
         while True:
             up = np.where(found >= 0, self.parent[found], NONE)

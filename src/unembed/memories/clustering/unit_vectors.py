@@ -36,9 +36,12 @@ def unit_rows(vectors: Tensor) -> Float32[Tensor, "n d"]:
 
 
 def equal_rows(directions: Float32[Tensor, "n d"]) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each row, the number of the first row equal to it; and the sorted numbers of all such first rows."""
+    """Find equal rows.
+
+    Returns, for each row, the number of the first row that is equal to it; and the sorted numbers of these first rows.
+    """
     rows = (directions + 0.0).cpu().numpy()  # + 0.0 makes -0.0 and 0.0 the same bytes
     seen: dict[bytes, int] = {}
-    # To save memory, the dict has a 16-byte hash of each row as its key instead of the row itself.
+    # To save memory, the keys of the dict are 16-byte hashes of the rows, not the rows themselves.
     first_of = np.array([seen.setdefault(blake2b(row, digest_size=16).digest(), i) for i, row in enumerate(rows)])
     return first_of, np.unique(first_of)

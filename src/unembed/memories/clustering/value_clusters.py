@@ -49,7 +49,7 @@ def dendrogram(
     if metric != "cosine":
         raise InvalidInput(
             f"metric {metric!r}",
-            why="average linkage compares mean vectors, which needs cosine",
+            why="vectors are clustered by cosine distance only",
             instead="Use 'cosine'",
         )
     try:
@@ -96,11 +96,11 @@ class ValueClusters(Displayed):
     layers: tuple[int, ...]
     tree: Dendrogram
     memory: Int[np.ndarray, "value 2"]
-    """Layer and index of every value, in the order of `labels`."""
+    """Layer and index of every value vector, in the order of `labels`."""
     labels: Int[np.ndarray, " value"]
     linkage: str
     signs: Float[np.ndarray, " value"] | None = None
-    """The sign by which each value vector was multiplied, in the order of `labels`; None if none was multiplied."""
+    """The sign by which each value vector was multiplied, 1 or -1, in the order of `labels`; None if not multiplied."""
 
     @property
     def n_clusters(self) -> int:
@@ -161,8 +161,8 @@ class ValueClusters(Displayed):
         similarity of two different members; None for one member), the top tokens of the centre, and the names of up to
         eight members. The centre is the mean of the members' unit vectors. If the model has a fitted lens, it maps each
         unit vector from its layer to the final stream. The tokens' scores are the product of the centre with W_U; in a
-        model with an adaptive softmax, its log-probabilities. Tokens that the model never learned are left out, unless
-        `show_unlearned`.
+        model with an adaptive softmax, they are log-probabilities. Tokens that the model never learned are left out,
+        unless `show_unlearned`.
 
         Raises:
             OutOfRange: there is no cluster of this number.
@@ -178,8 +178,8 @@ class ValueClusters(Displayed):
             if self.signs is not None:
                 values *= torch.from_numpy(self.signs[self.labels == number]).to(values)[:, None]
             units = unit_rows(values)
-            # The centre is scaled to the mean length of the members: the scores of an adaptive softmax, unlike those of
-            # W_U, depend on the length.
+            # The centre gets the mean length of the members. With W_U, the order of the tokens does not depend on the
+            # length of the vector, but with an adaptive softmax it does.
             centre = units.mean(dim=0) * values.norm(dim=1).mean()
             if basis == "jacobian":
                 centre = _carried_centre(self.lm, members, units)
