@@ -180,8 +180,8 @@ def attribution(
     if lm.structure.logit_softcap is not None:
         columns.add("soft cap", after_linear)
     elif hasattr(lm.structure.head, "band_scores"):
-        # An adaptive softmax splits the vocabulary into groups of words (bands). A log-probability is the token's
-        # linear score minus the normalising terms of its groups; these terms get a separate row.
+        # An adaptive softmax splits the vocabulary into bands of words and normalises the scores within each band. So a
+        # log-probability is not linear in the stream: what the linear scores leave over gets a row of its own.
         columns.add("band normalisers", after_linear)
     return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
 

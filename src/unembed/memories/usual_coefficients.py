@@ -90,7 +90,8 @@ def _measured(lm: Decoder) -> UsualCoefficients:
     rows = max(1, int(min(_MOST, max(_LEAST, _WORK / work))) // window)
     begins = [one.text[: _BEGIN * window] for one in open_corpus(None, max_documents=4 * rows).documents()]
     text = open_corpus(begins, segmentation="windows", window=window)
-    # The sample takes the second window of each document, because the first one begins with the title.
+    # The sample is the second window of each document (`sentence` counts from 0), because the first window begins with
+    # the title.
     cut = (one.tokens for one in text.segments(lm) if one.sentence == 1 and len(one) == window)
     if not (batch := list(islice(cut, rows))):
         return UsualCoefficients({}, {})

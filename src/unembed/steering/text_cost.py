@@ -86,7 +86,8 @@ def perplexity(
         )
     next_token_logits: Scores = scores or (lambda ids: lm.hf(ids, **cache_argument(lm)).logits)
     total = torch.zeros((), dtype=torch.float64)
-    # A forward pass without edits needs the lock, too; otherwise the hooks of another thread would run in it.
+    # The lock is needed even without edits; otherwise hooks that another thread attaches to the model would run in
+    # this forward pass.
     with lm.lock, attach_hooks(lm, {}, edits) if edits else nullcontext(), memory_guard("perplexity"):
         for ids in rows.to(lm.device).split(max(1, 4096 // rows.shape[1])):
             logits = next_token_logits(ids)[:, :-1].float()
