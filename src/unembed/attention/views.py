@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unembed.attention.behaviour.head_scores import HeadScores
+from unembed.attention.behaviour.head_scores import ROLE, HeadScores, main_kind
 from unembed.attention.circuits import Circuits
 from unembed.attention.text.output_words import raised_tokens
 from unembed.attention.text.relations import head_role
@@ -14,7 +14,7 @@ from unembed.attention.weights.composition import MODES
 from unembed.errors import Unsupported
 from unembed.models.named_tokens import Scored, scored
 from unembed.names import HeadAddress
-from unembed.results.lists import numbers, numbers_or_none
+from unembed.results.lists import numbers_or_none
 
 SCHEMA_HEADS = "unembed.heads/2"
 SCHEMA_HEAD = "unembed.head/2"
@@ -31,10 +31,6 @@ HEAD_SCORES = {
     "copying": "direct effect on the logit of the token attended to most, above the mean of all tokens",
     "resting": "mean attention to the first position",
 }
-
-ROLES = ("previous_token", "duplicate_token", "induction")
-"""Scores that can name a head. Attention to the first position is not among them, since most heads have it."""
-ROLE_THRESHOLD = 0.2
 
 
 @dataclass(frozen=True)
@@ -55,9 +51,9 @@ class HeadsView:
     """sum(lambda).real / sum(|lambda|) of the full OV circuit, by layer and head; it is +1 for a head that copies. An
     entry is None for the same heads as in `scores`; the whole field is None if no head has such a circuit."""
     roles: list[list[str | None]]
-    """The score that names a head, by layer and head; None where no score is large enough."""
+    """The attention score that names a head, by layer and head; None where no score is large enough."""
     role_threshold: float
-    """A score names a head if the lower end of the score's 95 % confidence interval is at least this."""
+    """A score names a head if it is the largest, and at least this."""
 
 
 @dataclass(frozen=True)
@@ -143,18 +139,14 @@ def heads_view(circuits: Circuits, n_sequences: int = 16, length: int = 40, seed
         {kind: numbers_or_none(found.interval(kind)) for kind in HEAD_SCORES},
         eigenvalues,
         _roles(found),
-        ROLE_THRESHOLD,
+        ROLE,
     )
 
 
 def _roles(found: HeadScores) -> list[list[str | None]]:
-    """Name each head after its largest attention score, if the score's confidence interval is above the threshold."""
-    least = torch.stack([found[kind] - found.interval(kind) for kind in ROLES])
-    value, kind = least.max(dim=0)
-    return [
-        [ROLES[k] if v >= ROLE_THRESHOLD else None for k, v in zip(kinds, values, strict=True)]
-        for kinds, values in zip(numbers(kind), numbers(value), strict=True)
-    ]
+    """Name each head after its main kind of attention."""
+    layers, heads = found.induction.shape
+    return [[main_kind(found, layer, head) for head in range(heads)] for layer in range(layers)]
 
 
 def head_view(

@@ -15,6 +15,7 @@ import torch
 
 import unembed
 from unembed.attention import heads_view
+from unembed.attention.behaviour.head_scores import ROLE
 from unembed.attention.behaviour.value_weighted_attention import POINTS, contribution_norms
 from unembed.attention.text.head_examples import HeadExamples, Progress, examples_of_heads
 from unembed.attention.text.output_words import raised_tokens
@@ -322,15 +323,15 @@ def test_what_heads_move_is_their_contribution_from_the_same_word_in_the_prompt(
     assert absent["copied"] == [] and "moved" not in absent["scores"]
 
 
-def test_a_head_is_named_by_a_score_that_is_surely_large(client):
+def test_a_head_is_named_by_its_largest_score_as_in_the_terminal(client):
     found = client.get("/api/v1/heads").json()
     named = {}
     for layer, row in enumerate(found["roles"]):
         for head, role in enumerate(row):
             kinds = ("previous_token", "duplicate_token", "induction")
-            least = {k: found["scores"][k][layer][head] - found["intervals"][k][layer][head] for k in kinds}
-            best = max(least, key=least.__getitem__)
-            assert role == (best if least[best] >= found["role_threshold"] else None)
+            score = {k: found["scores"][k][layer][head] for k in kinds}
+            best = max(score, key=score.__getitem__)
+            assert role == (best if score[best] >= found["role_threshold"] == ROLE else None)
             if role:
                 named.setdefault(role, []).append((layer, head))
     assert (3, 0) in named["induction"]

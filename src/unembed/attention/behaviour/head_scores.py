@@ -42,6 +42,7 @@ KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting",
 ROLE = 0.3
 """A head gets a role, such as induction, if its mean attention of that kind is at least this."""
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
+"""The kinds that are a role. Attention to the first position is not among them, since most heads have it."""
 _TOKENS = 2048
 """Number of tokens in one forward pass."""
 
@@ -283,10 +284,15 @@ def _direct_effects(
     return (written * directions).sum(dim=-1) * branch.multiplier
 
 
-def role_of(scores: HeadScores, layer: int, head: int) -> str:
-    """Name the kind of attention that a head shows most on repeated tokens; "" if no score reaches `ROLE`."""
+def main_kind(scores: HeadScores, layer: int, head: int) -> str | None:
+    """Return the kind of attention that a head shows most on repeated tokens; None if no score reaches `ROLE`."""
     best = max(_ROLES, key=lambda kind: float(scores[kind][layer, head]))
-    return _ROLES[best] if float(scores[best][layer, head]) >= ROLE else ""
+    return best if float(scores[best][layer, head]) >= ROLE else None
+
+
+def role_of(scores: HeadScores, layer: int, head: int) -> str:
+    """Return the name of a head's role; "" if it has none."""
+    return _ROLES.get(main_kind(scores, layer, head) or "", "")
 
 
 def _by_role(scores: HeadScores, places: Sequence[tuple[int, int]]) -> list[int]:

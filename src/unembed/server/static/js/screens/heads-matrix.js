@@ -106,8 +106,7 @@ export function thumbnailPane(t) {
       thumbnails(pictures, data, { onpick: choose });
       const { n_tokens: n, side } = found;
       const named = () =>
-        "A head is named by its largest score on repeated random tokens, where the lower end of the 95 % interval is " +
-        `${t.scores.role_threshold} or more.`;
+        `A head is named by its largest score on repeated random tokens, if it is ${t.scores.role_threshold} or more.`;
       fill(note, [
         n > side && `Each picture shows ${n} tokens in ${side} blocks by their largest weight. `,
         t.scores && named(),
