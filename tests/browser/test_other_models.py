@@ -113,7 +113,7 @@ def test_heads_are_those_of_layers_with_attention_and_the_others_are_named(opene
 def test_a_model_without_attention_says_so_where_heads_would_be(opened, explorer_of):
     opened.allowed += ["409 (Conflict)", "422"]
     page = opened("#/heads?prompt=five+tokens", at=explorer_of("mamba2").address)
-    expect(page.get_by_text(re.compile("its layers have no attention but Mamba-2")).first).to_be_visible()
+    expect(page.get_by_text(re.compile("its layers have Mamba-2 instead of attention")).first).to_be_visible()
 
 
 def test_what_needs_an_index_explains_once_how_to_build_one_and_its_cost(opened, explorer_of):

@@ -286,7 +286,7 @@ def test_terms_that_miss_the_logits_are_refused() -> None:
     [
         ("gemma4_text", "it uses the keys and values of another layer"),
         ("jetmoe", "chooses the query and output projections of its heads among experts"),
-        ("rwkv", "no attention but RWKV"),
+        ("rwkv", "have RWKV instead of attention"),
         ("gemma3n_text", "4 streams"),
         ("zaya", "half of each value comes from the position before"),
         ("diffllama", "difference of two softmaxes"),

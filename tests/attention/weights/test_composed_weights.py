@@ -116,7 +116,9 @@ def test_the_whole_key_of_latent_attention_has_a_raw_circuit_only(model_type: st
     whole = found.qk(layer, 1, 3)
     summed = sum(p.left @ p.right for p in parts)
     torch.testing.assert_close(whole.left @ whole.right, summed, rtol=1e-5, atol=1e-6)
-    with pytest.raises(Unsupported, match=r"content part of a key is divided by its latent's size.*part='content'"):
+    with pytest.raises(
+        Unsupported, match=r"content part of a key is divided by the norm of its latent vector.*part='content'"
+    ):
         found.qk(layer, 1, basis="folded")
     with pytest.raises(InvalidInput, match="has the parts rotary and content"):
         found.qk(layer, 1, part="positional")

@@ -38,8 +38,8 @@ def position_scores(
 ) -> Float[Tensor, "dst src"]:
     """Return the attention score of every pair of positions, from the table of position embeddings alone.
 
-    The scale of scores, such as 1 / sqrt(d_head), is included. In models with norms, their division, which depends on
-    the run, is left out.
+    Scores are multiplied by the model's scale of scores, such as 1 / sqrt(d_head). The division by a norm is left out,
+    because it depends on the run.
 
     Args:
         positions: number of positions; the model's context when None.
@@ -97,10 +97,11 @@ def previous_token_by_weights(circuits: HeadMatrices, basis: HeadBasis = "raw") 
 def scores_by_offset(
     circuits: HeadMatrices, layer: int, head: int, offsets: Sequence[int], basis: HeadBasis = "raw"
 ) -> Float[Tensor, " offset"]:
-    """Return the mean score of a source at each offset (number of tokens back); the scale of scores is included.
+    """Return the mean score of a source at each offset (number of tokens back), multiplied by the scale of scores.
 
-    With a table of position embeddings, their scores are averaged over destinations. With rotary positions, this is the
-    score of the mean token embedding with itself, rotated by the offset. ALiBi is added.
+    With a table of position embeddings, this is the score between two of its rows, averaged over destinations. With
+    rotary positions, it is the score of the mean token embedding with itself, rotated by the offset. The term of ALiBi
+    is added.
 
     Args:
         offsets: at least 0; with a table of position embeddings, below its length.
@@ -121,7 +122,7 @@ def scores_by_offset(
         added = lm.structure.positions == "added"
         raise Unsupported(
             f"scores by offset of layer {layer} of {lm.name}",
-            why="positions are added to the embedding outside any module"
+            why="the model adds positions to the embedding outside any module, so they cannot be read separately"
             if added
             else "its scores do not depend on positions",
             instead="Capture the attention patterns of a run" if added else "Use qk, which is the same at every offset",
@@ -132,7 +133,8 @@ def scores_by_offset(
         key = mean @ reading_weights(lm, layer, "k", basis, grouped=True)[head // site.queries_per_kv].double()
         at = torch.tensor(offsets_of(offsets), device=mean.device)
         source = rotary.rotate(key[None], at.new_zeros(1))[0]
-        # One call for each offset: a call counts as one text, and some models use other angles in long texts.
+        # Each offset is rotated in a call of its own. `rotate` takes the positions of one call as one text, and some
+        # models use other angles in long texts, so a large offset would change the angles of the small ones.
         turned = torch.cat([rotary.rotate(query[None], one[None]) for one in at])
         total += (turned @ source).cpu() * site.scores.scale
     if site.scores.alibi_slopes is not None:
@@ -168,7 +170,7 @@ def positions_section(circuits: HeadMatrices, basis: HeadBasis, provenance: Prov
         "head": [name for name, _ in rows for _ in offsets],
         "offset": [offset for _ in rows for offset in offsets],
         "score": [float(value) for _, scores in rows for value in scores],
-        # Heads' scores differ in scale, so the picture shows the scores of each head relative to its own range.
+        # Scores of different heads differ in scale, so the picture shows each head's scores relative to their range.
         "of_range": [
             float((value - scores.mean()) / (scores - scores.mean()).abs().max().clamp_min(1e-30))
             for _, scores in rows

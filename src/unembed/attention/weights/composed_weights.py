@@ -1,11 +1,11 @@
 """Compute W_Q, W_K and W_V where they are products of several matrices, as in latent attention (MLA).
 
 With W_D the down-projection, g the gain of the norm after it and W_U the up-projection, a head reads
-x W_D g W_U / sigma, where sigma is the latent's size at that position. Apart from the division by sigma, as with every
-norm, this is linear in x. Two cases have no fixed matrix and raise Unsupported in the folded basis:
+x W_D g W_U / sigma, where sigma is the number by which the norm divides the latent vector x W_D at that position. Apart
+from this division, the result is linear in x. Two cases have no fixed matrix and raise Unsupported in the folded basis:
 
-- A key of latent attention has a content part that is divided by its latent's size and a rotary part that is not (or by
-  a size of its own). Each part alone has a circuit; `score_terms` uses the sizes of a run.
+- A key of latent attention has a content part, which is divided by sigma, and a rotary part, which is not (or is
+  divided by a sigma of its own). Each part alone has a circuit; `score_terms` uses the values of sigma in a run.
 - A gate with a factor for every channel lies between W_V and W_O, so W_V W_O is not what the head does.
 
 Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and equations 9 to 19 (latent attention).
@@ -59,16 +59,17 @@ def check_part(site: AttentionSite, part: str | None) -> None:
 def composed_weights(
     lm: Decoder, layer: int, which: str, basis: HeadBasis = "raw", part: str | None = None
 ) -> Float[Tensor, "head d_model d_part"]:
-    """Return W_Q, W_K or W_V of a layer, multiplied through its latents, for each query head or key-value head.
+    """Return W_Q, W_K or W_V of a layer as the product of its projections, for each query head or key-value head.
 
     Args:
         which: "q", "k" or "v".
-        basis: "raw" leaves the gains of the latents' norms out, "folded" multiplies them in; neither divides by sigma.
+        basis: "raw" leaves out the gains of the latents' norms, "folded" multiplies them in. In both, the division by
+            the norm is left out.
         part: "rotary" or "content" columns of queries or keys; all columns when None.
 
     Raises:
-        Unsupported: whole keys in the folded basis, if their parts have different norms; or queries that are not a
-            linear map of one latent.
+        Unsupported: keys with both parts are wanted in the folded basis, but the parts have different norms; or the
+            queries are not a linear map of one latent.
 
     Memory: head * d_model * d_part numbers, and the matrices of the latent.
     """
@@ -77,16 +78,16 @@ def composed_weights(
     if readings is None or which not in readings.parts:
         raise Unsupported(
             f"the {'queries' if which == 'q' else 'keys'} of layer {layer} of {lm.name}",
-            why="its queries are not a linear map of the stream or of one normalised latent",
+            why="its queries are a linear map neither of the stream nor of a single normalised latent vector",
             instead=_without_qk(site),
         )
     check_part(site, part)
     if which == "k" and part is None and basis == "folded" and readings.has_latent_keys:
         raise Unsupported(
             f"the whole keys of layer {layer} of {lm.name} in the folded basis",
-            why="the content part of a key is divided by its latent's size in a run and the rotary part is not, so "
-            "no fixed matrix gives both",
-            instead="Use basis='raw', scores on a prompt, or in qk() part='content' or part='rotary'",
+            why="when the model runs, the content part of a key is divided by the norm of its latent vector and the "
+            "rotary part is not, so no fixed matrix gives both",
+            instead="Use basis='raw', or scores on a prompt, or pass part='content' or part='rotary' to qk()",
         )
     chosen = readings.parts[which] if part is None else [readings.parts[which][PARTS.index(part)]]
     heads = site.n_heads if which == "q" else site.n_kv_heads
@@ -121,14 +122,14 @@ def read_in_run(
 ) -> dict[str, Float[Tensor, "head pos d_part"]]:
     """Compute queries, keys or values separately for each term of the attention's input.
 
-    Each latent is divided by the size that it has for the whole input.
+    Where a norm follows a latent, it divides every term by the same number: the one for the whole input.
 
     Args:
         which: "q", "k" or "v".
         parts: float64 vectors that add up to the attention's input, by name; biases are added to the name "bias".
 
     Raises:
-        Unsupported: queries that are not a linear map of one latent.
+        Unsupported: the queries are not a linear map of one latent.
     """
     site = lm.structure.blocks[layer].attention
     if site.readings is None or which not in site.readings.parts:
@@ -154,7 +155,7 @@ def read_in_run(
 
 
 def _through(lm: Decoder, latent: Latent, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Compute a latent from each term of its input; its norm divides every term by the size of the terms' sum."""
+    """Compute a latent from each term of its input; where a norm follows, every term is divided by the sum's scale."""
     bias = lm.weights.projection_bias(latent.module)
     down = _down(lm, latent).double()
     read = _plus({n: t @ down for n, t in parts.items()}, None if bias is None else bias[latent.start : latent.stop])
@@ -174,7 +175,7 @@ def _plus(parts: dict[str, Tensor], bias: Tensor | None) -> dict[str, Tensor]:
 def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
     """Check that the heads of a layer map values by W_V W_O, up to a factor for each position.
 
-    The raw basis passes, since it leaves gates and norms out.
+    The raw basis is always accepted, since it leaves out gates and norms.
 
     Raises:
         Unsupported: in the folded basis, a gate on every channel, or a norm, lies between W_V and W_O.
@@ -187,7 +188,7 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
         raise Unsupported(
             f"the folded OV circuits of layer {layer} of {lm.name}",
             why=GATES[values.gate],
-            instead="Use basis='raw', which leaves the gate or norm out, or an attribution by source",
+            instead="Use an attribution by source; or basis='raw', which leaves out the gate or norm",
         )
 
 

@@ -37,7 +37,8 @@ MODES = get_args(Mode)
 _BYTES = 32 << 20
 """Largest number of bytes for the Gram rows of the writers, or of the readers."""
 _HEADS = 256
-"""Number of writers, and of readers, at once: enough for full speed, few enough for models of 8B parameters."""
+"""Number of writers, and of readers, that are processed at once. This is enough for full speed, and few enough for the
+factors to fit in memory in models of 8 billion parameters."""
 _TOGETHER = 48
 """Number of readers compared in one matrix product."""
 
@@ -67,16 +68,16 @@ class Gram:
 def ratios_of(
     a: Gram, others: Sequence[Gram], earlier: Sequence[tuple[int, int]] | None = None
 ) -> list[Float[Tensor, "head_a head_b"]]:
-    """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) of every pair of heads in float64, against each of `others`.
+    """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) in float64 for all writers a and the readers b of each group.
 
     The square of the numerator is the inner product <G_a, G_b> of the Gram matrices. Only upper triangles are computed,
     since the matrices are symmetric.
 
     Args:
-        a: Gram matrices of the writers, one group of heads.
-        others: Gram matrices of other groups, the readers, all with the same number of heads.
-        earlier: the pairs to compare, as (end_b, end_a) for each group of consecutive heads of b: the group ends before
-            head end_b, and is compared with the first end_a heads of a. All pairs are compared when None.
+        a: Gram matrices of the writers.
+        others: Gram matrices of the readers, in groups that all have the same number of heads.
+        earlier: which pairs to compare; all when None. Each item (end_b, end_a) stands for a run of consecutive readers
+            that ends before reader end_b; these are compared with the first end_a writers.
 
     Memory: the rows of one block, at most `_BYTES` for each group.
     """
@@ -86,7 +87,8 @@ def ratios_of(
     totals = [torch.zeros(n_a, n_b, dtype=torch.float64, device=a.outer.device) for _ in others]
     for start in range(0, d_model, step):
         rows, right = slice(start, start + step), slice(start + step, d_model)
-        # The matrix is symmetric: a block right of the diagonal counts twice, once for its mirror image.
+        # The matrices are symmetric, so only the blocks on and above the diagonal are computed. A block above the
+        # diagonal counts twice: for itself and for its mirror image below the diagonal.
         for columns, times in ((rows, 1), (right, 2)):
             if columns.start >= d_model:
                 continue
@@ -126,7 +128,7 @@ def _reads(lm: Decoder, layers: Sequence[int], which: str, basis: HeadBasis) -> 
 
 def _stacked(matrices: list[Tensor]) -> Float[Tensor, "head d_model d_head"]:
     """Stack the matrices of several layers, padded with zeros where a layer has fewer or narrower heads."""
-    # Sums of terms of both signs need more than half precision.
+    # Inner products of these matrices sum terms of opposite signs, which cancel, so half precision is too coarse.
     dtype = torch.promote_types(matrices[0].dtype, torch.float32)
     heads, width = (max(m.shape[axis] for m in matrices) for axis in (0, 2))
     filled = [pad(m.to(dtype), (0, width - m.shape[2], 0, 0, 0, heads - m.shape[0])) for m in matrices]
@@ -217,7 +219,7 @@ def _between(
 
 
 def _earlier(reading: Sequence[int], writing: Sequence[int], heads: int) -> list[tuple[int, int]]:
-    """Return, for each group of readers, where it ends and how many writers it is compared with (see `ratios_of`).
+    """Return, for each group of readers, its end and the number of writers to compare it with (see `ratios_of`).
 
     A reader is compared only with writers of earlier layers. A group has several layers, because small matrix products
     are slow.
@@ -272,7 +274,7 @@ def random_composition(circuits: HeadMatrices, seed: int = 0) -> float:
 
 @dataclass(frozen=True)
 class ComposingHead:
-    """A head that composes with another: it reads the other or is read by it."""
+    """A head that composes with another: one of the two reads the output of the other."""
 
     mode: str
     """"q", "k" or "v": which input of the later head reads the earlier head's output."""

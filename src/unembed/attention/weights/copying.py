@@ -94,7 +94,8 @@ def copying(
         W_V, W_O = reading_weights(lm, layer, "v", basis, grouped=True), writing_weights(lm, layer, basis)
         kv, d_model, d_head = W_V.shape
         end = product if carried is None else carried(layer).to(product) @ product
-        # One matrix product serves all heads of the layer, because the heads of a group share their values.
+        # Query heads of a group share one W_V, so its product is computed once for each key-value head, and for all of
+        # these in a single matrix product.
         read = end @ W_V.to(product.dtype).transpose(0, 1).reshape(d_model, kv * d_head)
         read = read.view(d_model, kv, d_head).transpose(0, 1)  # (kv, d_model, d_head)
         return W_O.to(product.dtype) @ read.repeat_interleave(W_O.shape[0] // kv, dim=0)

@@ -8,7 +8,7 @@ position is left out.
 
 Products with W_E and W_U are centred by default: components that change no probability are subtracted.
 
-- The mean column of W_U shifts all logits by the same amount, which the softmax cannot see (`center_unembed` in
+- The mean column of W_U shifts all logits by the same amount, which does not change the softmax (`center_unembed` in
   TransformerLens). Where logits are soft-capped it has an effect, so it is not removed.
 - Every LayerNorm subtracts the mean of a vector over its channels. In models that read the stream through LayerNorms
   only, this mean is removed from the rows of W_E and from everything that is written to the stream.
@@ -57,12 +57,14 @@ def require_heads(lm: Decoder, what: str) -> None:
         Unsupported: the model has no layers, or none with attention.
     """
     if not lm.n_layers:
-        raise Unsupported(f"{what} of {lm.name}", why="it has no layers, so no heads", instead="Use direct_path()")
+        raise Unsupported(
+            f"{what} of {lm.name}", why="it has no layers and therefore no heads", instead="Use direct_path()"
+        )
     if not lm.attention_layers:
         mixers = dict.fromkeys(mixer_kind(b.mixer) for b in lm.structure.blocks if b.mixer is not None)
         raise Unsupported(
             f"{what} of {lm.name}",
-            why=f"its layers have no attention but {' or '.join(mixers)}",
+            why=f"its layers have {' or '.join(mixers)} instead of attention",
             instead="Use attributions by component",
         )
 
@@ -155,8 +157,8 @@ def embedding(
 ) -> Float[Tensor, "token d_model"]:
     """Return W_E, or some of its rows; in the folded basis, the vectors that enter the stream.
 
-    Where a norm follows the embedding, "folded" returns the norm's output, division included, since it depends on the
-    token alone.
+    Where a norm follows the embedding, "folded" returns the norm's output, including the division, since this division
+    depends on the token alone.
 
     Args:
         ids: tokens; the whole vocabulary when None.
@@ -168,7 +170,7 @@ def embedding(
         if lm.structure.positions == "added":
             raise Unsupported(
                 f"the folded embedding of {lm.name}",
-                why="positions are added to it outside any module, so tokens and positions cannot be separated",
+                why="the model adds positions to the embedding outside any module, so the two cannot be separated",
                 instead="Use basis='raw'",
             )
         scale = lm.structure.embedding_scale
@@ -309,7 +311,7 @@ def through_unembedding(
     Memory: the result and one block of W_U.
     """
     matrix = at_least_float32(matrix)
-    # The final norm's gain is multiplied into `matrix`, which is small, instead of into W_U: the product is the same.
+    # The final norm's gain is multiplied into `matrix` instead of W_U. The result is the same, and `matrix` is smaller.
     if basis == "folded":
         if (norm := lm.structure.final_norm) is not None:
             matrix = norm.frozen(matrix, torch.ones(1, device=matrix.device)).to(matrix.dtype)

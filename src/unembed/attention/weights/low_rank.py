@@ -16,7 +16,7 @@ from unembed.validation import as_int, positive_int
 
 
 class Svd(NamedTuple):
-    """M = U diag(S) Vh, with as many singular values as the factors have columns."""
+    """The thin singular value decomposition M = U diag(S) Vh of a matrix with factors (m, r) and (r, n)."""
 
     U: Float[Tensor, "*batch m r"]
     S: Float[Tensor, "*batch r"]
@@ -102,7 +102,7 @@ class LowRank:
         return _product(self.left, self.right)
 
     def norm(self) -> Float[Tensor, "*batch"]:
-        """Return the Frobenius norm in float64: the root of <left' left, right right'>, both (r, r)."""
+        """Return the Frobenius norm in float64: the square root of the inner product of left' left and right right'."""
         left, right = self.left.double(), self.right.double()
         return ((left.mT @ left) * (right @ right.mT)).sum(dim=(-2, -1)).clamp_min(0).sqrt()
 
@@ -186,7 +186,7 @@ class LowRank:
         if len(self.shape) != 2:
             raise InvalidInput(
                 f"{question} of {self.shape[0]} matrices",
-                why="it takes a single matrix",
+                why="it is computed for a single matrix",
                 instead="Index the batch first",
             )
         dtype = torch.promote_types(torch.promote_types(self.left.dtype, self.right.dtype), torch.float32)
@@ -205,7 +205,7 @@ class LowRank:
         ends = [ids.min(), ids.max()] if isinstance(ids, Tensor) and ids.numel() else ids
         for i in map(int, ends):
             if not -n <= i < n:
-                raise OutOfRange(f"{what} {i}", why=f"the matrix has {n}, counted 0 to {n - 1}")
+                raise OutOfRange(f"{what} {i}", why=f"the matrix has {n} {what}s, counted from 0 to {n - 1}")
         return torch.as_tensor(ids, dtype=torch.long, device=self.left.device)
 
 

@@ -28,7 +28,7 @@ class Entries(NamedTuple):
 
 
 def balanced(left: Float[Tensor, "m r"], right: Float[Tensor, "r n"]) -> tuple[Tensor, Tensor]:
-    """Return factors of the same product that share the singular values evenly."""
+    """Return two factors with the same product, each of which contains the square roots of the singular values."""
     if min(left.shape[0], right.shape[1]) < left.shape[1]:
         return left, right
     q_left, r_left = torch.linalg.qr(left.double())

@@ -92,7 +92,7 @@ def head_sections(
 def _partners(
     circuits: HeadMatrices, layer: int, head: int, basis: HeadBasis, seed: int, top: int, provenance: Provenance
 ) -> Exhibit:
-    """List the heads that compose most with this one: it reads their output, or they read its output."""
+    """List the heads that compose most with this one: those whose output it reads, and those that read its output."""
     best = partners(circuits, layer, head, basis, baseline=True, seed=seed)[:top]
     columns: dict[str, list[Any]] = {
         "relation": [p.relation for p in best],
@@ -106,7 +106,7 @@ def _partners(
 def full_circuit_exhibits(
     circuits: HeadMatrices, layer: int, head: int, top: int, basis: HeadBasis, provenance: Provenance, offset: int = 0
 ) -> list[Exhibit]:
-    """List the largest entries of a head's full OV and QK circuits, if it has them, between learned tokens."""
+    """List the largest entries of a head's full OV and QK circuits, if it has them, without unlearned tokens."""
     lm, exhibits = circuits.lm, []
 
     def listed(name: str, title: str, first: str, second: str, rows: Tensor, columns: Tensor, values: Tensor) -> None:

@@ -11,7 +11,7 @@ SOURCE = "Elhage, Nanda, Olsson et al.: A Mathematical Framework for Transformer
 NO_NUMBERS = "The paper's picture is of its own model; no numbers of it are at hand."
 NOT_IN_PAPER = "The paper has no such picture."
 COPYING_HEADS = "10 of 12 heads"
-"""How many heads of the one-layer model copy, as published."""
+"""How many heads of the one-layer model copy, according to the paper."""
 SAMPLE = "wikitext sample"
 """The corpus that a page's provenance names if the user gave none."""
 

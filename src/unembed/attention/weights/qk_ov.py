@@ -73,8 +73,8 @@ class HeadMatrices:
     ) -> LowRank:
         """Return W_QK = W_Q W_K' (d_model, d_model), with score(dst, src) = scale * x_dst W_QK x_src'.
 
-        In latent attention the score is the sum of a content part and a rotary part, each divided by its own size in a
-        run.
+        In latent attention the score is the sum of a content part and a rotary part. When the model runs, the two parts
+        of a key are divided by different numbers, so in the folded basis there is no matrix for both together.
 
         Args:
             offset: number of tokens from source to destination, for rotary positions; several give the mean circuit.
@@ -240,7 +240,10 @@ def full_ov(
 
 
 def _narrowest(left: Float[Tensor, "n r"], right: Float[Tensor, "r d_model"]) -> tuple[Tensor, Tensor]:
-    """Return two factors of the same product: with fewer rows than `r`, the rows of the product."""
+    """Return two factors with the same product and the smallest possible inner dimension.
+
+    With fewer rows n than r, these are the identity (n, n) and the product itself.
+    """
     if len(left) >= len(right):
         return left, right
     dtype = torch.promote_types(left.dtype, right.dtype)
@@ -277,5 +280,5 @@ def _rotated(rotary: Rotary, W_Q: Tensor, W_K: Tensor, offsets: list[int]) -> tu
         return W_Q, W_K
     W_Q, W_K = at_least_float32(W_Q), at_least_float32(W_K)
     zero = torch.zeros(W_Q.shape[-2], dtype=torch.long, device=W_Q.device)
-    # The score is linear in the rotated queries, so averaging these over the offsets averages the score.
+    # The score is linear in the rotated queries, so averaging the queries over the offsets averages the score.
     return torch.stack([rotary.rotate(W_Q, zero + o) for o in offsets]).mean(dim=0), rotary.rotate(W_K, zero)

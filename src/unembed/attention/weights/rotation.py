@@ -28,8 +28,8 @@ D = TypeVar("D", bound=Decoder)
 def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> Float[Tensor, "d_model d_model"]:
     """Return a random orthogonal matrix in float64; with `keep_mean`, it maps the all-ones direction to itself.
 
-    LayerNorm subtracts the mean over channels, so only rotations that keep its direction leave a model with LayerNorm
-    unchanged.
+    LayerNorm subtracts the mean over channels, so a model with LayerNorm stays the same only if the rotation maps the
+    all-ones direction to itself.
     """
     g = torch.Generator().manual_seed(seed)
     if not keep_mean:
@@ -87,7 +87,7 @@ def rotate_stream(lm: Decoder, seed: int = 0) -> None:
     weights = lm.weights
 
     def reads(matrix: Tensor, norm: Norm | None) -> None:
-        """Rotate a matrix whose rows are stream channels: W becomes R' g W."""
+        """Rotate a matrix whose rows are stream channels: W becomes R' diag(g) W, with g the norm's gain."""
         gained = matrix.double() if norm is None else norm.gain.double()[:, None] * matrix.double()
         matrix.copy_((R.T.to(matrix.device) @ gained).to(matrix.dtype))
 
@@ -139,32 +139,32 @@ def _check_rotatable(lm: Decoder, copied: bool = False) -> None:
     composed = next((site for site in sites if site.head_layout is None), None)
     why = None
     if other is not None:
-        kind = "no token mixer" if other.mixer is None else f"no attention but a {site_name(other.mixer)}"
+        kind = "no token mixer" if other.mixer is None else f"a {site_name(other.mixer)} instead of attention"
         why = f"its layer {structure.blocks.index(other)} has {kind}"
     elif composed is not None:
         why = composed.values_missing
     elif structure.streams is not None or structure.has_stream_norms or structure.has_gains or added is not None:
         why = "its stream is mixed, normalised, rescaled or written to by parts other than attention and FFNs"
     elif is_offloaded(lm.hf):
-        why = "layers are offloaded, and what is fetched of them is a copy"
+        why = "layers are offloaded, so a weight that is read is a copy, and changing it would not change the model"
     elif len({own.device for own in lm.hf.parameters()}) > 1:
-        why = "its layers are on several devices, and what is read of those on another than the embedding's is a copy"
+        why = "its layers are on several devices, and a weight read from another device than the embedding's is a copy"
     elif structure.embedding_scale is None:
         why = "a norm or projections follow the embedding table"
     elif any(b.attention.branch_norm is not None for b in structure.blocks):
-        why = "a norm's gain on a branch's output prefers the channels it has"
+        why = "a norm on the output of attention or FFN has a gain of its own for each channel"
     elif any(b.feed_forward is not None and b.feed_forward.down_proj is None for b in structure.blocks):
         why = "its FFN is a mixture of experts"
     elif tied and (norm := structure.final_norm) is not None and bool(((norm.gain - 1).abs() > 1e-6).any()):
-        why = "its unembedding is its embedding, and the final norm's gain cannot be folded into one of the two"
+        why = "its embedding and unembedding share one matrix, into which the final norm's gain cannot be folded"
     elif lm.n_heads != lm.n_kv_heads and structure.blocks[0].attention.layout.kind == "per_group":
-        why = "its queries are not a view on the weights"
+        why = "its query weights can only be read as a copy, so they cannot be changed in place"
     if why is not None:
         raise InvalidInput(f"the stream of {lm.name} cannot be rotated in place", why=why)
 
 
 def _level(norm: Norm, R: Tensor) -> None:
-    """Set a norm's gain to 1; divide its bias by the gain and rotate it, so that outputs stay the same."""
+    """Set a norm's gain to 1, divide its bias by the old gain, and rotate the bias, so that outputs stay the same."""
     gain, module = norm.gain.double(), norm.module
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if isinstance(bias, Tensor):

@@ -29,7 +29,7 @@ def rescales_channels(lm: Decoder) -> bool:
     """Tell whether some block multiplies the channels of the stream by different factors."""
     blocks = lm.structure.blocks
     gains = (g for b in blocks for g in (b.entry_gain, b.middle_gain, b.exit_gain))
-    # A norm in front of the first block changes only the embedding, so it is not counted here.
+    # The first block's entry norm is not counted: no layer has written before it, so it only changes the embedding.
     norms = (n for b in blocks for n in (b.middle_norm, b.entry_norm if b is not blocks[0] else None))
     return any(isinstance(g, Tensor) for g in gains) or any(n is not None for n in norms)
 
@@ -85,7 +85,7 @@ def read_at_end(
             raise Unsupported(
                 f"the folded weights of layer {layer} of {lm.name}",
                 why="a later block removes a part of the stream that this layer reads",
-                instead="Use basis='raw', which leaves the factors of the stream out",
+                instead="Use basis='raw', which leaves out the factors by which blocks multiply the stream",
             )
     return matrix / factor.to(matrix)[:, None]
 
@@ -95,7 +95,7 @@ def _require_one_stream(lm: Decoder) -> None:
         raise Unsupported(
             f"folded weights of {lm.name}",
             why=f"the model has {lm.structure.streams.count} streams, mixed differently at every position",
-            instead="Use basis='raw', which leaves the mixing out",
+            instead="Use basis='raw', which leaves out the mixing",
         )
 
 
