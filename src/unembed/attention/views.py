@@ -85,7 +85,8 @@ class HeadView:
     circuit."""
     notes: list[str]
     maps: str | None
-    """The word relation of whose pairs the head's weights map half or more, with its shares; None if there is none."""
+    """The word relation that the head maps most clearly, with its shares; None if there is none of which the head maps
+    half of the pairs or more."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class PartnersView:
 
 @dataclass(frozen=True)
 class RaisedView:
-    """The other words that one head raises for common source tokens: what it does beyond copying the word it reads."""
+    """What one head does beyond copying: the words, other than the source itself, that it raises for common tokens."""
 
     schema: str
     model: str
@@ -191,7 +192,7 @@ def head_view(
 
 
 def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> PartnersView:
-    """Return the earlier heads whose output a head reads most, `each` of them by query, by key and by value.
+    """Return the earlier heads whose output a head reads most: `each` of them for its queries, its keys and its values.
 
     Raises:
         OutOfRange: there is no such head.
@@ -210,7 +211,7 @@ def partners_view(circuits: Circuits, layer: int, head: int, each: int = 4) -> P
 
 
 def raised_view(circuits: Circuits, layer: int, head: int, top: int) -> RaisedView:
-    """Return the source tokens for which a head raises another word most, with the words that it raises.
+    """Return the source tokens for which a head most raises a word other than the source itself, and the raised words.
 
     Raises:
         OutOfRange: there is no such head.

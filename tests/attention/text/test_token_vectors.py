@@ -76,5 +76,5 @@ def test_the_scores_of_a_later_layer_are_those_of_the_modules_own_matrices() -> 
 
 
 def test_blocks_that_change_the_stream_are_refused() -> None:
-    with pytest.raises(Unsupported, match="rescale or mix the stream itself"):
+    with pytest.raises(Unsupported, match="they rescale it, or mix several streams"):
         token_vectors(unembed.load(tiny_model("doge")), IDS, [0], "folded")

@@ -31,10 +31,10 @@ class HeadUpdate:
     norm: float
     """The Euclidean norm of the vector."""
     share: float
-    """The length of the vector, divided by the sum of the lengths for all heads of the layer."""
+    """The norm of the vector, divided by the sum of the norms of all vectors that the layer's heads add."""
     score: float | None
-    """What the vector adds to the chosen token's logit, or to the difference of two tokens' logits, with the final
-    norm's scale of the run; None if no token was chosen."""
+    """What the vector adds to the chosen token's logit, or to the difference of two tokens' logits; the final norm
+    divides it by the scale that it had in the run. None if no token was chosen."""
     top_tokens: list[str]
     """Tokens that the vector promotes most, in the basis "jacobian" if the model has a fitted lens, else in "raw"."""
     bottom_tokens: list[str]
@@ -58,10 +58,10 @@ def head_updates(
         run: a run of one prompt at the position alone (see `Run.at_position`), with the capture point z.
         token: each head is scored by what it adds to this token's logit.
         scale: the scale of the final norm at the position, by which scores are divided.
-        against: score the difference between the token's logit and this token's logit.
+        against: if given, heads are scored by what they add to the logit of `token` minus the logit of this token.
         k: number of tokens listed.
         hide_unlearned: leave out tokens that the model never learned.
-        heads: only these; all heads of the layer when None.
+        heads: the heads to describe; all heads of the layer when None.
 
     Raises:
         InvalidInput: both tokens are the same.

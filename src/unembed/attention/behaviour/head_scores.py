@@ -1,4 +1,4 @@
-"""Score where each head attends on repeated random tokens: previous token, earlier occurrence, or the token after it.
+"""Score what each head attends to on repeated random tokens: the previous token, an earlier copy, or what followed it.
 
 Attention patterns are reduced to scores layer by layer while the model runs; none is stored.
 
@@ -91,7 +91,7 @@ class HeadScores(Displayed):
         return Table(title, columns, self.provenance)
 
     def __repr__(self) -> str:
-        """Show only the largest head of each kind, because the tensors themselves are long."""
+        """Show only the head with the largest score of each kind, because the tensors themselves are long."""
         largest = [
             f"{kind} {format_number(v)} ({head_name(layer, head)})"
             for kind in KINDS
@@ -179,7 +179,7 @@ class _Pass:
     """Collects the scores of one batch of sequences, layer by layer, while the model runs."""
 
     def __init__(self, lm: Decoder, rows: Tensor, front: int, length: int, readouts: Mapping[int, Tensor]) -> None:
-        """Prepare a pass; `rows` gives, for each token, its row in the `readouts` of a layer."""
+        """Prepare a pass; `rows` gives, for each token of the sequences, the row of its vector in `readouts[layer]`."""
         self.lm, self.rows, self.length, self.readouts = lm, rows, length, readouts
         pos = rows.shape[1]
         self.second = torch.arange(front + length, pos, device=rows.device)
@@ -249,7 +249,7 @@ def _scores_of(
 
 
 def _readouts(lm: Decoder, ids: Int[Tensor, " token"]) -> dict[int, Float[Tensor, "token d_model"]]:
-    """Return, for each layer, the direction in the attention's output that raises a token's logit above the mean logit.
+    """Return, by layer, the direction in the attention's output that raises each token's logit above the mean of all.
 
     Later blocks may rescale the stream, so the directions differ between layers.
     """
@@ -276,7 +276,7 @@ def _centred_unembedding(lm: Decoder, ids: Int[Tensor, " token"]) -> Float[Tenso
 def _direct_effects(
     lm: Decoder, layer: int, z: Float[Tensor, "pos head d_head"], directions: Float[Tensor, "pos head d_model"]
 ) -> Float[Tensor, "pos head"]:
-    """Return what each head adds along one direction at each position, not divided by the final norm's scale."""
+    """Return what each head adds along the direction of each position, not divided by the final norm's scale."""
     branch = attention_branch(lm, layer, z)
     written = torch.einsum("phd,hdm->phm", z, lm.weights.W_O[layer])
     if branch.norm is not None and branch.scale is not None:
@@ -311,7 +311,7 @@ def _in_order(columns: Mapping[str, list[Any]], order: Sequence[int]) -> dict[st
 
 
 def _largest_first(columns: Mapping[str, list[Any]], by: str) -> dict[str, list[Any]]:
-    """Return the columns sorted by one of them, largest value first and missing values last."""
+    """Return the columns with their rows sorted by one column, largest value first and missing values last."""
     keys = [(value is None, -(value or 0.0)) for value in columns[by]]
     return _in_order(columns, sorted(range(len(keys)), key=keys.__getitem__))
 
@@ -430,9 +430,9 @@ def heads_answer(
     everything: ShowAll = False,
     seed: Seed = 0,
 ) -> Answer:
-    """Score every head: previous token, earlier occurrence, induction, resting, copying, matching.
+    """Score how much each head attends to certain tokens (such as the previous one), copies, and matches.
 
-    A terminal lists the first heads of each table; heads with a role come first.
+    In a terminal, each table lists only its first heads; heads with a role come first.
 
     Caution: A role is what a head does on repeated random tokens. Copying and matching come from the weights. On other
     text the head may do something else, which `ablate` measures.

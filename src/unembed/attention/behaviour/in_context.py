@@ -80,10 +80,10 @@ class InContext(Displayed):
         return self.around(self.late) - self.around(self.early)
 
     def losses_of(self, repeated: bool) -> Float[Tensor, " window"]:
-        """Return each window's mean loss over repeated next tokens, or over new ones.
+        """Return each window's mean loss over the next tokens that occurred earlier in it, or over those that did not.
 
         Args:
-            repeated: True for next tokens that occurred earlier in the window, False for the others.
+            repeated: True for the mean over next tokens that occurred earlier, False for the others.
         """
         return torch.where(self.repeated == repeated, self.by_window, torch.nan).nanmean(dim=1)
 
@@ -119,7 +119,7 @@ def in_context(
         window: length in tokens; the model's context when None, at most 512.
         max_windows: largest number of windows that are read.
 
-    Memory: the logits of a batch, and of one window once more.
+    Memory: the logits of a batch, and a second copy of the logits of one window.
 
     Raises:
         InvalidInput: no document is as long as the window.
@@ -130,7 +130,7 @@ def in_context(
     edits = [scale_head(layer, head, 0.0) for layer, head in ablate]
     read: list[Tensor] = []
     repeated: list[Tensor] = []
-    # Windows do not overlap, so that the early positions of every window have little context.
+    # Windows need not overlap: the loss at their first positions, which have little context, is measured too.
     text = windows_of(corpus, window, overlap=0)
     for batch in text.batches(lm, tokens_per_batch):
         rows = batch.tokens[batch.lengths == window][: max_windows - sum(map(len, read))]
@@ -208,7 +208,7 @@ class TextScores(Displayed):
 
     Attributes:
         induction: total attention to the tokens that followed the earlier occurrences.
-        by_chance: the induction score of attention that is spread evenly over the earlier positions.
+        by_chance: the induction score that a head would have if it attended equally to all earlier positions.
         previous_token: mean attention to the position before, over all positions.
         n_positions: number of positions whose token occurred earlier.
     """
@@ -310,11 +310,18 @@ def in_context_answer(
     corpus: CorpusName = None,
     early: Annotated[
         int | None,
-        Option("The early position of the loss that is compared; default: a tenth of the window's length.", low=0),
+        Option(
+            "The early position, whose loss is compared with that of the late one; default: a tenth of the window's "
+            "length.",
+            low=0,
+        ),
     ] = None,
     late: Annotated[
         int | None,
-        Option("The late position of the loss that is compared; default: near the end of the window.", low=0),
+        Option(
+            "The late position, whose loss is compared with that of the early one; default: near the window's end.",
+            low=0,
+        ),
     ] = None,
     window: Annotated[int | None, Option("Number of tokens in a window.", low=32)] = None,
     max_windows: Annotated[

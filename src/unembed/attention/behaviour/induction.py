@@ -83,7 +83,7 @@ class InductionEvidence:
     k_composition: float | None
     """K-composition with the partner, minus that of random circuits of the same shapes."""
     matching: float | None
-    """Eigenvalue score of its QK circuit through the partner."""
+    """Eigenvalue score of its QK circuit, with keys that it reads from the output of the partner."""
     induction: float
     """Attention to the token after the earlier occurrence, on repeated random tokens."""
     partner_previous_token: float | None
@@ -91,7 +91,7 @@ class InductionEvidence:
 
     @property
     def by_weights(self) -> float | None:
-        """The product of copying, k_composition and matching if all are positive, else 0; None where one is None."""
+        """The product of copying, k_composition and matching if all are positive, else 0; None if any is None."""
         if self.copying is None or self.k_composition is None or self.matching is None:
             return None
         signs = (self.copying, self.k_composition, self.matching)
@@ -109,7 +109,9 @@ def induction(
     scores: HeadScores | None = None,
     offset: int | Sequence[int] | None = None,
 ) -> Records[InductionEvidence]:
-    """Score every attention head above the first layer as an induction head, sorted by the score from the weights.
+    """Collect the evidence that each attention head above the first layer is an induction head.
+
+    The heads are sorted by their score from the weights, largest first.
 
     A field is None where the head, or every earlier head, lacks the circuit that it needs; `induction_missing` gives
     the reasons.
@@ -123,7 +125,7 @@ def induction(
             because an induction head looks back any distance.
 
     Raises:
-        InvalidInput: the model has one layer, so nothing can compose.
+        InvalidInput: the model has only one layer, so there is no earlier head to compose with.
         Unsupported: no layer has attention, or none above the first.
     """
     lm = circuits.lm

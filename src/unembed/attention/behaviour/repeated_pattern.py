@@ -85,9 +85,9 @@ class InductionView:
     stripe: list[tuple[int, int]]
     """Pairs (destination in the repetition, position after the earlier occurrence of the same token)."""
     score: float
-    """The mean attention weight of these pairs."""
+    """The mean attention weight of the pairs in `stripe`."""
     chance: float
-    """The mean weight that uniform attention would have."""
+    """The mean weight that uniform attention would give to the pairs in `stripe`."""
 
 
 @torch.no_grad()
@@ -96,7 +96,7 @@ def induction_view(lm: Decoder, layer: int, head: int, length: int, seed: int = 
 
     Args:
         length: number of random tokens before the repetition; fewer if the context is shorter.
-        text: repeated instead of random tokens, truncated to the context.
+        text: a text to repeat instead of random tokens; it is truncated so that both copies fit in the context.
 
     Raises:
         OutOfRange: there is no such head.

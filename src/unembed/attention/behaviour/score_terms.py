@@ -1,7 +1,7 @@
 """Split a head's attention scores on a prompt into terms: content with content, positions, biases, ALiBi.
 
 The QK circuit alone does not give the scores of most families. Learned positions and biases add terms, rotary
-embeddings rotate the circuit by the offset, QK-norm divides queries and keys by their sizes, and ALiBi adds a term. All
+embeddings rotate the circuit by the offset, QK-norm divides queries and keys by their norms, and ALiBi adds a term. All
 terms are summed here, and the softmax of the sum is compared with the pattern that the model computed.
 
 Source: Elhage et al. 2021, "Splitting attention head terms into circuits", with the positional terms that they omit.
@@ -38,8 +38,9 @@ class ScoreTerms(Displayed):
     """Attention scores before softmax and mask, as a sum of terms.
 
     Attributes:
-        terms: by name, "DESTINATION x SOURCE" ("content x position": how the destination's content matches the
-            source's position) and "alibi"; each (dst, src), the score scale included.
+        terms: each term by its name, as a tensor (dst, src) that is multiplied by the scale of scores, 1 / sqrt(d_head)
+            in most families. A name is "alibi" or "DESTINATION x SOURCE"; for instance, "content x position" is the
+            match of the destination's content with the source's position.
         scores: the sum of the terms, soft-capped if the model caps scores.
         pattern: the attention weights that the model computed.
         error: largest difference between softmax(scores), masked, and the pattern; the weight that goes to an attention
@@ -87,7 +88,7 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int, *, seen: Run
 
     Args:
         tokens: one prompt.
-        seen: a run of the prompt without edits that captured `score_points` in this layer; when None, it is run.
+        seen: a run of the prompt without edits that captured `score_points` in this layer; when None, the model is run.
 
     Raises:
         Unsupported: how the model computes scores could not be determined, or it clips queries and keys.
@@ -117,13 +118,13 @@ def score_terms(lm: Decoder, tokens: Tokens, layer: int, head: int, *, seen: Run
     if site.scores.window is not None:
         hidden = hidden | (where[:, None] - where >= site.scores.window)
     pattern = seen.at("pattern", layer)[0, head]
-    # If there is an attention sink, it takes a share of each row of the pattern, and the softmax of the scores is
-    # scaled to the rest.
+    # An attention sink takes a part of each destination's attention, and this part is not in the pattern. The softmax
+    # of the scores is therefore multiplied by what the sink leaves, before it is compared with the pattern.
     seen_share = pattern.sum(dim=-1, keepdim=True)
     error = float((total.masked_fill(hidden, -torch.inf).softmax(dim=-1) * seen_share - pattern).abs().max())
     if not error <= max(tolerance(lm), SUM_TOLERANCE["float32"]):
         if site.clip is not None:
-            why = f"queries and keys are clipped at {format_setting(site.clip)}, which is not a sum"
+            why = f"queries and keys are clipped at {format_setting(site.clip)}, so they are not a sum of terms"
             raise Unsupported(what, why=why, instead="Capture the attention patterns of a run")
         raise SumNotProved(
             what,

@@ -1,4 +1,4 @@
-"""One head at one position of a prompt: where it attends, and what reading each source adds to a token's logit.
+"""Show where one head attends from one position of a prompt, and what each source adds to a token's logit.
 
 Source: Elhage et al. 2021, "Two-layer models: induction heads": its two pictures of a head.
 """
@@ -71,7 +71,7 @@ def source_effects(
     Args:
         against: the token whose logit is subtracted; None for the mean over all tokens.
         carried: a function from a layer to the matrix (such as a lens's Jacobian) that gives, for a vector added at the
-            layer, its effect on the residual stream after the last layer; None for no change on the way.
+            layer, its effect on the residual stream after the last layer; None if later layers are to be ignored.
 
     Raises:
         OutOfRange: there is no such head or position.

@@ -35,7 +35,7 @@ from unembed.stream.run import Run, run
 from unembed.validation import positive_int
 
 _MOST_ACTIVE = 0.02
-"""The share of the text positions at which a memory or head is checked: those where it writes most."""
+"""A memory or head is checked at this share of the text positions, namely those where it writes most."""
 _RANDOM_HEADS = 64
 
 
@@ -56,10 +56,11 @@ class ErasureOnText:
 
     @property
     def erases(self) -> bool | None:
-        """True if |x . v| is smaller afterwards, and its sign is opposed more often than by chance.
+        """Whether the stream becomes smaller along v because what is written opposes it.
 
-        False if |x . v| is not smaller, or its sign is opposed less often than by chance. None if the 95 % confidence
-        interval includes chance.
+        True if mean |x . v| is smaller after the write, and the write has the opposite sign of x . v at more than half
+        of the positions. False if mean |x . v| is not smaller, or the sign is opposite at fewer than half of them. None
+        if the 95 % confidence interval of that share includes one half.
         """
         if self.after >= self.before:
             return False
@@ -79,7 +80,7 @@ class ErasingMemory:
     cosine: float
     """The cosine of key and value vector; in a gated layer, see `MemoryManagement.memories`."""
     on_text: ErasureOnText | None = None
-    """None where no text was read."""
+    """What was measured on text; None if no text was read."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,16 @@ class MemoryManagement(Displayed):
 
     Attributes:
         memories: the memories with the most negative cosine of key and value vector, the most negative first. A gated
-            memory has two keys, and the sign of one of them and of the value is a convention. So the key is replaced by
-            the mean gradient of the memory's coefficient with respect to the FFN's input, over positions of text: the
-            direction along which the coefficient rises.
+            memory has two keys, and flipping the signs of one of them (`up`) and of the value has no effect.
+            Therefore the key is replaced by the gradient of the memory's coefficient with respect to the FFN's input,
+            averaged over positions of text: the direction along which the coefficient rises.
         counts: the number of memories with a cosine below `threshold`, by layer.
         threshold: minus five standard deviations of the cosine of random directions, -5 / sqrt(d_model).
         n_memories: number of memories that were compared.
         heads: the negative share of the eigenvalues of each head's W_V W_O (see `ErasingHead`); NaN where there is no
             OV circuit.
         erasing_heads: the heads with the largest share, largest first.
-        chance: mean and standard deviation of the share for random heads of the same shape, measured.
+        chance: mean and standard deviation of the same share, measured on random heads of the same shape.
     """
 
     memories: tuple[ErasingMemory, ...]
@@ -225,8 +226,8 @@ def _mean_gradients(
     """Return the mean gradient of every gated memory's coefficient with respect to what its FFN reads.
 
     A coefficient is act(a) b with a = gate . x and b = up . x, x being the normed stream; its gradient is
-    act'(a) b gate + act(a) up. The first position of a window is left out: in many models it carries activations
-    that are far larger than all others, which would decide the mean.
+    act'(a) b gate + act(a) up. The first position of a window is left out: in many models its activations are far
+    larger than those of all other positions, and would dominate the mean.
 
     Returns:
         The gradients of each gated layer; and, for gated layers without gradients, the reason.
@@ -299,7 +300,7 @@ def _random_negative_share(lm: Decoder) -> tuple[float, float]:
 
 
 class _Gathered:
-    """Collects, for each position, what is written along a direction, and the stream along it before and after."""
+    """Collects, for each position, what is written along a direction, and the stream along it before and after that."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -354,7 +355,7 @@ def _ffn_reads(lm: Decoder, layer: int) -> Point:
 
 
 def _layers_by_points(lm: Decoder, of_memories: set[int], of_heads: set[int]) -> list[tuple[list[int], list[Point]]]:
-    """Group the layers by the activations that `_gather` needs there, so that one pass captures those of a group."""
+    """Group the layers by the activations that `_gather` needs of them, so that one run captures those of a group."""
     found: dict[tuple[Point, ...], list[int]] = {}
     for n in sorted(of_memories | of_heads):
         ffn: tuple[Point, ...] = (_ffn_reads(lm, n), "coefficients", "mlp_out") if n in of_memories else ()
@@ -372,7 +373,7 @@ def _gather(
     of_memories: dict[tuple[int, int], _Gathered],
     of_heads: dict[tuple[int, int], _Gathered],
 ) -> None:
-    """Add what the memories and heads of one layer write in a run to `of_memories` and `of_heads`."""
+    """Append to `of_memories` and `of_heads` what the memories and heads of one layer wrote in a run."""
     memories = [index for n, index in of_memories if n == layer]
     heads = [head for n, head in of_heads if n == layer]
     mask = real.to(captured.at("coefficients" if memories else "z", layer).device)
@@ -384,7 +385,8 @@ def _gather(
         x = at(_ffn_reads(lm, layer))
         d = directions[layer, index].to(x.device)
         before, after = x @ d.to(x.dtype), (x + at("mlp_out")) @ d.to(x.dtype)
-        # A norm and a multiplier after the FFN are left out here: they only scale its output by a positive number.
+        # The coefficient stands for what the memory writes along its value vector. The division by a norm and the
+        # multiplier that may follow the FFN are left out, since both only scale what is written by a positive number.
         of_memories[layer, index].add(at("coefficients")[:, index], before, after)
     if not heads:
         return

@@ -52,11 +52,11 @@ class Expansion(Displayed):
         vectors: what each path adds to the input of W_U (term, d_model).
         remainder: what all paths with more heads add to the input of W_U (d_model); zero up to rounding if there are
             none.
-        constant: the part of the logits from biases of final norm and unembedding; None without any.
+        constant: the part of the logits from biases of final norm and unembedding; None if there are no such biases.
         logits: the model's logits at the position.
         error: |terms + remainder - logits| / |logits|, before the soft cap where there is one.
-        exact: True if only attention patterns were fixed and no path left out: an attention-only model, expanded in
-            full.
+        exact: True if only attention patterns were fixed and no path was left out. This is so for an attention-only
+            model without norms that is expanded to its highest order.
     """
 
     lm: Decoder
@@ -103,7 +103,8 @@ class Expansion(Displayed):
         """
         if path not in self.paths:
             raise InvalidInput(
-                f"path {path}", why=f"it is not one of the {len(self)} terms of order at most {self.order}"
+                f"path {path}",
+                why=f"the expansion has only {len(self)} terms, with at most {self.order} heads in a path",
             )
         chosen = torch.tensor([p == path for p in self.paths])
         return self.vectors[chosen].sum(dim=0) @ self.lm.weights.W_U.to(self.vectors.dtype)
@@ -145,7 +146,7 @@ def expand(lm: Decoder, tokens: Tokens, order: int = 2, position: int = -1) -> E
     order = positive_int("order", order, 0, 10_000)
     if comparable_basis(lm) == "final":
         raise Unsupported(
-            f"path expansion of {lm.name}", why="its adaptive softmax gives no logits that are linear in the stream"
+            f"path expansion of {lm.name}", why="the logits of its adaptive softmax are not linear in the stream"
         )
     frozen = frozen_run(lm, tokens)
     n_batch, pos = frozen.run.tokens.shape
@@ -188,7 +189,7 @@ def _check_room(lm: Decoder, order: int, pos: int) -> None:
     if needed > _MOST:
         raise OutOfMemory(
             f"a path expansion of order {order} over {pos} tokens",
-            why=f"the {lower:,} paths below that order take {needed >> 20:,} MiB",
+            why=f"the vectors of the {lower:,} paths of lower order take {needed >> 20:,} MiB",
             instead="Use a lower order or a shorter prompt",
         )
 
@@ -200,7 +201,8 @@ def _closed(
     lm, structure = frozen.lm, frozen.lm.structure
     logits = frozen.run.logits[0, position]
     total = frozen.logits_of_read(read.sum(dim=0) + rest)
-    # As in `frozen_run`, the tolerance is at least that of float32.
+    # The tolerance is at least that of float32, because many families compute norms and softmax in float32 whatever the
+    # dtype of the weights.
     error = prove(f"the logits of {lm.name}", total, logits, max(tolerance(lm), SUM_TOLERANCE["float32"]))
     plain = (
         structure.final_norm is None

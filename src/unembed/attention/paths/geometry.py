@@ -67,7 +67,8 @@ def writers_and_readers(lm: Decoder, basis: HeadBasis = "raw", *, centre: bool =
     well, with its content part and its rotary part, because no fixed matrix gives both.
 
     Args:
-        centre: subtract components that no reader can see (see `folded_weights`).
+        centre: subtract what changes no probability (see `folded_weights`): the mean over channels from what writers
+            add, and the mean column from the unembedding.
 
     Memory: one (d_model, d_model) matrix for each writer and reader.
     """
@@ -169,7 +170,7 @@ def values_of(lm: Decoder, layer: int, basis: HeadBasis) -> Float[Tensor, "d_mlp
         raise Unsupported(
             f"the directions in which memories of layer {layer} of {lm.name} write",
             why="a gate, different at each position, multiplies each channel of what they write",
-            instead="Use an attribution by memory, which includes it",
+            instead="Use an attribution by memory, which includes the gate",
         )
     if basis == "raw":
         return matrix

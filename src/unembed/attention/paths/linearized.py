@@ -1,6 +1,6 @@
-"""The attention layers of a run as linear maps of the stream: patterns, norm scales and gates are those of the run.
+"""Write the attention layers of a run as linear maps of the stream, with its patterns, norm scales and gates fixed.
 
-With these fixed, a head is linear in the stream: its output on a sum of vectors is the sum of its outputs on each.
+With these fixed, a head is linear in the stream: its output for a sum of vectors is the sum of its outputs for each.
 Biases are constants and stored separately. Where blocks rescale or normalise the stream itself, all vectors are
 multiplied by the later factors, which gives them in the units of the last stream (see `stream_gains`).
 
@@ -52,10 +52,10 @@ class FrozenLayer:
     W_V: Float[Tensor, "kv_head d_model d_head"]
     """In latent attention (MLA), the product of both projections and the gain of the norm between them."""
     value_factor: Float[Tensor, "batch kv_head pos 1"] | None = None
-    """One over the divisor, in the run, of the norm on the latent or on each value vector; None where there is no such
-    norm."""
+    """The inverse of the number by which a norm divided the latent, or each value vector, in the run; None if there is
+    no such norm."""
     gate: Float[Tensor, "batch head pos d_head"] | None = None
-    """Factor of each head's mixed values, before the out-projection."""
+    """Factor by which each head's attention-weighted sum of values is multiplied before the out-projection."""
     entry_to_end: Float[Tensor, "batch pos d_model"] | None = None
     """Factors that later blocks apply to the stream that enters the layer; None where blocks only add to the stream."""
     written_to_end: Float[Tensor, "batch pos d_model"] | None = None
@@ -122,7 +122,8 @@ class FrozenLayer:
             kv = kv + torch.einsum("m,hmd->hd", site.pre_norm.bias, W_V)
         if not is_composed(site) and (b_V := weights.b_V[self.layer]) is not None:
             kv = kv + b_V
-        # Attention weights need not add up to 1: models with attention sinks give a share to the sink.
+        # The bias of the values is weighted by the pattern, because attention weights need not add up to 1: in models
+        # with attention sinks, the sink takes the rest.
         batch, _, pos, _ = self.pattern.shape
         z = self._mixed(self._scaled(kv[None, :, None].expand(batch, -1, pos, -1)))
         raw = torch.einsum("bhpd,hdm->bpm", z, W_O.to(z.dtype))
@@ -187,7 +188,7 @@ class FrozenRun:
 
     @property
     def constant(self) -> Float[Tensor, " d_vocab"] | None:
-        """The part of the logits that comes from biases of final norm and unembedding; None without any."""
+        """The part of the logits that comes from biases of final norm and unembedding; None if there are none."""
         structure, weights = self.lm.structure, self.lm.weights
         bias = None if structure.final_norm is None else structure.final_norm.bias
         parts = [*([] if bias is None else [bias @ weights.W_U]), *([] if weights.b_U is None else [weights.b_U])]
@@ -306,7 +307,7 @@ def _value_weights(lm: Decoder, layer: int) -> Float[Tensor, "kv_head d_model d_
 
 
 def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
-    """Return the layer with the factors that multiplied its values and its heads' mixed values in the run."""
+    """Return the layer with the run's factors on its values (`value_factor`) and on their weighted sums (`gate`)."""
     lm, n = layer.lm, layer.layer
     site = lm.structure.blocks[n].attention
     if not is_composed(site) or site.readings is None or site.values is None:
@@ -330,8 +331,8 @@ def _with_factors(layer: FrozenLayer, seen: Run) -> FrozenLayer:
 def stream_by_order(frozen: FrozenRun, highest: int) -> Float[Tensor, "order batch pos d_model"]:
     """Split the residual stream after the last layer by the number of heads that a path passes through.
 
-    Order 0 has the constants; order k, up to `highest`, has what passed through exactly k heads. The orders add up to
-    the stream if `highest` is at least the number of layers.
+    Order 0 is the sum of the constants; order k, up to `highest`, is the sum over paths through exactly k heads. The
+    orders add up to the stream if `highest` is at least the number of layers.
     """
     first = frozen.constants_before(0)
     state = torch.zeros(highest + 1, *first.shape, dtype=first.dtype, device=first.device)

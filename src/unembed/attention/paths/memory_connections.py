@@ -1,6 +1,6 @@
 """List the connections of one memory (FFN neuron): what writes along its key, and which memories read its value vector.
 
-These are the virtual weights of `weights_between` in three lists; they do not depend on any text.
+The three lists are sorted by the virtual weights that `weights_between` computes. They do not depend on any text.
 """
 
 from __future__ import annotations

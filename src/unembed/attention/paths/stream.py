@@ -1,4 +1,4 @@
-"""Show how layers share the residual stream: which read each other's output, in how many dimensions, which erase it."""
+"""Show how layers share the stream: which read which, in how many dimensions, and which erase earlier output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stream_section(
     provenance: Provenance,
     top: int = 20,
 ) -> Section:
-    """Describe which layers read each other's output, how many dimensions each uses, and what erases earlier output."""
+    """Describe which layers read which, how many dimensions each uses, and which parts erase earlier output."""
     every = weights.to_table()
     best = every[:top].columns
     virtual = {**{name: best[name] for name in ("writer", "reader", "ratio")}, "times_random": best["over_chance"]}
@@ -118,14 +118,14 @@ def stream_answer(
     verify: Annotated[
         bool,
         Option(
-            "Also measure on text whether the memories (FFN neurons) and heads that the weights suggest really erase: "
-            "whether the residual stream becomes smaller along the direction that they write."
+            "Also measure on text whether the listed memories (FFN neurons) and heads really erase: whether the "
+            "residual stream becomes smaller along the direction that they write."
         ),
     ] = False,
     corpus: Corpus = None,
     top: Top = 20,
 ) -> Answer:
-    """Show which heads and FFNs read each other's output from the stream, in how many directions, and which erase it.
+    """Show which heads and FFNs read which others' output, in how many dimensions, and which erase earlier output.
 
     Caution: Shared directions are a property of the weights. They do not show that information passes there on text.
     """

@@ -45,9 +45,10 @@ class TermImportance(Displayed):
         without_layer: for each layer, the loss with only the direct path and the paths through one head of any other
             layer.
         uniform: the loss of a guess that gives every token the same probability, log(d_vocab).
-        repeated_gain: for each row of text, how much the single heads of the first attention layer lower the loss of
-            the direct path at positions whose next token occurred earlier in the row; NaN without such positions.
-        new_gain: the same at positions whose next token did not occur earlier.
+        repeated_gain: for each row of text, how much the paths through one head of the first attention layer lower the
+            loss of the direct path, at positions whose next token occurred earlier in the row; NaN if the row has no
+            such position.
+        new_gain: the same, at positions whose next token did not occur earlier.
         n_terms: number of paths of each order.
         loss: the loss of the whole model.
         n_tokens: number of predictions over which losses are averaged.
@@ -82,7 +83,7 @@ class TermImportance(Displayed):
 
     @property
     def reductions(self) -> Float[Tensor, " order"]:
-        """Return how much the paths of each order, from 1, lower the loss that is left by the lower orders."""
+        """Return, for each order from 1, how much the loss falls when its paths are added to those of lower orders."""
         return self.losses[:-1] - self.losses[1:]
 
     @property
@@ -92,12 +93,15 @@ class TermImportance(Displayed):
 
     @property
     def layer_reductions(self) -> Float[Tensor, " layer"]:
-        """Return how much the single heads of one layer lower the loss of the direct path."""
+        """Return, for each layer, how much the paths through one of its heads lower the loss of the direct path."""
         return self.losses[0] - self.by_layer
 
     @property
     def layer_reductions_given_others(self) -> Float[Tensor, " layer"]:
-        """Return how much a layer's single heads lower the loss when those of all other layers are present."""
+        """Return, for each layer, how much the paths through one of its heads lower the loss if added last.
+
+        The direct path and the paths through one head of every other layer are there already.
+        """
         return self.without_layer - self.losses[1]
 
     @property
@@ -198,7 +202,7 @@ def _rows(
 def _gains(
     frozen: FrozenRun, direct: Tensor, first_layer: Tensor, tokens: Tensor, target: Tensor, keep: Tensor
 ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
-    """Return how much the first layer's heads lower the direct path's loss, by row, for repeated and new tokens.
+    """Return, by row, how much the first layer's heads lower the direct path's loss, for repeated and for new tokens.
 
     A next token counts as repeated if it occurs earlier in the row, or at the position that predicts it.
     """

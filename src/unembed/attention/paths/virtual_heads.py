@@ -1,4 +1,4 @@
-"""Describe a single head, or two heads in a row that act as one (a virtual head), with the same methods.
+"""Describe, with the same methods, a single head or two heads in sequence that act as one (a virtual head).
 
 A virtual head has its own attention pattern and OV circuit.
 
@@ -84,7 +84,7 @@ class Head:
 
     @torch.no_grad()
     def effect(self, tokens: Tokens, position: int = -1) -> Float[Tensor, " d_vocab"]:
-        """Return what the head adds to every logit at a position for the part of its input that passed no other head.
+        """Return what the head adds to every logit at a position, given only the part of its input that passed no head.
 
         Raises:
             InvalidInput: there are several prompts.

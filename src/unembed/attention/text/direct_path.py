@@ -38,9 +38,9 @@ _SCALED = 2048
 class DirectPath(Displayed):
     """How well the direct path predicts the next token, and how much it agrees with bigram statistics.
 
-    In a model with layers, the direct path is not the bigram table: the layers make most of the prediction, and the
-    direct path adds only what they and token frequencies do not supply. Rank correlations over a vocabulary mostly
-    reflect token frequency, so `partial`, `frequency` and `ceiling` are given to compare `spearman` with.
+    In a model with layers, the direct path need not agree with the bigram table, because most of the prediction comes
+    from the layers. Rank correlations over a vocabulary mostly reflect token frequency, so compare `spearman` with
+    `partial`, `frequency` and `ceiling`.
 
     Attributes:
         tokens: the tokens whose next tokens are compared, most frequent first.
@@ -48,12 +48,12 @@ class DirectPath(Displayed):
         spearman: rank correlation of each token's direct-path logits with the counts of what follows it.
         partial: the same, controlling for token frequency (partial rank correlation).
         frequency: rank correlation of the counts with token frequency alone: the baseline of `spearman`.
-        ceiling: rank correlation of the counts in one half of the text with those in the other.
-        cross_entropy: the cross-entropy of softmax(direct path) on the second half of the corpus, nats a token.
+        ceiling: rank correlation of the counts in one half of the text with those in the other half.
+        cross_entropy: the cross-entropy of softmax(direct path) on the second half of the corpus, in nats per token.
         scale: the scale of the final norm by which the direct path is divided: its median over positions of text, in
             forward passes of the whole model. None for a model without layers or without a final norm.
-        bigram_cross_entropy: the cross-entropy of the first half's smoothed bigram model on the same text.
-        unigram_cross_entropy: the cross-entropy of the first half's smoothed token frequencies.
+        bigram_cross_entropy: the cross-entropy, on the second half, of the smoothed bigram model of the first half.
+        unigram_cross_entropy: the cross-entropy, on the second half, of the first half's smoothed token frequencies.
     """
 
     tokens: Int[Tensor, " token"]
@@ -92,7 +92,7 @@ class Halves:
     middle: Int[Tensor, " pos"]
     """The tokens of the second half's first window."""
     fingerprint: str
-    """That of the corpus in windows."""
+    """The fingerprint of the corpus, split into windows."""
     max_tokens: int
 
 
@@ -109,7 +109,7 @@ def halves_of(lm: Decoder, corpus: CorpusSource = None, max_tokens: int = 400_00
         if read >= max_tokens:
             break
     if len(pieces) < 2:
-        raise InvalidInput("the corpus", why="it is too short to test the bigrams of one half on the other")
+        raise InvalidInput("the corpus", why="it is too short to count bigrams in one half and test them on the other")
     half = len(pieces) // 2
     first, second, every = (Bigrams.of(part, lm.d_vocab) for part in (pieces[:half], pieces[half:], pieces))
     return Halves(first, second, every, pieces[half], text.fingerprint, max_tokens)
@@ -125,8 +125,8 @@ def direct_path(
 ) -> DirectPath:
     """Compare the direct path, through the model's own norms, with bigrams of a corpus.
 
-    In a model with layers, the final norm divides the embedding by the scale that it has for the whole stream of a run,
-    not by the much smaller one of the embedding alone.
+    In a model with layers, the embedding is divided by the scale that the final norm has for the whole stream when the
+    model runs. The embedding alone would give a much smaller scale.
 
     Args:
         corpus: anything `unembed.open_corpus` takes.
@@ -176,7 +176,10 @@ def direct_path_against(lm: Decoder, halves: Halves, *, n_tokens: int = 200, hid
 
 
 def _scale_of_runs(lm: Decoder, tokens: Int[Tensor, " pos"]) -> float | None:
-    """Return the median scale of the final norm over the first `_SCALED` positions; None where it is not used."""
+    """Return the median scale of the final norm over the first `_SCALED` positions.
+
+    None for models without layers, without a final norm, or with several streams.
+    """
     if not lm.n_layers or lm.structure.final_norm is None or lm.structure.streams is not None:
         return None
     last = lm.n_layers - 1
@@ -263,8 +266,8 @@ def direct_path_answer(
     compared: Annotated[
         int,
         Option(
-            "Number of tokens, the most frequent first, whose predictions to compare with the corpus by rank "
-            "correlation.",
+            "Number of most frequent tokens for which predicted next tokens are compared with those in the corpus, by "
+            "rank correlation.",
             low=1,
             aliases=("--tokens",),
         ),

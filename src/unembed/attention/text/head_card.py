@@ -20,7 +20,7 @@ from unembed.results import Provenance, Table
 def _relations_section(
     circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, seed: int, provenance: Provenance
 ) -> Section:
-    """Show the built-in word relations that a head maps: the share of pairs that it maps, and of shuffled pairs."""
+    """Show the built-in word relations that a head maps, with the shares of true and of shuffled pairs that it maps."""
     try:
         found = head_relations(circuits, *place, basis=basis, seed=seed)
     except Unsupported as error:
@@ -61,7 +61,10 @@ def _raised_section(
 
 
 def _with_circuits(raised: Section, circuits: Section) -> Section:
-    """Add the tables of the full circuits, folded: above an FFN their largest entries are those of rare tokens."""
+    """Append the tables of the full circuits to the section on raised words, and collapse them.
+
+    In layers after an FFN, their largest entries are those of rare tokens, so few readers need them.
+    """
     folded = tuple(replace(one, folded=True) for one in circuits.exhibits)
     more = (
         "The largest entries of the full circuits are folded, and left out in the terminal, because most of them are "

@@ -1,4 +1,4 @@
-"""Find the windows of a corpus in which each head of a layer moves the longest vector, with source and destination."""
+"""Find, for each head of a layer, the windows of a corpus in which it moves the longest vectors between two tokens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Example:
-    """The start of a window, up to the destination to which a head moves the longest vector from one source.
+    """The start of a window, up to the destination of the longest vector that a head moves between two of its tokens.
 
     Special tokens are left out.
     """
@@ -56,8 +56,8 @@ class Example:
     """How much the head moves from each token to the destination, by the same measure."""
     next_token: str | None
     prompt: str | None
-    """A prompt: the shortest start of the window whose tokenization begins with `tokens` (a few more may follow); None
-    if there is no such start."""
+    """A prompt: the shortest start of the window whose tokenization begins with `tokens` (a few tokens may follow);
+    None if there is no such start."""
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ RAISED = 3
 
 @dataclass(frozen=True)
 class RaisedTokens:
-    """The source tokens for which a head raises another word most, strongest first."""
+    """The source tokens for which a head most raises a word other than the source itself, strongest first."""
 
     sources: list[str]
     raises: list[str]
-    """For each source token, the words that the head raises most, apart from the source's own."""
+    """For each source token, the words that the head raises most, without the word of the source token itself."""
     entries: list[float]
     """What the head adds to the logit of the first of these words, above the mean over the sources."""
     text: str
@@ -42,7 +42,7 @@ class RaisedTokens:
 
 @torch.no_grad()
 def raised_tokens(circuits: HeadMatrices, place: HeadAddress, basis: HeadBasis, top: int) -> RaisedTokens | None:
-    """List the source tokens for which a head raises another word most, with the words that it raises.
+    """List the source tokens for which a head most raises a word other than the source itself, and the raised words.
 
     An entry is the logit that the OV circuit adds to a token for a source, minus the mean over all listed sources. So
     tokens that the head raises for every source are not listed. None if the model has no tokenizer or fewer than

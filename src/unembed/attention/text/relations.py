@@ -1,10 +1,10 @@
 """Find relations in a head's weights alone, such as a head that attends to ·France and raises ·Paris.
 
 A head maps a pair (s, t) if t is among the k tokens that its full OV circuit W_E W_OV W_U raises most when it attends
-to s. The control pairs each source with the targets of other pairs: without it, a head that raises all capitals for
-every country would pass. Among hundreds of heads and several relations, some head maps many pairs by chance. What
-chance explains is measured by shuffling the targets a thousand times and taking, each time, the largest share above the
-control of any head in any of the relations (Westfall and Young 1993).
+to s. As a control, each source is paired with the targets of other pairs: without it, a head that raises all capitals
+for every country would pass. Among hundreds of heads and several relations, some head maps many pairs by chance. How
+many is measured by shuffling the targets a thousand times. For each shuffle, the largest excess of a share over its
+control is taken, over all heads and relations (Westfall and Young 1993).
 
 Source: Elhelo and Geva 2025, "Inferring Functionality of Attention Heads from their Parameters" (MAPS).
 """
@@ -48,9 +48,9 @@ SHUFFLES = 1_000
 MAPPED = 0.05
 """A head maps a relation if its p-value, corrected for all heads and relations, is below this."""
 OF_ONE = 0.01
-"""`circuits head` lists relations with at most this p-value, which is corrected for the relations, not for heads."""
+"""`circuits head` lists relations with at most this p-value, corrected for the number of relations, not of heads."""
 ROLE = 0.5
-"""The findings of a trace name a head's relation if it maps at least this share of the pairs."""
+"""The findings of a trace name a relation of a head if the head maps at least this share of the relation's pairs."""
 _EXAMPLES = 4
 _ROWS = 128
 """Number of source tokens whose logits are computed at once."""
@@ -65,12 +65,12 @@ class RelationOfHeads(Displayed):
     Attributes:
         relation: the name of the relation.
         share: the share of the pairs for which a target is among the `k` tokens that the head raises most.
-        shuffled: the mean of the same share with the targets of other pairs.
-        p_value: probability that some head's share of some relation would be as far above `shuffled`, if sources and
-            targets were unrelated; over all heads and relations that were measured together.
+        shuffled: the control: the same share when each source is paired with the targets of other pairs.
+        p_value: probability that, if sources and targets were unrelated, at least one of the heads and relations that
+            were measured together would have a share as far above its control.
         mapped: which pairs each head maps.
         pairs: source and target token of each pair, as text.
-        left_out: number of pairs left out, which are not single tokens or map a token to itself.
+        left_out: number of pairs left out, because a word is not a single token or the pair maps a token to itself.
         k: a pair is mapped if its target is among this many tokens that the head raises most.
     """
 
@@ -116,8 +116,8 @@ def relations(
         pairs: a `Relation`; the name of a built-in one, such as "country_to_capital"; a file of pairs; or pairs such as
             [("France", "Paris"), ...]. Words are single tokens with a leading space; others are left out and counted.
         k: a pair is mapped if its target is among this many tokens of the vocabulary that the head raises most.
-        sources: "embedding"; or "layers-below", to represent a source, standing alone, by the stream that the layers
-            below the head make of it.
+        sources: "embedding" represents a source by its embedding; "layers-below", by the stream that enters the head's
+            layer when the model runs on the source token alone.
         basis: "folded" (with norm gains, where there are norms) or "raw".
         seed: the seed of the shuffles.
 
@@ -172,8 +172,8 @@ def relations_of_heads(
         if not any((one.share >= at_least).any() for one, _ in made):
             return [one for one, _ in made]
     made = scored(SHUFFLES)
-    # Among n shuffled pairs, the share that fits by chance has a standard deviation proportional to 1 / sqrt(n): times
-    # sqrt(n), the shares of relations of different sizes can be compared.
+    # The share of n shuffled pairs that a head maps by chance has a standard deviation proportional to 1 / sqrt(n).
+    # Multiplied by sqrt(n), the shares of relations with different numbers of pairs can be compared.
     units = [len(one.pairs) ** 0.5 for one, _ in made]
     largest = torch.stack([unit * by_chance for unit, (_, by_chance) in zip(units, made, strict=True)]).amax(dim=0)
     for unit, (one, _) in zip(units, made, strict=True):
@@ -248,8 +248,8 @@ def _of_relation(
     """Score one relation, given the tokens that each head raises most for each source.
 
     Returns:
-        The relation, with p-values still NaN; and for each shuffle of the targets the largest share minus `shuffled`
-        of any head.
+        The relation, whose p-values are still NaN. And for each shuffle of the targets: the largest difference, over
+        all heads, between the share of shuffled pairs that the head maps and its mean share `shuffled`.
     """
     n = len(pairs.sources)
     shape = (lm.n_layers, max(head.head for head in tops) + 1)
@@ -284,7 +284,7 @@ class HeadRelation:
     Attributes:
         relation: the name of the relation.
         share: the share of `pairs` for which a target is among the tokens that the head raises most.
-        shuffled: the mean of the same share with the targets of other pairs.
+        shuffled: the control: the same share when each source is paired with the targets of other pairs.
         pairs: number of pairs whose words are single tokens.
         examples: some of the pairs that the head maps, as text.
     """
@@ -314,9 +314,9 @@ def head_relations(
 ) -> list[HeadRelation]:
     """Find the built-in relations that one head maps, sorted by how far the share exceeds that of shuffled pairs.
 
-    A relation is listed if in at most 1 % of a thousand random orders of the targets any relation has a share as far
-    above that of shuffled pairs. This p-value is not corrected for the number of heads; `relations` corrects for all
-    heads of a model. Relations of which the head maps a smaller share than `at_least` are left out.
+    The targets are put in a thousand random orders. A relation is listed if, in at most 1 % of these, the head's share
+    for some relation exceeds that of shuffled pairs by as much. This p-value is not corrected for the number of heads;
+    `relations` corrects for all heads of a model. Relations whose share is below `at_least` are left out.
 
     Raises:
         OutOfRange: there is no such head.
@@ -386,15 +386,15 @@ def relations_answer(
     within: Annotated[
         int,
         Option(
-            "A pair counts as mapped if the target word is among this number of the tokens that a head raises most.",
+            "A head maps a pair of words if the target is among this many tokens that the head raises most.",
             low=1,
         ),
     ] = 10,
     sources: Annotated[
         Sources,
         Option(
-            "Represent each source word by its embedding, or by the residual stream that enters the head's layer when "
-            "the model runs on this word alone (layers-below)."
+            "What represents a source word: its embedding; or, with layers-below, the residual stream that enters the "
+            "head's layer when the model runs on this word alone."
         ),
     ] = "embedding",
     basis: CircuitBasis = None,
@@ -403,8 +403,8 @@ def relations_answer(
 ) -> Answer:
     """Find the heads that map words to words, such as countries to capitals, by their weights.
 
-    p_value is corrected for all heads and all listed relations together: the probability that some head would be as far
-    above shuffled pairs in some relation, if sources and targets were unrelated.
+    p_value is corrected for all heads and all listed relations together. It is the probability that, if sources and
+    targets were unrelated, the share of some head in some relation would exceed that of shuffled pairs by as much.
 
     Caution: Only words that are single tokens are tested, each represented by its embedding unless --sources says
     otherwise. That a head maps a relation does not prove that a prompt uses it; `ablate` the head on the prompt.

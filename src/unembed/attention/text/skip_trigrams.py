@@ -57,9 +57,9 @@ class CentredCircuits:
 
     ids: Int[Tensor, " token"]
     qk: LowRank
-    """(destination, source): the score above the destination's mean over sources, 1 / sqrt(d_head) included."""
+    """(destination, source): the attention score, scaled by 1 / sqrt(d_head), minus its mean over sources."""
     ov: LowRank
-    """(source, output): the logit above the source's mean over outputs."""
+    """(source, output): what the head adds to the output's logit, minus its mean over outputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +67,9 @@ class TokenReading:
     """The vectors that heads read at each token, and the maps from what heads write to the last layer's output."""
 
     vectors: Mapping[int, Float[Tensor, "token d_model"]]
-    """By layer: the vector of each token in `among`; see `token_vectors`."""
+    """For each layer, the vectors of the tokens in `among`; see `token_vectors`."""
     carried: Carried | None = None
-    """None to multiply what heads write by W_U directly."""
+    """The maps, by layer; None if what heads write is multiplied by W_U directly."""
 
 
 def centred_circuits(
@@ -175,7 +175,7 @@ def _row_of(both: CentredCircuits, lm: Decoder, source: int) -> Int[Tensor, " on
     if not len(found):
         raise InvalidInput(
             f"source {quoted(lm.token_strings([source])[0])}",
-            why="it is excluded: the model never learned it, or it is too rare",
+            why="it is left out, because the model never learned it or it is too rare",
             instead="Choose another, or pass hide_unlearned=False",
         )
     return found
@@ -202,7 +202,7 @@ class CorpusCounts:
 
     @property
     def rate_with(self) -> float:
-        """P(output | destination, source earlier); NaN where the destination never follows the source."""
+        """P(output | destination, source earlier); NaN where the destination never occurs after the source."""
         return self.output_with_source / self.with_source if self.with_source else float("nan")
 
     @property
@@ -224,8 +224,8 @@ def count_in_corpus(
     """
     wanted = torch.tensor(list(triples), dtype=torch.long).reshape(-1, 3)
     counts = torch.zeros(4 * len(wanted), dtype=torch.long)
-    # Triples are sorted by destination token; for each token, `begin` is the index of its first triple, `number` their
-    # count.
+    # `by_destination` lists the triples sorted by destination token. For each token, `begin` is the index in this list
+    # of the first triple with this destination, and `number` is the number of such triples.
     by_destination = wanted[:, 1].argsort(stable=True)
     number = torch.bincount(wanted[:, 1], minlength=lm.d_vocab)
     begin = number.cumsum(0) - number

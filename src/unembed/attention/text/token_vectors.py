@@ -1,7 +1,7 @@
 """Compute the vector that the attention of each layer reads at a token that stands alone, after the layers below.
 
-The stream is taken from a forward pass over the tokenizer's special tokens and then the token, because many models give
-the first position activations that no other has.
+The stream is taken from a forward pass over the tokenizer's special tokens followed by the token. The token does not
+come first, because in many models the activations at the first position are unlike those at any other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def token_vectors(
     Memory: a vector for each token and layer.
     """
     if lm.structure.streams is not None or changes_stream(lm):
-        raise Unsupported(f"vectors of single tokens in {lm.name}", why="its blocks rescale or mix the stream itself")
+        raise Unsupported(
+            f"vectors of single tokens in {lm.name}",
+            why="its blocks do not only add to the residual stream: they rescale it, or mix several streams",
+        )
     later, ids, front = [n for n in layers if n > 0], ids.to(lm.device), _front(lm)
     found = {n: list[Tensor]() for n in later}
     for some in ids.split(_AT_ONCE) if later else ():

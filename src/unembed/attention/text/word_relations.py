@@ -103,7 +103,7 @@ def token_pairs(lm: Decoder, relation: Relation) -> TokenPairs:
     """Return the pairs whose words, with a leading space as within a sentence, are single tokens.
 
     Raises:
-        InvalidInput: fewer than two pairs have different targets, so shuffling them would not be a control.
+        InvalidInput: there are no two pairs with different targets, so shuffling the targets would not be a control.
     """
     words = sorted({word for source, ends in relation.pairs for word in (source, *ends)})
     known = dict(zip(words, lm.vocabulary.singles([f" {word.strip()}" for word in words]), strict=True))
