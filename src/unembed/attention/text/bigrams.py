@@ -67,8 +67,8 @@ class Bigrams:
     def cross_entropy_of(self, other: Bigrams) -> float:
         """Return the cross-entropy, in nats per token, of this smoothed bigram model on the counts of another text.
 
-        Smoothing subtracts 0.75 from each count (absolute discounting). It distributes the freed probability in
-        proportion to how often each token is the second of a pair, plus one.
+        Smoothing subtracts 0.75 from each count (absolute discounting). The freed probability is distributed in
+        proportion to one plus how often each token is the second of a pair.
         """
         unigram = self.frequencies + 1
         unigram /= unigram.sum()

@@ -68,7 +68,7 @@ class RelationOfHeads(Displayed):
         shuffled: the control: the same share when each source is paired with the targets of other pairs.
         p_value: probability that, if sources and targets were unrelated, at least one of the heads and relations that
             were measured together would have a share as far above its control.
-        mapped: which pairs each head maps.
+        mapped: True for the pairs that each head maps.
         pairs: source and target token of each pair, as text.
         left_out: number of pairs left out, because a word is not a single token or the pair maps a token to itself.
         k: a pair is mapped if its target is among this many tokens that the head raises most.

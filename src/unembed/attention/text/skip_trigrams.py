@@ -263,8 +263,8 @@ class SkipTrigramBugs(Displayed):
         outputs: the tokens whose logits the head raises most when it attends to the source.
         score: attention times effect of each pair (destination, output).
         counts: how often the output follows the destination in the corpus, whether or not the source came before.
-        crossed: True where the pair never occurs though its destination is followed by another listed output and its
-            output follows another listed destination.
+        crossed: True if the pair never occurs in the corpus, although another listed output follows its destination
+            there, and its output follows another listed destination.
     """
 
     source: int

@@ -163,9 +163,9 @@ class OwnToken(Displayed):
     """How much a full OV circuit raises the logit of the token attended to, which eigenvalues alone cannot show."""
 
     mean_z: float
-    """How far the diagonal entry lies above its row's mean, in the row's standard deviations; mean over tokens."""
+    """How many standard deviations of its row a diagonal entry lies above the row's mean; averaged over tokens."""
     top_share: float
-    """The share of tokens whose own logit is among the k largest of their row."""
+    """The share of sampled tokens whose own logit is among the k largest logits of their row."""
     k: int
     n_tokens: int
     provenance: Provenance
@@ -199,7 +199,7 @@ def own_token_of(full: LowRank, provenance: Provenance, k: int = 10, n_tokens: i
     Args:
         full: the circuit over the whole vocabulary.
         k: `top_share` counts tokens whose own logit is among this many largest of the row.
-        n_tokens: number of tokens sampled for `top_share`; the whole vocabulary if it is smaller.
+        n_tokens: number of tokens sampled for `top_share`; every token if the vocabulary is smaller than this.
 
     Memory: a block of rows.
     """
