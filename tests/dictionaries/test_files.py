@@ -110,7 +110,7 @@ def _cut(path: Path, to: int) -> None:
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "cfg.json: it is not JSON": lambda at: (at / "cfg.json").write_text('{"architecture": "stan'),
-    "cfg.json holds no fields": lambda at: (at / "cfg.json").write_text("[]"),
+    "cfg.json is not a JSON object": lambda at: (at / "cfg.json").write_text("[]"),
     "cfg.json cannot be read: it is not UTF-8": lambda at: (at / "cfg.json").write_bytes(b'{"a": "\xff"}'),
     "sae_weights.safetensors cannot be read": lambda at: _cut(at / "sae_weights.safetensors", 500),
     "sae_weights.safetensors cannot be read: ": lambda at: _cut(at / "sae_weights.safetensors", 0),
@@ -130,11 +130,11 @@ def test_a_damaged_file_is_refused_by_its_name(why: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("lacking", ["W_enc", "b_enc", "W_dec", "b_dec"])
 def test_a_missing_tensor_is_refused_by_its_name(lacking: str, tmp_path: Path) -> None:
     rest = {name: tensor for name, tensor in weights(8).items() if name != lacking}
-    with pytest.raises(InvalidInput, match=f"holds no {lacking}"):
+    with pytest.raises(InvalidInput, match=f"contains no {lacking}"):
         open_dictionary(folder(tmp_path / "saelens", rest))
     (tmp_path / "scope").mkdir()
     np.savez(tmp_path / "scope" / "params.npz", **{name: tensor.numpy() for name, tensor in rest.items()})
-    with pytest.raises(InvalidInput, match=rf"params\.npz holds no {lacking}"):
+    with pytest.raises(InvalidInput, match=rf"params\.npz contains no {lacking}"):
         open_dictionary(tmp_path / "scope")
 
 

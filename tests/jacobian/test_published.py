@@ -58,13 +58,16 @@ def test_what_a_published_file_lacks_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ({"K": 1}, "it has neither J nor jacobian_sum"),
+        ({"K": 1}, "it has neither the field J nor the field jacobian_sum"),
         ({"J": {}, "n_prompts": 3}, "it contains no matrix of any layer"),
-        ({"jacobian_sum": matrices(), "n_done": 0}, "no prompt in it was processed to the end"),
+        (
+            {"jacobian_sum": matrices(), "n_done": 0},
+            "the fit that wrote it was stopped before its first prompt was finished",
+        ),
         ({"J": {0: torch.zeros(2, 3)}, "n_prompts": 3}, "its matrices are not square"),
         (
             {"J": matrices(), "n_prompts": 3, "target_layer": 0},
-            "it has layers .0., which must be below its target layer, 0",
+            "it has matrices for layers .0., but they must be below its target layer, 0",
         ),
     ],
 )

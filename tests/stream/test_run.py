@@ -314,7 +314,7 @@ def test_hooks_at_coefficients_of_experts_follow_edits_and_read_gate_weights(tok
         run(lm, tokens, hooks={"gate_weights": lambda t, _layer: t})
     with pytest.raises(InvalidInput, match="not a tensor of shape"):
         run(lm, tokens, hooks={"coefficients": lambda t, _layer: t[:1]})
-    with pytest.raises(Unsupported, match="gate_weights: captures can only read them"):
+    with pytest.raises(Unsupported, match="gate_weights: this tensor can be captured, but its gradient cannot"):
         run(lm, tokens, "gate_weights", grad=True)
 
 

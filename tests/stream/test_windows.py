@@ -40,7 +40,7 @@ def test_every_window_begins_with_the_tokenizers_first_token(
     assert all(int(window[0]) == 1 and len(window) <= 3 for window in windows)
     assert torch.equal(torch.cat([window[1:] for window in windows]), ids)
     assert last_tokens(lm, PROMPT, 3).tolist() == [1, *ids[-2:].tolist()]
-    with pytest.raises(InvalidInput, match="special token at its start fills it"):
+    with pytest.raises(InvalidInput, match="special token at its start leaves no room for others"):
         lm.windows(PROMPT, 1)
 
 

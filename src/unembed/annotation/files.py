@@ -82,13 +82,13 @@ def load(path: str | os.PathLike[str]) -> Annotation:
     Raises:
         InvalidInput: the file cannot be read or is not an annotation file, or a pattern breaks the instructions.
     """
-    with reading(f"cannot read {path}", instead="Give a file that export wrote"):
+    with reading(f"cannot read {path}", instead="Give a file that `unembed annotate export` wrote"):
         sheet = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(sheet, dict) or sheet.get("schema") != SCHEMA:
         raise InvalidInput(
             f"{path} is not an annotation file",
             why=f"its schema is not {SCHEMA!r}",
-            instead="Give a file that export wrote",
+            instead="Give a file that `unembed annotate export` wrote",
         )
     try:
         vectors = sheet["vectors"]
@@ -108,7 +108,7 @@ def load(path: str | os.PathLike[str]) -> Annotation:
 def _pattern(stored: Any, where: str, n: int) -> Pattern:
     description, kind = str(stored["description"]).strip(), str(stored["kind"]).strip()
     if not description:
-        raise InvalidInput(f"{where}: a pattern", why="it has no description")
+        raise InvalidInput(f"a pattern of {where}", why="it has no description")
     members = check_pattern(
         f"{where}: pattern {description!r}", kind, [int(t) for t in stored["tokens"]], RULES["value"], KINDS, n
     )

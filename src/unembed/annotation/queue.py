@@ -103,7 +103,7 @@ def nameable_first(lm: Decoder, shown: Sequence[Int[Tensor, " _"]]) -> list[int]
 
     A list is likely to have a pattern if its tokens are similar words. Similarity is the mean cosine of two token
     embeddings. The mean embedding and the two largest principal components, which mostly depend on how frequent a token
-    is, are subtracted before (Mu and Viswanath 2018). The similarity is multiplied by the share of tokens that WordNet
+    is, are subtracted first (Mu and Viswanath 2018). The similarity is multiplied by the share of tokens that WordNet
     defines, because pieces of words are similar too, but have no common name. Lists of random vectors are ordered in
     the same way, so that an annotator cannot recognise them by their rank.
     """

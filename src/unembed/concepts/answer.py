@@ -42,7 +42,8 @@ def concepts_answer(
     embedding: Annotated[
         bool | None,
         Option(
-            "Also count clusters of similar token embeddings as concepts; default: for up to 20,000 tokens.",
+            "Also count clusters of similar token embeddings as concepts. Default: only if the vocabulary has at most "
+            "20,000 tokens.",
             off="--no-embedding",
         ),
     ] = None,

@@ -20,7 +20,8 @@ from torch import Tensor
 from unembed.concepts.token_classes import COUNTED, MIN_TOKENS, Classes
 
 MAX_EXPECTED = 1.0
-"""Bound on the mean number of concepts in a list of random tokens; with 1.0, it is 0.02 for the shipped model wren."""
+"""Upper bound on the mean number of concepts found in a list of random tokens; the mean itself is smaller (0.02 for the
+shipped model wren)."""
 DUPLICATE_OVERLAP = 0.6
 """Two classes are the same concept if they share more than this fraction of the union of their tokens."""
 
@@ -42,7 +43,7 @@ class Concept:
 
     @property
     def counted(self) -> bool:
-        """Whether the kind is one that the papers count as a concept: not stop words, for example."""
+        """Whether the papers count classes of this kind as concepts; they do not count stop words, for example."""
         return self.kind in COUNTED
 
 

@@ -12,7 +12,7 @@ Kind = Literal["word", "number", "punctuation", "piece", "other"]
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
 _NUMBER = re.compile(r"[\d.,:/-]*\d[\d.,:/-]*(?:st|nd|rd|th|s)?")
 SHORTEST_UNSPACED = 4
-"""The fewest letters with which a lower-case word without a space before it counts as a word, not a piece."""
+"""A lower-case token without a leading space counts as a whole word only if it has at least this many letters."""
 
 
 @dataclass(frozen=True)

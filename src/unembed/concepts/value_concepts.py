@@ -30,7 +30,7 @@ from unembed.validation import as_pair, as_tuple, one_of, positive_int, valid_se
 TOP = 30
 """Number of top tokens of a vector (as in the papers)."""
 LARGEST_CLUSTERED = 20_000
-"""Largest vocabulary for which classes of neighbours in the embedding are added by default."""
+"""Largest vocabulary for which clusters of token embeddings are added as classes by default."""
 _PER_CLUSTER = 20
 
 
@@ -39,7 +39,7 @@ def model_classes(lm: Decoder, embedding: bool | None = None) -> Classes:
 
     Args:
         embedding: whether to add clusters of token embeddings (rows of W_E; average linkage, cosine, 20 tokens in a
-            cluster on average) as classes; when None, for vocabularies of up to `LARGEST_CLUSTERED` tokens.
+            cluster on average) as classes; when None, only if the vocabulary has at most `LARGEST_CLUSTERED` tokens.
 
     Raises:
         InvalidInput: the model has no tokenizer.
@@ -156,11 +156,14 @@ def vector_concepts(
 def _carried(
     lm: Decoder, vectors: Float[Tensor, "vector d_model"], layers: Sequence[int] | None, basis: Basis
 ) -> tuple[Float[Tensor, "vector d_model"], Basis]:
-    """Return the vectors with their basis; for "jacobian", map them with the lens, after which the basis is "raw"."""
+    """Return the vectors and the basis in which to project them to tokens.
+
+    With "jacobian", the fitted lens maps the vectors, and the mapped vectors are projected in the basis "raw".
+    """
     if basis != "jacobian":
         return vectors, basis
     if layers is None:
-        raise InvalidInput("basis 'jacobian'", why="the lens needs the layer of each vector", instead="Give layers=")
+        raise InvalidInput("basis 'jacobian'", why="the lens needs the layer of each vector", instead="Pass layers")
     at, found = torch.tensor(layers), torch.empty_like(vectors)
     for layer in at.unique().tolist():
         rows = (at == layer).nonzero()[:, 0].to(vectors.device)

@@ -67,21 +67,25 @@ def attach(
         own = part.layer if layer is None else layer
         if own is None:
             raise InvalidInput(
-                f"dictionary {part.name}", why="its files do not name the layer that it reads", instead="Give layer="
+                f"dictionary {part.name}",
+                why="its files do not name the layer that it reads",
+                instead="Pass the layer as `layer`",
             )
         if point is not None:
             part = replace(part, reads=point, writes=part.writes if part.is_transcoder else point)
         at = lm.layer(own)
         if at + len(part.W_dec) > lm.n_layers:
             raise InvalidInput(
-                f"dictionary {part.name} at layer {at}", why=f"it writes to {len(part.W_dec)} layers, more than follow"
+                f"dictionary {part.name} at layer {at}",
+                why=f"it writes to {len(part.W_dec)} layers, but the model has {lm.n_layers - at} from this layer on",
             )
         require_point(lm, part.reads, at)
         require_point(lm, part.writes, at)
         for what, n in (("reads", part.W_enc.shape[0]), ("writes", part.b_dec.shape[0])):
             if n != lm.d_model:
                 raise InvalidInput(
-                    f"dictionary {part.name}", why=f"it {what} vectors of {n}, the model's have {lm.d_model}"
+                    f"dictionary {part.name}",
+                    why=f"it {what} vectors of {n} channels, but the model's have {lm.d_model}",
                 )
         placed.append((at, _on(lm, part.to(lm.device), at)))
     return AttachedDictionary(lm, tuple(placed))
@@ -122,7 +126,9 @@ class AttachedDictionary:
         """
         layer = self.lm.layer(layer)
         if layer not in self._by_layer:
-            raise OutOfRange(f"features of layer {layer}", why=f"the dictionary reads layers {list(self.layers)}")
+            raise OutOfRange(
+                f"features of layer {layer}", why=f"the dictionary encodes only layers {list(self.layers)}"
+            )
         return self._by_layer[layer]
 
     def feature(self, layer: int, index: int) -> tuple[int, int]:
@@ -133,7 +139,7 @@ class AttachedDictionary:
         """
         part, number = self.part(layer), as_int("feature", index)
         if not 0 <= number < part.n_features:
-            raise OutOfRange(f"feature {number}", why=f"layer {layer} has {part.n_features}, counted from 0")
+            raise OutOfRange(f"feature {number}", why=f"layer {layer} has {part.n_features} features, counted from 0")
         return self.lm.layer(layer), number
 
     def points(self) -> tuple[str, ...]:
@@ -232,7 +238,9 @@ class AttachedDictionary:
         for edit in as_edits(edits):
             if edit.target != "feature":
                 raise InvalidInput(
-                    f"an edit of a {edit.target}", why="a dictionary edits features", instead="Use lm.edited(edits)"
+                    f"an edit of a {edit.target}",
+                    why="a dictionary can edit only its features",
+                    instead="Use lm.edited(edits)",
                 )
             layer, index = self.feature(edit.layer, as_int("feature", edit.index))
             changes.setdefault(layer, []).append(replace(edit, layer=layer, index=index))

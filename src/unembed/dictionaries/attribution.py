@@ -58,7 +58,8 @@ def feature_attribution(
     pulled = directions(lm, u, seen, column)
     if pulled.constants or not pulled.end:
         raise Unsupported(
-            f"features of {lm.name}", why="between layers, the model normalises or mixes the residual stream"
+            f"attribution by feature in {lm.name}",
+            why="the model normalises or mixes its residual stream between layers",
         )
     written = sorted({n + offset for n, part in parts for offset in range(len(part.W_dec))})
     writes = parts[0][1].writes

@@ -40,7 +40,7 @@ class Dictionary:
     threshold: Float[Tensor, " feature"] | None = None
     k: int | None = None
     r_mag: Float[Tensor, " feature"] | None = None
-    """Log of the scale between gate and magnitude (gated)."""
+    """Used only with the activation "gated": the magnitude is (x - b_in) W_enc exp(r_mag) + b_mag."""
     b_mag: Float[Tensor, " feature"] | None = None
     reads: str = "resid_post"
     """The capture point that the encoder reads."""
@@ -82,7 +82,7 @@ class Dictionary:
 
     @property
     def is_transcoder(self) -> bool:
-        """Whether it reconstructs another activation than the one that it encodes."""
+        """Whether it reconstructs an activation other than the one that it encodes."""
         return self.reads != self.writes
 
     def encode(self, x: Float[Tensor, "*pos d_in"]) -> Float[Tensor, "*pos feature"]:
@@ -120,7 +120,8 @@ class Dictionary:
         if not bool((gain != 0).all()):
             raise InvalidInput(
                 f"dictionary {self.name}",
-                why="it reads a norm's output before the gain, and the gain of a channel is zero",
+                why="it was trained on a norm's output before the gain, so its input must be divided by the gain, "
+                "which is zero in at least one channel",
             )
         scale = gain.to(self.W_enc)
         shift = torch.zeros_like(scale) if bias is None else bias.to(self.W_enc)

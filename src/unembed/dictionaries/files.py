@@ -29,11 +29,11 @@ from unembed.results import make_folder, writing
 WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
 _PARAMS = ("params.npz", "params.safetensors")
 _ARCHITECTURES = {"relu": "standard", "jumprelu": "jumprelu", "topk": "topk", "gated": "gated"}
-"""For each activation function, SAELens' name of a dictionary with it."""
+"""For each activation function, SAELens' name for the architecture of an autoencoder that uses it."""
 _TRANSCODERS = {"relu": "transcoder", "jumprelu": "jumprelu_transcoder"}
-"""SAELens' name of a transcoder with the activation function, where it has one."""
+"""For some activation functions, SAELens' name for the architecture of a transcoder that uses it."""
 _LAYOUT = "6.0.0"
-"""The first version of SAELens that has this layout; without a version it drops the metadata."""
+"""The first version of SAELens with this layout. SAELens ignores the metadata of a file without a version."""
 _POINTS = {
     "hook_resid_pre": "resid_pre",
     "hook_resid_mid": "resid_mid",
@@ -89,7 +89,7 @@ def _opened(source: str | Path, folder: str | None) -> Dictionary | tuple[Dictio
     raise InvalidInput(
         f"dictionary {name}",
         why=f"the folder contains neither {CONFIG} with {WEIGHTS}, nor {_PARAMS[0]}, nor W_enc_0.safetensors",
-        instead="Give the folder of one dictionary: folder=",
+        instead="Pass the folder of a single dictionary as `folder`",
     )
 
 
@@ -112,7 +112,7 @@ def _fields(path: Path, name: str) -> Mapping[str, Any]:
     except (OSError, ValueError) as fault:
         raise _damaged(name, f"its {path.name} cannot be read: {reading_fault(fault)}") from fault
     if not isinstance(found, dict):
-        raise _damaged(name, f"its {path.name} holds no fields by name")
+        raise _damaged(name, f"its {path.name} is not a JSON object")
     return found
 
 
@@ -124,7 +124,7 @@ class _Arrays(dict[str, Tensor]):
         self._file, self._name = file, name
 
     def __missing__(self, key: str) -> Tensor:
-        raise _damaged(self._name, f"its {self._file} holds no {key}")
+        raise _damaged(self._name, f"its {self._file} contains no {key}")
 
 
 def _arrays(path: Path, name: str) -> _Arrays:
@@ -272,7 +272,7 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
 
 
 def _subtracts_b_dec(d: Dictionary) -> bool:
-    """Tell whether b_in equals b_dec, in an autoencoder; SAELens has a field for this, but not for transcoders."""
+    """Tell whether this is an autoencoder with b_in equal to b_dec; SAELens has a field for this only there."""
     return d.b_in is not None and not d.is_transcoder and torch.equal(d.b_in, d.b_dec)
 
 

@@ -62,7 +62,8 @@ class MemoryDictionaryConfig:
 class MemoryDictionary(nn.Module):
     """The memories of a layer without experts: `encode` gives their coefficients, `decode` the FFN's output.
 
-    It uses the model's own weights, without a copy until it is moved or converted; then the model's stay as they are.
+    It shares its weights with the model. If it is moved to another device or converted to another dtype, it gets
+    copies, and the model's weights do not change.
 
     Args:
         lm: the model.
@@ -73,12 +74,12 @@ class MemoryDictionary(nn.Module):
 
     Raises:
         OutOfRange: there is no such layer, or k is not positive.
-        Unsupported: the layer has no FFN or has experts, its coefficients are no known function of its keys, its output
-            is gated, or its weights are offloaded.
+        Unsupported: the layer has no FFN or has experts, it is not known how its coefficients are computed from its
+            keys, its output is gated, or its weights are offloaded.
     """
 
     W_enc: Float[Tensor, "d_model feature"]
-    """The keys (of a gated FFN: of the gate, which a coefficient is not a function of alone)."""
+    """The keys; in a gated FFN, only those of the gate, although coefficients depend on the up-projection too."""
     b_enc: Float[Tensor, " feature"]
     W_dec: Float[Tensor, "feature d_model"]
     """The value vectors."""
@@ -86,7 +87,7 @@ class MemoryDictionary(nn.Module):
     """The bias of the down-projection."""
     value_norms: Float[Tensor, " memory"]
     use_error_term = False
-    """SAELens reads this and `hook_dict` where it attaches a transcoder to a model."""
+    """SAELens reads this attribute and `hook_dict` when it attaches a transcoder to a model."""
 
     def __init__(self, lm: Decoder, layer: int, *, split_signs: bool = False, k: int | None = None) -> None:
         super().__init__()
@@ -139,7 +140,7 @@ class MemoryDictionary(nn.Module):
         """
         number, n = as_int("feature", feature), len(self.value_norms)
         if not 0 <= number < self.cfg.d_sae:
-            raise OutOfRange(f"feature {number}", why=f"the layer has {self.cfg.d_sae}, counted from 0")
+            raise OutOfRange(f"feature {number}", why=f"the layer has {self.cfg.d_sae} features, counted from 0")
         return SignedMemory(self.cfg.hook_layer, number % n, "negative" if number >= n else "positive")
 
     def encode(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos feature"]:
@@ -166,9 +167,9 @@ class MemoryDictionary(nn.Module):
         return self.decode(self.encode(x))
 
     def fold_W_dec_norm(self) -> None:
-        """Make the rows of W_dec unit vectors, and features coefficient times length of the value; SAEBench needs it.
+        """Scale the rows of W_dec to length 1, and multiply each feature by the length that its row had before.
 
-        `decode` then gives the same output up to rounding.
+        SAEBench calls this. The output of `decode` stays the same up to rounding.
         """
         if not self.has_unit_values:
             norms = torch.cat([self.value_norms] * (2 if self.split_signs else 1))
@@ -213,7 +214,7 @@ def _sharing(site: FeedForwardSite, layer: int) -> tuple[nn.Module, nn.Module | 
     parameters = [p for module in own for p in module.parameters()]
     why = "it is a mixture of experts" if site.experts is not None else ""
     if up is None or activation is None or down is None:
-        why = why or "its coefficients are no known function of its keys"
+        why = why or "it is not known how its coefficients are computed from its keys"
     elif site.channel_gate is not None:
         why = "its output is multiplied by a gate of each channel"
     elif not any(p.is_meta for p in parameters):
@@ -221,4 +222,6 @@ def _sharing(site: FeedForwardSite, layer: int) -> tuple[nn.Module, nn.Module | 
         shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in plain}
         return copy.deepcopy((up, None if site.is_fused else site.gate_proj, activation, down), shared)
     why = why or "its weights are offloaded"
-    raise Unsupported(f"the FFN of layer {layer} as a dictionary", why=why, instead='Capture "coefficients"')
+    raise Unsupported(
+        f"the FFN of layer {layer} as a dictionary", why=why, instead='Use the capture point "coefficients"'
+    )

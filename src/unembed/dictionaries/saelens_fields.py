@@ -111,7 +111,7 @@ def _activation(config: Mapping[str, Any], name: str) -> tuple[str, int | None]:
     function = config.get(key) or "relu"
     more = config.get("activation_fn_kwargs") or {}
     if not isinstance(function, str) or not isinstance(more, Mapping):
-        raise InvalidInput(f"dictionary {name}", why=f"its {key} or activation_fn_kwargs is of the wrong kind")
+        raise InvalidInput(f"dictionary {name}", why=f"its {key} or activation_fn_kwargs has a value of the wrong type")
     if activation == "relu" and function == "topk":  # SAELens before version 6
         activation = "topk"
     elif function not in ("relu", activation):

@@ -119,8 +119,8 @@ def train_dictionary(
                 progress({"step": step + 1, "unexplained": round(unexplained, 4), "dead": int(dead.sum())})
             x = next(batches)
     found = {name: t.detach() for name, t in parameters.items()}
-    # Training divides activations by `scale`, so the biases are multiplied by it: the saved dictionary applies to the
-    # model's activations directly.
+    # Training used activations divided by `scale`. With biases multiplied by `scale`, the saved dictionary can be
+    # applied to the model's activations without this division.
     dictionary = Dictionary(
         found["W_enc"],
         found["b_enc"] * scale,

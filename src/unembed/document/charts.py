@@ -56,7 +56,7 @@ def _writer(figure: Figure, ticks: Sequence[float] = ()) -> Callable[[Any], str]
 
 
 def _decimals(ticks: Sequence[float]) -> int | None:
-    """Return the fewest decimals that write all ticks in full; None if the three digits of `format_number` do."""
+    """Return the fewest decimals that show all ticks exactly; None if the three digits of `format_number` suffice."""
     if all(math.isclose(float(f"{t:.3g}"), t, abs_tol=1e-9) for t in ticks):
         return None
     return next((n for n in range(5) if all(math.isclose(round(t, n), t, abs_tol=1e-9) for t in ticks)), None)

@@ -42,7 +42,7 @@ def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
     except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
         why = getattr(error, "strerror", None) or "no folder can have this name"
         raise InvalidInput(
-            f"cannot write to {str(folder)[:60]!r}", why=why, instead="Give a folder in an existing one"
+            f"cannot write to {str(folder)[:60]!r}", why=why, instead="Give a folder whose parent folder exists"
         ) from error
     return folder
 

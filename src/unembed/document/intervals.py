@@ -102,7 +102,8 @@ def ratio_of(
 ) -> Measured:
     """Return the mean of `a` divided by the mean of `b`; both are resampled. Infinite if `b` has mean 0.
 
-    The other arguments are those of `mean_of`. With `share=True`, an `a` of zeros does not give the interval [0, 0].
+    The other arguments are those of `mean_of`. With `share=True`, the interval is not [0, 0] even if all values of `a`
+    are 0.
     """
     return _compare(a, b, units_a, units_b, seed, np.divide, share)
 
@@ -157,7 +158,7 @@ class _Sample:
         return bool(self.values.min() == self.values.max()) and float(self.values[0]) in (0.0, 1.0)
 
     def drawn(self, seed: int, share: bool = False, draws: int = DRAWS) -> np.ndarray:
-        """Return the mean of each of `draws` resamples of the units, computed with 2**22 numbers at a time in memory.
+        """Return the mean of each of `draws` resamples of the units, with about 2**22 numbers in memory at a time.
 
         If `share` is True and all values are 0 or all are 1, resamples would all have the same mean. The means are then
         drawn from a Beta distribution whose quantiles are the ends of the exact interval.
@@ -176,8 +177,8 @@ def _ends(drawn: np.ndarray) -> tuple[float, float]:
     known = drawn[~np.isnan(drawn)]
     if not len(known):
         return float("nan"), float("nan")
-    # If some resampled ratios are infinite, quantiles are not interpolated, because interpolating with infinity gives
-    # infinity.
+    # A quantile is usually interpolated between two neighbouring values. If some resampled ratios are infinite, one of
+    # the two values is taken instead, because interpolation between a finite and an infinite value gives infinity.
     low, high = np.quantile(known, (tail, 1 - tail), method="inverted_cdf" if np.isinf(known).any() else "linear")
     return float(low), float(high)
 

@@ -148,7 +148,9 @@ class Reference:
     def __post_init__(self) -> None:
         whole = len(self.at) == 2 if not self.low else len(self.low) == max(len(self.at), 1)
         if not whole or (self.high and len(self.high) != len(self.low)):
-            raise InvalidInput(f"reference {self.label!r}", why="low and high need one value for each position in at")
+            raise InvalidInput(
+                f"reference {self.label!r}", why="`low` and `high` need one value for each position in `at`"
+            )
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ class Report:
             InvalidInput: the report has no table of that name.
         """
         if name not in self.exhibits:
-            raise InvalidInput(f"table {name!r}", why=f"the report has {', '.join(self.exhibits) or 'none'}")
+            raise InvalidInput(f"table {name!r}", why=f"tables of this report: {', '.join(self.exhibits) or 'none'}")
         return self.exhibits[name].table
 
     def to_dict(self) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def round_step(size: Real) -> Real:
 
 
 def fitted(values: Sequence[Real | None], *, logarithmic: bool = False) -> tuple[Real, Real]:
-    """Return the ends of an axis that contains all values, and zero if it is not logarithmic; the ends are round."""
+    """Return round numbers as the ends of an axis that contains all values and, unless it is logarithmic, zero."""
     found = [v for v in values if v is not None and math.isfinite(v) and (v > 0 or not logarithmic)]
     if not found:
         return (0.1, 1.0) if logarithmic else (0.0, 1.0)

@@ -24,7 +24,8 @@ from unembed.models.decoder import Decoder
 
 TOP_TOKENS = 30
 RANDOM_VECTORS = 299
-"""Number of random vectors for each layer, whose concepts are the control for those of value vectors."""
+"""Number of random vectors for each layer. As a control, their top tokens are searched for concepts like those of value
+vectors."""
 SHOWN_TOKENS = 10
 
 
@@ -37,7 +38,7 @@ class TriggerText:
     positions: dict[str, Int[np.ndarray, "memory trigger"]]
     """For each pole the positions of the triggers in the text, strongest first; -1 where there are fewer."""
     starts: Int[np.ndarray, " layer_and_one"]
-    """For each layer the row of its first memory, and at the end the number of rows."""
+    """The row of each layer's first memory, followed by the total number of rows."""
     next_tokens: Callable[[Int[np.ndarray, " place"]], Int[np.ndarray, " place"]]
     """The token after each position; -1 where there is none."""
     prefix: Callable[[int], Int[np.ndarray, " pos"]]
@@ -103,7 +104,8 @@ def candidates_of(lm: Decoder, known: TriggerText | None, layer: int, show_unlea
     n = lm.weights.n_memories[layer]
     found = []
     for pole in poles:
-        # With a fitted lens, the index's tokens are not used, because they may have been computed without the lens.
+        # If the model has a fitted lens, the promoted tokens are computed again, because those stored in the index may
+        # have been computed without the lens.
         if known is not None and known.promoted is not None and not show_unlearned and lens_of(lm) is None:
             ids = np.asarray(known.promoted[pole][known.starts[layer] : known.starts[layer + 1], :TOP_TOKENS])
         else:

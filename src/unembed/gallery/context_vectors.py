@@ -25,10 +25,10 @@ MIN_COUNT = 10
 MIN_TOKENS = 5
 """A list is judged only if at least this number of its tokens have a vector."""
 DRAWS = 199
-"""Number of random lists, with tokens of the same frequencies, for each list; the smallest p-value is 1 / 200."""
+"""Number of random lists of equally frequent tokens that a list is compared with; the smallest p-value is 1 / 200."""
 _ROWS = 4096
 _BETWEEN = 8
-"""Each time after this number of random lists, the lists are left out that can no longer be significant."""
+"""After each group of this many random lists, lists that can no longer become significant are not compared further."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ class Coherence:
 
     @property
     def size(self) -> Float[np.ndarray, " list"]:
-        """Return the excess over random lists as a share of the largest possible excess, 0 to 1."""
+        """Return how far the similarity exceeds that of random lists, as a share of the largest possible excess."""
         size = (self.similarity - self.expected) / (1 - self.expected).clip(1e-9)
         return np.nan_to_num(size).clip(0, 1)
 
@@ -143,7 +143,7 @@ def coherence(
     similarity, expected, p = np.full(len(lists), np.nan), np.full(len(lists), np.nan), np.ones(len(lists))
     if not judged.any():
         return Coherence(similarity, expected, p)
-    # The table has an extra row of zeros for tokens without a vector.
+    # Tokens without a vector are mapped to an extra last row of zeros, which adds nothing to a sum of vectors.
     table = np.concatenate([contexts.vectors, np.zeros_like(contexts.vectors[:1])])
     ids = np.where(has_vector, lists, len(contexts.vectors))[judged]
     observed = _similarity(table, ids, n[judged])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ATLAS, MEMORIES, HEADS = "atlas", "memories.parquet", "heads.parquet"
-"""The atlas in the folder of an index, and its tables of memories and of heads."""
+"""Name of the atlas folder in the folder of an index, and file names of the atlas's tables of memories and of heads."""
 
 
 class MemoryDescriptions:

@@ -45,14 +45,15 @@ class Truth:
 
     correlation: float
     control: float
-    """The bound below which 99 % of the absolute correlations with the effects of other value vectors lie."""
+    """The 99 % quantile of the absolute correlations of scores with the effects of other value vectors of the layer."""
 
 
 @dataclass(frozen=True)
 class MemoryEvidence:
     """A memory (FFN neuron) with all the evidence that it does something a person can name.
 
-    A measure is None if it could not be computed (too few tokens, or no index) or, for the effect, was not computed.
+    A measure is None if it could not be computed (too few tokens, or no index). The effect is also None for memories
+    for which it was not measured.
     """
 
     layer: int
@@ -65,7 +66,7 @@ class MemoryEvidence:
     """The tokens that the memory promotes at this sign, most promoted first."""
     top_ids: tuple[int, ...]
     concept: str | None
-    """The least probable class among the top tokens."""
+    """The class that the top tokens share and that is least probable by chance."""
     concept_tokens: tuple[str, ...]
     """The top tokens that belong to the concept."""
     pattern: str | None

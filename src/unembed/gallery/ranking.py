@@ -20,7 +20,7 @@ from unembed.results import Provenance
 from unembed.validation import positive_int, valid_seed
 
 _AT_ONCE = 100
-"""Number of memories whose effects are measured in one step, whose result is saved."""
+"""Number of memories whose effects are measured in one step; the results are saved after each step."""
 
 Progress = Callable[[str, int, int], None]
 

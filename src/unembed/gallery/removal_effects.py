@@ -90,7 +90,8 @@ def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_
     texts: list[tuple[list[int], list[int]]] = []  # the ids, and the numbers of the removals
     for i in order:
         ids = removals[i].ids.tolist()
-        # Sorted in this order, a prefix comes directly after the text that begins with it, if there is such a text.
+        # In descending order, a list of tokens comes directly after the longer lists that begin with it. If there are
+        # any, the last text begins with it too, so no new text is needed.
         if not texts or texts[-1][0][: len(ids)] != ids:
             texts.append((ids, []))
         texts[-1][1].append(i)
@@ -121,14 +122,15 @@ def _before(
 ) -> tuple[Float[Tensor, " removal"], DynamicCache | None]:
     """Return each removal's total probability of the promoted tokens in the unchanged model, and the KV cache.
 
-    The cache is None if the last token of a prefix cannot be rerun from it.
+    The cache is None if it cannot be used to rerun the last token of a prefix alone.
     """
     is_cached = accepts_argument(lm, "past_key_values") and accepts_argument(lm, "position_ids")
     out, last = _run(lm, texts, {}, {"use_cache": True} if is_cached else {})
     rows, columns = [one.row for one in places], [one.position for one in places]
     cache = getattr(out, "past_key_values", None)
     plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
-    # If the model is on several devices, so is its KV cache, and this function does not support such a cache.
+    # The KV cache of a model that is spread over several devices is spread over them too. Rerunning tokens from such a
+    # cache is not supported.
     plain = plain and len({parameter.device for parameter in lm.hf.parameters()}) == 1
     return _promoted(logits_of(lm, last[rows, columns]), places), cache if plain else None
 

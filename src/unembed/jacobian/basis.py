@@ -105,7 +105,7 @@ def carried_streams(
 def carried_parts(
     lm: Decoder, vectors: Float[Tensor, "row d_model"], layer: int, point: StreamPoint = "resid_post"
 ) -> Float[Tensor, "row d_model"]:
-    """Map vectors that are added to the residual stream so that their product with W_U is their scores.
+    """Map vectors that are added to the residual stream to vectors whose products with W_U are their token scores.
 
     These scores are not centred: their mean over the vocabulary is not subtracted.
 

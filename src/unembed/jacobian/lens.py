@@ -159,8 +159,8 @@ class JacobianLens(Displayed):
             if not self.converted and self.provenance.dtype not in ("none", lm.dtype_name):  # an earlier version's file
                 raise InvalidInput(
                     f"the lens of {self.provenance.model}",
-                    why=f"it was fitted on {self.provenance.dtype} weights, and its file lacks the fingerprint of "
-                    f"their {lm.dtype_name} copy",
+                    why=f"it was fitted on {self.provenance.dtype} weights, and its file does not contain the "
+                    f"fingerprint of the same weights in {lm.dtype_name}",
                     instead=f"Open the model in {self.provenance.dtype}, or fit the lens again: `unembed fit-lens`",
                 )
             raise InvalidInput(
@@ -295,9 +295,9 @@ class JacobianLens(Displayed):
     def read_as(
         self, columns: Float[Tensor, "d_model token"], layer: int, point: StreamPoint = "resid_post"
     ) -> Float[Tensor, "d_model token"]:
-        """Return the columns whose dot products with a vector of the stream are those of `columns` with `readable`.
+        """Map columns to columns c for which `vector @ c` equals `readable(vector, ...) @ columns`.
 
-        For a few tokens and many vectors this is cheaper than to map each vector.
+        For a few tokens and many vectors, mapping the columns is cheaper than mapping each vector with `readable`.
         """
         unit = torch.eye(len(columns), dtype=self.mean_final.dtype, device=self.mean_final.device)
         return self.jacobian(layer, point) @ (self._after_blocks(unit) @ columns.to(unit))

@@ -143,7 +143,7 @@ def _later_layers_in_copies(
         change_tensor(stack, lm, layer, "resid_post", split)
         logits = lm.hf(given, **arguments, **current.arguments).logits[:, -1]
     if len(logits) != copies:
-        raise RuntimeError(f"the model returned logits of {len(logits)} rows, not of {copies}")
+        raise RuntimeError(f"the model returned {len(logits)} rows of logits, not {copies}")
     return logits
 
 
@@ -169,7 +169,7 @@ def gradient_rows(
             found = torch.autograd.grad(total, [own[key] for key in points[:-1]], allow_unused=True)
     except RuntimeError as error:
         raise Unsupported(
-            f"a Jacobian lens of {lm.name}", why=f"a pass has no derivative: {first_sentence(error)}"
+            f"a Jacobian lens of {lm.name}", why=f"its forward pass cannot be differentiated: {first_sentence(error)}"
         ) from error
     return {
         key: current.by_position(torch.zeros_like(own[key]) if gradient is None else gradient)[:, -1]

@@ -63,7 +63,8 @@ def open_published(path: Path) -> JacobianLens:
     layers = int(about.get("target_layer", max(by_layer) + 1)) + 1
     if not 0 <= min(by_layer) <= max(by_layer) < layers - 1:
         raise InvalidInput(
-            f"{path}", why=f"it has layers {sorted(by_layer)}, which must be below its target layer, {layers - 1}"
+            f"{path}",
+            why=f"it has matrices for layers {sorted(by_layer)}, but they must be below its target layer, {layers - 1}",
         )
     before = torch.full((layers, width, width), torch.nan)
     for layer, matrix in by_layer.items():
@@ -83,7 +84,9 @@ def _contents(path: Path, found: object) -> tuple[dict[int, Float[Tensor, "row c
     """Return the Jacobians by layer, the number of prompts of the fit, and the file's metadata."""
     if not isinstance(found, Mapping) or not ({"J", "jacobian_sum"} & set(found)):
         raise InvalidInput(
-            f"{path}", why="it has neither J nor jacobian_sum", instead="Give a file that a Jacobian lens was saved to"
+            f"{path}",
+            why="it has neither the field J nor the field jacobian_sum",
+            instead="Give a file that a Jacobian lens was saved to",
         )
     is_sum = "J" not in found
     matrices: Any = found["jacobian_sum" if is_sum else "J"]
@@ -94,7 +97,9 @@ def _contents(path: Path, found: object) -> tuple[dict[int, Float[Tensor, "row c
     if not matrices or (is_sum and prompts < 1):
         raise InvalidInput(
             f"{path}",
-            why="no prompt in it was processed to the end" if matrices else "it contains no matrix of any layer",
+            why="the fit that wrote it was stopped before its first prompt was finished"
+            if matrices
+            else "it contains no matrix of any layer",
         )
     about = {key: value for key, value in dict(found.get("metadata") or {}).items() if _is_plain(value)}
     about |= {key: found[key] for key in ("model_name", "model_revision", "corpus", "target_layer") if key in found}
@@ -156,6 +161,6 @@ def require_same_sizes(lens: JacobianLens, lm: Decoder) -> None:
     if sizes != own:
         raise InvalidInput(
             f"the lens of {lens.provenance.model}",
-            why=f"it is of a model of {sizes[0]} layers and width {sizes[1]}; {lm.name} has {own[0]} and {own[1]}",
+            why=f"it is for a model of {sizes[0]} layers and width {sizes[1]}, but {lm.name} has {own[0]} and {own[1]}",
             instead="Give the lens of this model",
         )

@@ -99,8 +99,8 @@ class JacobianSums(Summed):
             end = min(start + COPIES, lm.d_model)
             for (point, layer), gradient in gradient_rows(lm, window, cache, torch.arange(start, end)).items():
                 into = self._sums["before" if point == "resid_pre" else "middle"][half, layer]
-                # Row k of the gradient holds the derivative of output channel k; vectors are rows here, so the
-                # transpose is stored.
+                # Row k of `gradient` is the derivative of output channel k. The lens multiplies a row vector v as
+                # v @ J, so this derivative must become a column of J.
                 into[:, start:end] += gradient.to(into).T
 
     def result(self) -> LensMeans:

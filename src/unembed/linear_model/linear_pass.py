@@ -40,8 +40,8 @@ from unembed.stream.run import cache_argument, run
 def attention_patterns(lm: Decoder, tokens: Int[Tensor, "batch pos"], qk: QKRule = "constant") -> dict[int, Tensor]:
     """Return, by layer, the attention patterns that the linear pass multiplies with the values itself.
 
-    With `qk="shared"`, these are the patterns of all layers whose attention is known. Otherwise they are those of
-    layers whose head layout is unknown, whose values are clipped, or whose scores may depend on the values.
+    With `qk="shared"`, these are the patterns of all layers whose heads and values are known. Otherwise they are those
+    of layers whose head layout is unknown, whose values are clipped, or whose scores may depend on the values.
 
     Raises:
         Unsupported: with `qk="shared"`, the scores of a layer cannot be computed from its queries and keys.
@@ -248,7 +248,7 @@ def _install_mixer(
 
 
 def _first_with_values_of(lm: Decoder, layer: int) -> int:
-    """Return the first layer with the same values as this one: Gemma 4's last layers use an earlier one's."""
+    """Return the layer that computes the values of this one; Gemma 4's last layers use those of an earlier layer."""
     sources = [None if block.mixer is None else block.mixer.values for block in lm.structure.blocks[: layer + 1]]
     own = sources[layer]
     assert own is not None
@@ -330,7 +330,7 @@ def _memories(made: LinearPass, m: Float[Tensor, "batch pos d_mlp"], layer: int)
 
 
 def _norms_of(block: Block) -> list[Norm]:
-    """Return the norms of a block, each once, without per-channel gains and norms that are not understood."""
+    """Return the norms of a block, each once, except those that only apply channel gains or are not understood."""
     return [norm for norm in _all_norms_of(block) if not isinstance(norm, ChannelGain | OpaqueNorm)]
 
 

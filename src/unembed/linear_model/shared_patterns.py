@@ -41,7 +41,7 @@ def require_scores(lm: Decoder, layers: Sequence[int]) -> None:
             raise Unsupported(
                 f"relevance through the attention patterns of layer {layer} of {lm.name}",
                 why=site.scores.missing or site.values_missing,
-                instead='Use qk="constant", which takes patterns as they are in the run',
+                instead='Use qk="constant", which treats the patterns as constants',
             )
 
 
@@ -88,7 +88,7 @@ def _prove(lm: Decoder, layer: int, site: AttentionSite, scores: Tensor, pattern
     made = scores.masked_fill(~visible, -torch.inf).softmax(-1) * pattern.sum(-1, keepdim=True)
     what = f"the patterns of layer {layer} of {lm.name} by its queries and keys"
     limit = max(tolerance(lm), SUM_TOLERANCE["float32"])  # float64 models compute the softmax in float32
-    prove(what, made, pattern, limit, instead='Use qk="constant", which takes patterns as they are in the run')
+    prove(what, made, pattern, limit, instead='Use qk="constant", which treats the patterns as constants')
 
 
 def _turned(made: LinearPass, layer: int, site: AttentionSite, which: str, t: Tensor) -> Heads:

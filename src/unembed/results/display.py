@@ -69,4 +69,5 @@ class Displayed:
         what = f"a widget of {type(self).__name__}"
         if "unembed.notebook" in sys.modules:
             raise Unsupported(what, why="results of this class are shown as tables", instead="Use to_table()")
-        raise ExtraMissing(what, why="drawings are not loaded", instead="Run `import unembed.notebook` first")
+        why = "the module that draws results is not imported"
+        raise ExtraMissing(what, why=why, instead="Run `import unembed.notebook` first")

@@ -26,7 +26,8 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     target = as_path(path)
     try:
         is_folder = target.is_dir()
-        # Devices and pipes are rejected: files are written by renaming a temporary file, which would replace them.
+        # Files are written by renaming a temporary file to the target's name. This would replace a device or a pipe by
+        # an ordinary file, so devices and pipes are rejected.
         is_ordinary = target.is_file() or not target.exists()
         if b"\0" in os.fsencode(target):
             raise ValueError("the path contains a NUL character")
@@ -93,8 +94,8 @@ def _unwritable(error: BaseException, place: Path) -> str | None:
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.errno is not None:
-            # The error for a full disk contains no file name. The error for a missing permission contains one, which
-            # must be inside `place`, because the same error occurs when another file is read.
+            # A full disk is recognised by its error number. Any other error counts only if it names a file inside
+            # `place`, because the same error may also occur when some other file is read.
             inside = inner.filename is not None and Path(os.fsdecode(inner.filename)).is_relative_to(place)
             if inner.errno in _NO_ROOM or inside:
                 return inner.strerror

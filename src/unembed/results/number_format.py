@@ -103,7 +103,7 @@ def format_with_interval(
 ) -> str:
     """Format a measured number with its interval: `12.1 [11.0, 13.2]` or `12.1 % [11.0, 13.2]`; "undefined" for NaN.
 
-    Percentages with `decimals` have as many in any case: `5 % [0, 12]`.
+    If `decimals` is given, percentages have exactly that many: `5 % [0, 12]` for 0.
     """
     if math.isnan(value):
         return "undefined"
@@ -117,7 +117,7 @@ def format_with_interval(
 
 
 def format_spread(mean: float, deviation: float) -> str:
-    """Format a mean and its standard deviation: `86.3 ± 5.4`. Decimals are such that the deviation has two digits."""
+    """Format a mean and its standard deviation: `86.3 ± 5.4`. The deviation has two significant digits."""
     decimals = None if not 0 < deviation < math.inf else max(0, 1 - math.floor(math.log10(deviation)))
     return " ± ".join(format_number(float(one), decimals=decimals) for one in (mean, deviation))
 

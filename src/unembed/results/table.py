@@ -381,8 +381,7 @@ class Table:
         from rich.console import Console
 
         out, width = io.StringIO(), positive_int("width", width)
-        # `force_jupyter=False`, because in a Jupyter kernel rich would otherwise display the text and not write it to
-        # `file`.
+        # In a Jupyter kernel, without `force_jupyter=False`, rich would display the text and not write it to `file`.
         Console(file=out, width=width, color_system=None, legacy_windows=False, force_jupyter=False).print(self)
         return out.getvalue()
 

@@ -1,6 +1,6 @@
 """Run the model, record its activations, and change them, with hooks on its modules.
 
-Interpreting the recorded tensors is left to the packages above this one.
+Other packages, which import this one, interpret the recorded tensors.
 """
 
 from __future__ import annotations

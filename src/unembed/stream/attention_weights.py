@@ -128,8 +128,8 @@ def attending_by(module: nn.Module, name: str, make: Callable[[Attend], Attend])
         name: a name for the other function, which must not be in use for this module.
         make: takes the module's present function and returns the other one.
     """
-    # The table of attention functions is that of the model's own source file, which may not be transformers' table
-    # (Doge).
+    # Look the function up in the table that the model's own source file uses: some families (Doge) do not use the
+    # table of transformers.
     functions = inspect.unwrap(type(module).forward).__globals__.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
     config: Any = module.config
     present = config._attn_implementation

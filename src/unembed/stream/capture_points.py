@@ -27,7 +27,8 @@ class ForwardPass:
         self.mask: Tensor | None = None
         """1 at real tokens of a batch padded on the right, whose mask need not be passed to the model."""
         self.starts_at = 0
-        """The position of the batch's first column; not 0 if only later positions are run, and without a cache."""
+        """The position of the batch's first column in its prompt, used if there is no cache; above 0 if only later
+        positions are run."""
         self.edited: dict[int, tuple[list[int], Tensor]] = {}
         """For layers of experts with edited coefficients: which coefficients, and their new values."""
 
@@ -48,7 +49,7 @@ class ForwardPass:
             self.rows = Rows(real[:, seen : seen + self.shape[1]], seen - padding)
 
     def by_position(self, t: Tensor) -> Tensor:
-        """Return the tensor as (batch, pos, width), also if the module flattens batch and position."""
+        """Return the tensor as (batch, pos, width), even if the module flattens batch and position."""
         return t.view(*self.shape, t.shape[-1]) if t.dim() == 2 else t
 
 
@@ -64,8 +65,9 @@ class CapturePoint:
     missing: Callable[[Block], tuple[str, str]] = lambda _block: ("the layer has no such tensor", "")
     """Why the point is missing, and what to use instead."""
     put_back: Callable[[Tensor, Tensor, Block], Tensor] | None = None
-    """The module's new input or output when the captured tensor is replaced: from the new tensor and the module's
-    own; None where a replacement would not reach everything that reads the tensor."""
+    """Function that puts a new tensor in the place of the captured one: given the new tensor, the module's own input or
+    output and the block, it returns the changed input or output. None if other parts of the layer would still read the
+    unchanged tensor."""
     item: Callable[[Block], int] = lambda _block: 0
     """The index of the tensor among those that the module receives or returns."""
 
@@ -172,7 +174,10 @@ def _before_gain(new: Tensor, norm: Norm | None, block: Block) -> Tensor:
     if not isinstance(norm, ChannelGain):
         return new
     if bool((norm.gains == 0).any()):
-        raise Unsupported(f"replacing what {block.path} writes", why="some channels reach the stream with a gain of 0")
+        raise Unsupported(
+            f"replacing what {block.path} writes",
+            why="some of its channels are multiplied by a gain of 0, so they cannot be given another value",
+        )
     return (new - norm.shift.to(new)) / norm.gains.to(new)
 
 

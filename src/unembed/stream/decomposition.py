@@ -123,7 +123,7 @@ def source_values(lm: Decoder, run: Run, layer: int, *, gated: bool = False) -> 
     if site.values.gated and not gated:
         raise Unsupported(
             f"the values of layer {layer} of {lm.name}",
-            why="a gate or norm that differs at each position acts on them after attention weights have mixed them",
+            why="after attention has mixed them, they go through a gate or norm whose factors differ between positions",
             instead="Use an attribution by source, which includes that gate or norm",
         )
     values = run.at("values", layer)[0]
@@ -261,7 +261,7 @@ def writers(lm: Decoder, run: Run, point: str, layer: int) -> Writers:
 def _normed(
     vectors: list[Tensor], labels: list[str], norm: Norm | None, run: Run, point: str, layer: int
 ) -> list[Tensor]:
-    """Apply a norm of the stream, with constant scale, to each contribution, and append the norm's bias as another."""
+    """Apply a norm of the stream, with constant scale, to each contribution; append its bias as a contribution."""
     if norm is None:
         return vectors
     scale = norm.scale(run.at(point, layer))

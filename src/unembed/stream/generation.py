@@ -146,7 +146,7 @@ def rules_followed(lm: Decoder, seed: int | None, config: GenerationConfig | Non
 
 @contextmanager
 def refusing_options(options: Mapping[str, Any]) -> Iterator[None]:
-    """While this context is open, a refusal by `generate` raises an error that names the options of the caller.
+    """A context in which an error of `generate` about its options becomes one that names the caller's options.
 
     Raises:
         InvalidInput: `generate` refused an option.

@@ -102,7 +102,9 @@ def on_the_graph(
             if point in ("scores", "gate_weights"):
                 instead = "Use pattern, q or k" if point == "scores" else "Use coefficients"
                 raise Unsupported(
-                    f"gradients of {point}", why="captures can only read them, not record their graph", instead=instead
+                    f"gradients of {point}",
+                    why="this tensor can be captured, but its gradient cannot be computed",
+                    instead=instead,
                 )
             if of_experts(lm, point, layer):
                 _keep_coefficients(stack, lm, layer, current, partial(own.__setitem__, (point, layer)))
@@ -120,7 +122,7 @@ def _refuse_difference(lm: Decoder, layer: int) -> None:
     if lm.structure.blocks[layer].attention.differential is not None:
         raise Unsupported(
             f"gradients at pattern in layer {layer} of {lm.name}",
-            why="a head's pattern is the difference of two softmaxes, which the model does not compute",
+            why="a head's pattern is the difference of two softmaxes, which the model does not compute as one tensor",
             instead="Use z",
         )
 

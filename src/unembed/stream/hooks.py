@@ -65,8 +65,8 @@ def attach_hooks(
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         current = ForwardPass(stack.enter_context(returning_patterns(lm, wanted, pattern_row)))
         decoder = lm.hf.get_decoder()
-        # This hook is registered first, because it sets the state of the forward pass on which the blocks' hooks
-        # depend.
+        # This hook must run before all other hooks of the blocks, which need the shape that it records, so it is
+        # registered first.
         if lm.structure.blocks:
             _before(stack, lm.structure.blocks[0].module, lambda t, _k: _note_shape(current, t))
         stack.callback(
@@ -75,7 +75,7 @@ def attach_hooks(
         for (point, layer), callback in captures.items():
             if point == "unedited_post":
                 _install_capture(stack, lm, point, layer, callback, current)
-        # Expert hooks must run before hooks that change or capture the FFN's output.
+        # The hooks of experts may change the FFN's output, so they must run before hooks that change or capture it.
         _install_experts(stack, lm, captures, todo, hooks or {}, current)
         for (point, layer), hook in (*_edit_hooks(todo, current), *(hooks or {}).items()):
             if not of_experts(lm, point, layer):

@@ -38,7 +38,7 @@ _BY_HEAD = ("scores", "pattern")
 OnePrompt = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A text, ids, or what a tokenizer of transformers returns, of which "input_ids" are taken."""
 SeveralPrompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor
-"""A list of prompts, or with an attention mask their ids (prompt, pos)."""
+"""A list of prompts; or, together with an attention mask, a tensor of their token ids (prompt, pos)."""
 Tokens = OnePrompt | Sequence[str]
 
 
@@ -48,7 +48,8 @@ class _Layers:
 
     layers: tuple[int, ...]
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
-    """Where the layers' tensors are put, wherever the layers are. A saved run is read back on the CPU."""
+    """The device on which the tensors of all layers are stored, even if the layers are on several devices. A saved run
+    is read back on the CPU."""
     stack: Tensor | None = None
     odd: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """The tensors of layers whose shape differs from that of the first layer."""
@@ -72,7 +73,10 @@ class _Layers:
 
 
 def _one_position(point: str, t: Tensor, column: int, first_axis: int = 0) -> Tensor:
-    """Return the part of a captured tensor at one position; all of the values, which a row of a pattern mixes."""
+    """Return the part of a captured tensor at one position.
+
+    The point "values" is returned whole, because one row of an attention pattern mixes the values of all positions.
+    """
     axis = first_axis + (2 if point in _BY_HEAD else 1)
     return t if point == "values" or t.shape[axis] == 1 else t.narrow(axis, column, 1)
 
@@ -187,7 +191,8 @@ class Run(Displayed):
     def at_position(self, column: int) -> Run:
         """Return the part of the run at one position, as a run of one token; its tensors are views of this run's.
 
-        The values stay those of all positions, because the row of a pattern mixes them.
+        The point "values" still has all positions, because one row of an attention pattern mixes the values of all
+        positions.
         """
         part = slice(column, column + 1)
         logits = None if self._logits is None else self._logits[:, part]
@@ -248,7 +253,7 @@ class Run(Displayed):
             raise OutOfRange(f"layer {layer}", why=f"this run has layers {list(self.layers)}")
         captured = self._point(point)
         if layer not in captured.layers:
-            raise PointMissing(f"layer {layer} has no {point}", why=f"layers {list(captured.layers)} have it")
+            raise PointMissing(f"layer {layer} has no {point}", why=f"only layers {list(captured.layers)} have it")
         return captured.at(layer)
 
 
@@ -309,8 +314,8 @@ def padded(lm: Decoder, rows: Sequence[Tensor]) -> tuple[Int[Tensor, "batch pos"
     """Return the tokens of several prompts, each (pos,), as one batch padded on the right, and its attention mask."""
     longest = max(len(r) for r in rows)
     named = [getattr(lm.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
-    # Padding is masked, so any token id for which the model has a row will do. The tokenizer's own padding id may have
-    # none.
+    # Padding is masked, so it may be any token id that has a row in the model's embedding. The tokenizer's own padding
+    # id is used only if it has such a row.
     filler = next((i for i in named if i is not None and i < lm.d_vocab), 0)
     ids = torch.full((len(rows), longest), filler, dtype=torch.long, device=lm.device)
     mask = torch.zeros_like(ids)
@@ -407,7 +412,7 @@ def forward_arguments(lm: Decoder, mask: Int[Tensor, "batch pos"]) -> dict[str, 
 def _points_of_row(
     row: int | None, row_of: str | Collection[str] | None, capture: Collection[str], n: int
 ) -> tuple[str, ...]:
-    """Return the points of which `run` stores one position only, after a check of both arguments."""
+    """Check `row` and `row_of`, and return the capture points at which `run` stores only the position `row`."""
     if row is not None and not 0 <= as_int("row", row) < n:
         raise OutOfRange(f"row {row}", why=f"the prompt has the positions 0 to {n - 1}")
     if row_of is None:

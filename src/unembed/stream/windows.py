@@ -65,7 +65,7 @@ def _room(first: Tensor, length: int) -> int:
     if length <= len(first):
         raise InvalidInput(
             f"a window of {length} tokens",
-            why="the special token at its start fills it",
+            why="the special token at its start leaves no room for others",
             instead=f"Give at least {len(first) + 1}",
         )
     return length - len(first)

@@ -95,8 +95,8 @@ def prepare(path: Path) -> None:
         if b"\0" in os.fsencode(path):
             raise ValueError("the path contains a NUL character")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The test file is named like an unfinished checkpoint. If the process is killed, the file is removed together
-        # with unfinished checkpoints.
+        # The test file has the name of an unfinished checkpoint. If the process is killed before the test file is
+        # deleted, the next save deletes it, as it does unfinished checkpoints.
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED):
             pass
     except (OSError, ValueError) as error:
@@ -104,8 +104,8 @@ def prepare(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: Exception) -> CheckpointFault:
-    # On a full disk, torch's error says only at which byte writing stopped; the operating system's message is in the
-    # error that preceded it.
+    # If the disk is full, torch's error says only at which byte writing stopped. The operating system's message is in
+    # the exception that was being handled when torch raised its own.
     before = error if isinstance(error, OSError) else error.__context__
     default = "no file can have this name" if isinstance(error, ValueError) else "the disk may be full"
     why = getattr(before, "strerror", None) or default

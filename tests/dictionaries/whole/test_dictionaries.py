@@ -280,7 +280,7 @@ def test_what_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
         open_dictionary(tmp_path)
     with pytest.raises(ModelUnavailable, match="no such folder"):
         open_dictionary(tmp_path / "none")
-    with pytest.raises(InvalidInput, match="reads vectors of 48, the model's have 64"):
+    with pytest.raises(InvalidInput, match="reads vectors of 48 channels, but the model's have 64"):
         attach(tiny_of_64(), _one("relu"))
     attached = attach(lm, _one("relu"))
     with pytest.raises(OutOfRange, match="reads layers"):

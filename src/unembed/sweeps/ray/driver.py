@@ -116,7 +116,8 @@ class SweepDriver:
                 self._pool.submit(ReadJob(shard))
             else:
                 break
-        # While all workers are busy, the next shard is cut from the corpus and queued, so that no worker waits for it.
+        # Cut the next shard from the corpus now, while all workers are busy, so that a worker that becomes idle can
+        # start on it at once.
         if len(self._queue) < self._pool.n and (shard := self._next_shard()) is not None:
             self._queue.append(shard)
 
@@ -143,13 +144,13 @@ class SweepDriver:
                 return
         elif not result.input_lost:
             self._failures[job.span] += 1
-            # When a machine dies, one job may be given to each of its workers in turn and fail each time, so one extra
-            # failure for each worker is allowed.
+            # When a machine dies, the same job may be given to each of its dead workers, one after another, and fail
+            # each time. So one additional failure is allowed for each worker.
             if self._failures[job.span] > MAX_JOB_FAILURES + self._pool.n:
                 raise Unsupported(
                     "engine='ray'",
                     why=f"{self._failures[job.span]} workers died on the same job",
-                    instead="Use fewer workers on a machine, or smaller batches: the usual cause is memory",
+                    instead="Use fewer workers on a machine, or smaller batches: the usual cause is too little memory",
                 )
         if isinstance(job, ReadJob):
             self._requeue(*job.span)

@@ -139,8 +139,8 @@ class WorkerPool:
     def __init__(self, ray: Any, settings: Ray, n: int, arguments: tuple[Any, ...]) -> None:
         """Request `n` workers; each starts as soon as the cluster has room for it."""
         self._ray, self._arguments, self.n = ray, arguments, n
-        # A request without num_gpus would see every GPU, so 0 is passed as well. Ray must not restart a worker, because
-        # the driver does that.
+        # num_gpus is passed even if it is 0, because a worker requested without it could use every GPU. Ray must not
+        # restart workers (max_restarts=0), because the driver starts new ones.
         self._actor_class = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus, max_restarts=0)(Worker)
         self.idle: deque[Any] = deque()
         self._starting: dict[Any, Any] = {}
@@ -151,8 +151,8 @@ class WorkerPool:
 
     def _start_worker(self) -> None:
         actor = self._actor_class.options(scheduling_strategy="SPREAD").remote()
-        # The worker loads its model in a separate call, because Ray reports an error in a constructor like a dead
-        # machine.
+        # The worker opens its model in a separate call and not in its constructor, because Ray reports an error in a
+        # constructor in the same way as a dead machine.
         self._starting[actor.open.remote(*self._arguments)] = actor
 
     def running_jobs(self) -> list[Job]:

@@ -49,9 +49,9 @@ def rows_above(
 def entries(
     x: Float[Tensor, "row key"], rows: Int[Tensor, "cell step"], key: Int[Tensor, " cell"]
 ) -> Float[Tensor, "cell step"]:
-    """Return the entries of `x` at several rows of one key, for each cell."""
+    """Return, for each cell, the entries of `x` in the column `key` at several rows."""
     if not x.is_contiguous():
         return x[rows, key[:, None]]
-    # torch gathers by one list of flat offsets more than twice as fast as by two indices.
+    # In torch, indexing the flattened tensor with one list of offsets is more than twice as fast as with two indices.
     offsets = rows * x.shape[1] + key[:, None]
     return x.view(-1).index_select(0, offsets.flatten()).view(offsets.shape)

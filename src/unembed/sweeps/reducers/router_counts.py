@@ -47,7 +47,9 @@ class Routing:
             shares come first, equal shares by count.
         """
         if self.tokens is None or self.all_tokens is None:
-            raise InvalidInput("tokens of an expert", why="they were not counted", instead="Use RoutedTokens")
+            raise InvalidInput(
+                "the tokens that an expert reads", why="they were not counted", instead="Use the reducer RoutedTokens"
+            )
         counts = self.tokens[self._row(layer)][expert].double()
         share = torch.where(self.all_tokens >= least, counts / self.all_tokens.clamp_min(1), -1.0)
         order = (share + counts / (1e6 * max(float(counts.max()), 1.0))).argsort(descending=True, stable=True)[:top]

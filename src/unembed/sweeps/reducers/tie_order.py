@@ -22,7 +22,7 @@ def nth_of_rows(x: Float[Tensor, "key column"], n: int, *, largest: bool = True)
     """Return the n-th largest entry of every row, or the n-th smallest."""
     if x.device.type != "cpu":
         return x.topk(n, dim=1, largest=largest).values[:, -1]
-    # On short rows NumPy selects several times faster than torch. NumPy has no bfloat16, so the dtype is converted.
+    # On short rows, NumPy selects several times faster than torch. It has no bfloat16, so such rows become float32.
     rows = x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
     at = rows.shape[1] - n if largest else n - 1
     return torch.from_numpy(np.partition(rows, at, axis=1)[:, at])
@@ -32,7 +32,7 @@ def at_least(x: Float[Tensor, "row key"], bound: Float[Tensor, " key"], sign: in
     """Mark where `sign * x` is at least the bound of its key."""
     if x.device.type != "cpu":
         return x >= bound if sign > 0 else x <= -bound
-    # NumPy compares several times faster than torch. NumPy has no bfloat16, so the dtype is converted.
+    # NumPy compares several times faster than torch. It has no bfloat16, so such rows become float32 first.
     rows = x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
     return torch.from_numpy(rows >= bound.numpy() if sign > 0 else rows <= -bound.numpy())
 
@@ -52,7 +52,8 @@ def sort_stable(x: Int[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Int[Tensor, " 
     if x.device.type != "cpu":
         values, order = x.long().sort(stable=True)
         return values, order
-    # Packing each number and its position into one integer sorts several times faster than a stable sort.
+    # Each number and its index are packed into one integer, because sorting these integers gives the order of a stable
+    # sort and is several times faster.
     both = np.sort((x.long() << 32 | torch.arange(len(x))).numpy())
     return torch.from_numpy(both >> 32), torch.from_numpy(both & 0xFFFFFFFF)
 
@@ -91,7 +92,7 @@ def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, T
 
 
 def limit_per_group(v: Tensor, p: Tensor, g: Tensor, at_most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty each slot of sorted rows that comes after `at_most` or more entries of the same group."""
+    """In each sorted row, empty every slot that has at least `at_most` entries of its own group before it."""
     v, p, g = v.clone(), p.clone(), g.clone()
     width = v.shape[1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=v.device).tril(-1)

@@ -134,8 +134,9 @@ class TopLists:
     def _threshold(self, first: int) -> Float[Tensor, " key"]:
         """Return, for each key, the smallest value that may enter its list.
 
-        That is the t-th value of the list if new values may be at an earlier position, which wins a tie. Otherwise a
-        new value must be larger, so it is the next larger floating-point number.
+        Of equal values, the one at the earlier position wins. So if a new value may be at an earlier position than the
+        t-th value of the list, it may enter if it equals that value. Otherwise it must be at least the next larger
+        floating-point number.
         """
         if self._last is None:
             smallest = self.values.amin(dim=1)
@@ -270,7 +271,8 @@ class TopLists:
         are_empty, self._latest = self._latest < 0, max(self._latest, int(positions.max()))
         keys, order = sort_stable(keys)
         touched, counts = keys.unique_consecutive(return_counts=True)
-        # Keys with similar numbers of candidates are merged together, because a table is as wide as its longest row.
+        # Each chunk of keys is merged in one table with a row for each key, padded to the longest row. Sorting the keys
+        # by their number of candidates puts rows of similar length into the same table, which keeps padding short.
         counts, by_count = sort_stable(counts)
         touched, starts = touched.index_select(0, by_count), _starts(counts, by_count)
         for some, of_each, start in zip(touched.split(KEYS), counts.split(KEYS), starts.split(KEYS), strict=True):

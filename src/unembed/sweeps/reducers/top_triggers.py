@@ -113,8 +113,8 @@ class TopTriggers(Reducer):
                 device,
                 per_document=self.per_document is not None,
                 distinct=self.distinct,
-                # Values at the first position may be so large that every block would seem to contain a candidate, so
-                # they are excluded here.
+                # Values at the first position may be so large that nearly every block of activations would seem to
+                # contain a candidate. Copying only the counted positions excludes these values before blocks are made.
                 copies=self.skip_first or self.min_prefix > 1,
             )
         return columns

@@ -45,7 +45,7 @@ class Triggers:
         values, positions = self.values, self.positions
         if not 0 <= index < len(values[row]):
             raise OutOfRange(
-                f"memory {index} of layer {layer}", why=f"the layer has {len(values[row])}, counted from 0"
+                f"memory {index} of layer {layer}", why=f"the layer has {len(values[row])} memories, counted from 0"
             )
         if pole == "negative":
             if self.negative_values is None or self.negative_positions is None:
