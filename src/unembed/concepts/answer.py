@@ -33,7 +33,7 @@ def concepts_answer(
     listed: Annotated[
         bool,
         Option(
-            "List every concept found in the sample, instead of the share of memories with a concept by layer.",
+            "List every concept found in the sample, instead of each layer's share of memories with a concept.",
             name="list",
         ),
     ] = False,

@@ -1,4 +1,8 @@
-"""Compute maxima over blocks of activations, and find the large entries in a block whose maximum is large."""
+"""Compute maxima over blocks of activations, and find the large entries in a block whose maximum is large.
+
+A row is a token position or a block of them, and a column (a key) is a channel of the activations. A cell is one block
+of rows for one key.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ def maxima(x: Float[Tensor, "row key"], sign: int) -> Float[Tensor, "fewer key"]
 
 
 def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"], Bool[Tensor, "cell step"]]:
-    """Return the rows (of `n`) in the block of each maximum, and a mask that is False for rows that do not exist."""
+    """Return the rows of each cell, and a mask that is False for rows that do not exist, because there are only `n`."""
     stride = n // STEP
     step = torch.arange(STEP, device=row.device)
     found = torch.where((row < stride)[:, None], row[:, None] + stride * step, stride * STEP + step)
@@ -40,7 +44,7 @@ def members(row: Int[Tensor, " cell"], n: int) -> tuple[Int[Tensor, "cell step"]
 def rows_above(
     row: Int[Tensor, " cell"], key: Int[Tensor, " cell"], x: Tensor, threshold: Tensor, sign: int
 ) -> tuple[Int[Tensor, " found"], Int[Tensor, " found"]]:
-    """Search the blocks of some maxima; return the rows of `x` that reach the threshold of their key, and the keys."""
+    """Search some cells; return row and key of each entry of `x` that reaches the threshold of its key."""
     rows, inside = members(row, len(x))
     cell, entry = ((entries(x, rows, key) * sign >= threshold[key][:, None]) & inside).nonzero(as_tuple=True)
     return rows[cell, entry], key[cell]
@@ -49,7 +53,7 @@ def rows_above(
 def entries(
     x: Float[Tensor, "row key"], rows: Int[Tensor, "cell step"], key: Int[Tensor, " cell"]
 ) -> Float[Tensor, "cell step"]:
-    """Return, for each cell, the entries of `x` in the column `key` at several rows."""
+    """Return the entries of `x` in each cell, given the cell's rows and its key."""
     if not x.is_contiguous():
         return x[rows, key[:, None]]
     # In torch, indexing the flattened tensor with one list of offsets is more than twice as fast as with two indices.

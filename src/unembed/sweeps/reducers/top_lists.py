@@ -1,9 +1,11 @@
 """Find the t largest values of every key in a stream of activations, exactly, at little more than the cost of reading.
 
-To enter a key's list, a value must exceed the t-th value in it. Maxima over blocks of eight columns, and over eight
-such blocks, show which blocks can contain such a value. Only these are searched, and candidates are collected in a
-buffer that is merged into the lists now and then. After N positions, a batch of T has about t T / N candidates for each
-key, so merging becomes negligible and only reading remains. A list is sorted when it is read.
+A key is one channel of the activations, such as a memory (FFN neuron), and a column is one token position. To enter a
+key's list, a value must exceed the t-th value in it. Maxima over blocks of eight columns, and over eight such blocks,
+show which blocks can contain such a value. Only these blocks are searched. The values found are collected as candidates
+in a buffer, which is merged into the lists when it is full enough. After N positions, a batch of T positions has about
+t T / N candidates for each key, so merging becomes negligible and only reading remains. A list is sorted when it is
+read.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from unembed.sweeps.reducers.tie_order import (
 )
 
 CELLS = 1 << 15
-"""Number of array cells that are scanned at once."""
+"""Number of cells that are searched at once; a cell is a block of blocks whose maximum reaches its key's threshold."""
 KEYS = 1 << 12
 """Number of keys whose lists are merged at once."""
 BUFFER_SHARE = 0.07
