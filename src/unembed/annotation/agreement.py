@@ -75,7 +75,7 @@ class Agreement:
     pairs: dict[str, float | None]
     """Cohen's kappa of each pair of annotators, over the items that both annotated."""
     fleiss: float | None
-    """Fleiss' kappa over the items with the most common number of annotators; None without items."""
+    """Fleiss' kappa over the items with the most common number of annotators; None if there are no items."""
 
 
 def label_agreement(labels: Iterable[Mapping[str, Any]]) -> list[Agreement]:

@@ -163,7 +163,7 @@ class MemoryDictionary(nn.Module):
         return self._down(features / self.value_norms if self.has_unit_values else features)
 
     def forward(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
-        """Compute the FFN's output from its input; with `k`, from the k largest memories alone."""
+        """Compute the FFN's output from its input; with `k`, only from the k largest memories."""
         return self.decode(self.encode(x))
 
     def fold_W_dec_norm(self) -> None:
@@ -204,7 +204,7 @@ def _activation(site: FeedForwardSite) -> nn.Module | None:
 
 
 def _sharing(site: FeedForwardSite, layer: int) -> tuple[nn.Module, nn.Module | None, nn.Module, nn.Module]:
-    """Return up-projection, gate projection (None if there is none of its own), activation and down-projection.
+    """Return up-projection, gate projection (None if the FFN has no separate one), activation and down-projection.
 
     They are new modules that share the model's parameters (packed ones are copied), so that moving one leaves the model
     where it is.

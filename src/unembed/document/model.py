@@ -31,7 +31,7 @@ Verdict = Literal["agrees", "differs", "inconclusive", "not applicable"]
 """Outcome of a test: "inconclusive" if the sample is too small, "not applicable" if the model lacks what is tested."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 EXTENSION = "not published: an extension of the claim to models of this depth"
-"""The published value of a finding that the paper states only of models with fewer layers."""
+"""The field `published` of a finding whose claim the paper makes only for models with fewer layers."""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def memory_descriptions(
 
 
 def atlas_descriptions(lm: Decoder, atlas_folder: Path) -> MemoryDescriptions:
-    """Return the descriptions of memories that an atlas contains, without those of an index.
+    """Return the descriptions of memories in an atlas; descriptions saved with an index are not included.
 
     Raises:
         InvalidInput: the atlas is of another model or revision.

@@ -4,7 +4,7 @@ The evidence has five measures, called ingredients: coherence, concept, triggers
 memory fires most), agreement, effect. Each has a size, from 0 (as expected by chance) to 1, and a p-value. The score of
 a memory is the mean of the five sizes. A measure counts as 0 if its p-value is above `SIGNIFICANT` or if it could not
 be measured. The pattern also counts as 0 if promoted tokens do not follow the texts (agreement not significant),
-because alone it describes only where the memory fires.
+because the pattern by itself describes only where the memory fires.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def score(evidence: dict[str, Evidence | None]) -> float:
 
 
 def describe_pattern(pattern: TriggerPattern | None) -> str | None:
-    """Write the pattern of the texts on which a memory fires most in words, such as "after 'on' + number"."""
+    """Describe in words the pattern of the texts on which a memory fires most, such as "after 'on' + number"."""
     if pattern is None:
         return None
     if pattern.word is not None:

@@ -45,7 +45,7 @@ class Gallery(Displayed):
 
     @property
     def lens(self) -> str | None:
-        """The identity of the fitted lens that read the tokens (`lens_identity`); None without one, or if unknown."""
+        """The identity (`lens_identity`) of the fitted lens that read the tokens; None if none did, or if unknown."""
         return self.provenance.notes.get("lens")
 
     def is_read_by(self, lens: str | None) -> bool:

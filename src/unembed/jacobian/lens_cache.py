@@ -51,7 +51,7 @@ def stored_lens(lm: Decoder, progress: Callable[[str, int, int], None]) -> Jacob
 
 
 def cached_lens(lm: Decoder) -> JacobianLens | None:
-    """Return the lens that `unembed fit-lens` stored for a model, else the one that ships with it; None without one.
+    """Return the lens that `unembed fit-lens` stored for a model, else the shipped one; None if there is neither.
 
     If there is no lens for the model's dtype, one that was fitted on the same weights in another dtype is used. A
     shipped lens is used only under the name of the shipped model: a copy under another name may have changed weights

@@ -52,7 +52,7 @@ def shared_pattern(
     k: Float[Tensor, "batch pos kv_head d_head"],
     pattern: Float[Tensor, "batch head dst src"],
 ) -> Float[Tensor, "batch head dst src"]:
-    """Return a layer's attention pattern as a linear function of its queries and keys, at least in float32.
+    """Return a layer's attention pattern as a linear function of its queries and keys, computed in float32 or float64.
 
     Args:
         q: the queries as the projection returned them, with gradients.

@@ -84,8 +84,8 @@ def format_number(
 def format_signed(value: int | float, decimals: int | None = None) -> str:
     """Format a number with its sign and thousands separators.
 
-    Without `decimals`, it has the number of decimals that `decimals_of` returns for it alone. A number that these would
-    show as zero is written as `+1.2e−10`.
+    Without `decimals`, the number of decimals is that of `decimals_of([value])`. A number that would then be shown as
+    zero is written as `+1.2e−10`.
     """
     places = decimals_of([value]) if decimals is None else decimals
     if decimals is None and value and round(value, places) == 0:

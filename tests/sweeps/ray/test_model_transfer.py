@@ -48,5 +48,5 @@ def test_weights_that_do_not_arrive_are_noticed() -> None:
     lm = load(build("gpt2"))
     sent = serialize_model(lm)
     sent.weights["transformer.h.0.mlp.c_fc.weight"][0][:] = 0
-    with pytest.raises(ModelUnavailable, match="differ from those of the model in the driving process"):
+    with pytest.raises(ModelUnavailable, match="differ from those of the model in the process that started the sweep"):
         deserialize_model(sent)

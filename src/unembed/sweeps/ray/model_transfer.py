@@ -89,7 +89,7 @@ def deserialize_model(source: SerializedModel | ModelReference) -> Decoder:
     if sampled_fingerprint(lm) != source.weights_hash:
         raise ModelUnavailable(
             f"model {lm.name} in a worker",
-            why="its weights differ from those of the model in the driving process",
+            why="its weights differ from those of the model in the process that started the sweep",
             instead="Give Ray(open_model=...), a function that opens it",
         )
     return lm

@@ -41,7 +41,7 @@ SMALL_BUFFER = 1 << 17
 
 
 class TopLists:
-    """The largest positive values of every key so far, in decreasing order; equal values by earlier position.
+    """The largest positive values of every key so far, largest first; of equal values, the earlier position is first.
 
     Args:
         keys: the number of lists.
@@ -154,7 +154,10 @@ class TopLists:
         return torch.where(self._latest_of_last < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, " key"]:
-        """Return, for each key, a value that at least t columns of this batch reach; used until the lists are full."""
+        """Return, for each key, a value that at least t columns of this batch reach.
+
+        As long as the lists are not full, it is used as a further threshold.
+        """
         allowed = x[columns.allowed]
         if len(allowed) < self.top:
             return self.values.new_full((x.shape[1],), -torch.inf)

@@ -12,7 +12,7 @@ from unembed.errors import OutOfRange
 
 @dataclass(frozen=True, eq=False)
 class Triggers:
-    """The list of triggers of every memory (FFN neuron), best first; equal values by earlier position.
+    """The triggers of every memory (FFN neuron), largest coefficient first; of equal ones, the earlier position first.
 
     A trigger is a token position at which the memory's coefficient is among its largest.
 
