@@ -30,8 +30,8 @@ COUNTED = ("semantic", "syntactic", "names")
 MIN_TOKENS = 4
 """Smallest number of tokens that make a pattern (Geva et al. 2022, appendix A.2)."""
 MIN_INFORMATION = 3.5
-"""Smallest information content, in bits, of a WordNet class that is used: those with less have about a tenth of all
-words or more."""
+"""Smallest information content, in bits, of a WordNet class that is used; a class with less contains about a tenth of
+all words, or more."""
 _RARE_SENSE = 0.1
 _CLOSED = {name: frozenset(words.split()) for name, words in CLOSED.items()}
 _GIVEN_NAMES = frozenset(GIVEN_NAMES.split())

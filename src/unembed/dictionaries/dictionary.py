@@ -45,7 +45,7 @@ class Dictionary:
     reads: str = "resid_post"
     """The capture point that the encoder reads."""
     writes: str = "resid_post"
-    """The capture point that is reconstructed; in a transcoder, not the point that it reads."""
+    """The capture point that is reconstructed; in a transcoder, it differs from `reads`."""
     layer: int | None = None
     """The layer it was trained on; None if its files do not name one."""
     name: str = "dictionary"
@@ -105,7 +105,7 @@ class Dictionary:
         return (product * self.r_mag.exp() + self.b_mag).relu() * (pre > 0)
 
     def decode(self, features: Float[Tensor, "*pos feature"], offset: int = 0) -> Float[Tensor, "*pos d_out"]:
-        """Return the features' contribution to the reconstruction `offset` layers later (plus b_dec if it is 0)."""
+        """Return the features' contribution to the reconstruction `offset` layers later (plus b_dec for offset 0)."""
         written = features @ self.W_dec[offset]
         return written + self.b_dec if offset == 0 else written
 

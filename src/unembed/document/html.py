@@ -98,7 +98,7 @@ _EXTENDED = (
     "test of its own; they are not published findings."
 )
 _LONG = 18
-"""A fact with more characters than this has its own line."""
+"""An entry of `Report.facts` with more characters than this gets a line of its own."""
 
 
 def page(report: Report, drawing: str = "") -> str:

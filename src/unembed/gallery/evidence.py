@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a saved gallery is read without the modules that find patte
 INGREDIENTS = ("coherence", "concept", "triggers", "agreement", "effect")
 SIGNIFICANT = 0.01
 NAMED_SHARE = 0.15
-"""The smallest size of a concept that a description names."""
+"""A description names a concept only if the size of its evidence is at least this."""
 
 
 @dataclass(frozen=True)

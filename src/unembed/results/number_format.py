@@ -49,7 +49,7 @@ def format_number(
         value: the number.
         percent: True to format a share as a percentage.
         decimals: the number of decimals, unless the number would then be displayed as zero.
-        digits: the number of significant digits, without `percent` and `decimals`.
+        digits: the number of significant digits, if neither `percent` nor `decimals` is given.
         undefined: what None and NaN become.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):

@@ -60,7 +60,7 @@ class Branch:
     scale: Float[Tensor, "*pos 1"] | None
     multiplier: float
     gate: Float[Tensor, "*pos d_model"] | None = None
-    """Factor of each channel at each position (RWKV)."""
+    """A factor for each channel and position (in RWKV); None if there is no gate."""
 
     def written(self, part: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos d_model"]:
         """Return what one term of the output contributes to the stream."""

@@ -25,7 +25,7 @@ def prompt_windows(lm: Decoder, prompt: str, length: int | None = None) -> list[
         length: largest number of tokens in a window; by default, the model's context length.
 
     Raises:
-        InvalidInput: the prompt is empty, or the model has no limit of context and no length is given.
+        InvalidInput: the prompt is empty, or the model has no maximum context length and no length is given.
     """
     longest = lm.n_ctx if length is None else positive_int("length", length)
     if longest is None:
