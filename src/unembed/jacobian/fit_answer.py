@@ -63,7 +63,7 @@ def fit_lens_answer(
 
 
 def _taken(lm: Decoder, files: list[Path], path: Path, corpus: Corpus) -> JacobianLens:
-    """Open the lens in a file, or merge those of several files; check the result on unread text, and save it."""
+    """Open the lens in a file, or merge those of several files; check the result on other text, and save it."""
     first, *others = (open_lens(file) for file in files)
     lens = (first.merged(*others) if others else first).bound_to(lm)
     lens.check = checked_on(lens, corpus)
