@@ -18,7 +18,7 @@ def changed_verdicts(
     by_lens: Sequence[Judgement | None],
     provenance: Provenance,
 ) -> Section:
-    """State how many verdicts change if vectors are decoded by the fitted lens, and list these with both judgements.
+    """State how many verdicts change if the fitted lens decodes the vectors, and list these with both judgements.
 
     Args:
         quantities: the quantities that depend on how value vectors or the residual stream are decoded to tokens.

@@ -1,4 +1,4 @@
-"""One report on the checkpoints of a training: when findings begin to hold, and how measured values change."""
+"""One report on the checkpoints of a training run: when findings begin to hold, and how measured values change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unembed.reports.comparison import (
 from unembed.results import Provenance, Table, as_written
 
 DATES = "over_training"
-"""Name of the table of dates, with a row for each claim."""
+"""Name of the table that shows when each claim begins to hold, with a row for each claim."""
 _NOTE = (
     "A finding begins to hold after the first number (the last checkpoint at which it does not hold) and at the second "
     "number at the latest; from there on it holds at each checkpoint. No first number: it holds, or is inconclusive, "
@@ -57,14 +57,14 @@ def onset(holds: Mapping[int, bool | None]) -> Onset:
 
 
 def series_report(reports: Mapping[str, Report], tokens_per_step: int | None = None) -> Report:
-    """Return one report on a training: the date of each finding, and numbers at every checkpoint.
+    """Return one report on a training run: when each finding begins to hold, and the numbers at every checkpoint.
 
-    Numbers are those in tables of measured and published numbers, which the studies of Geva et al. have.
+    The numbers come from the tables of measured and published numbers, which the studies of Geva et al. have.
 
     Args:
         reports: the report on each checkpoint, by the checkpoint's name, which ends with its number of steps
             ("step1000") or tokens ("tokens2000000").
-        tokens_per_step: number of tokens in a step; the dates are then in tokens.
+        tokens_per_step: number of tokens in a training step; if given, times are stated in tokens instead of steps.
 
     Raises:
         InvalidInput: there are fewer than two reports, they are of different studies, or a name has no number.

@@ -17,7 +17,7 @@ PARTS = ("", "_low", "_high", "_n")
 
 
 Key = TypeVar("Key", str, int)
-"""What names a report among several: a model's name, or a checkpoint's number of steps or tokens."""
+"""What identifies a report among several: a model's name, or a checkpoint's number of steps or tokens."""
 
 
 def compared(reports: Mapping[str, Report]) -> Report:
@@ -67,7 +67,7 @@ def studied(reports: Mapping[str, Report]) -> Report:
 
 
 def claims(reports: Mapping[Key, Report] | Mapping[Key, Section]) -> dict[str, dict[Key, Finding]]:
-    """Return, for each claim, its finding in each of the reports or sections; claims are in their order.
+    """Return, for each claim, its finding in each of the reports or sections; claims are in the order of the reports.
 
     Claims that are extensions in every report come last.
     """
@@ -84,7 +84,7 @@ def is_extension(by_report: Mapping[Key, Finding]) -> bool:
 
 
 def verdict_in_words(finding: Finding | None) -> str:
-    """Return the verdict, with notes on extensions and on what random weights pass too; "not available" for None."""
+    """Return the verdict, with a note if it is an extension or if random weights pass too; "not available" for None."""
     if finding is None:
         return "not available"
     verdict = f"{finding.verdict} (extension)" if finding.extension else finding.verdict

@@ -1,7 +1,7 @@
 """A `Quantity` joins a published statement, the measurement made for it here, and the test that judges it.
 
-How to write a study; `unembed.reports.geva2021.parts.keys` is an example. Its measurements are one object `m` (of any
-class; `lm`, `seed` and `provenance` are read).
+How to write a study; `unembed.reports.geva2021.parts.keys` is an example. Its measurements are one object `m`, of any
+class that has the attributes `lm`, `seed` and `provenance`.
 
 1. A measuring function, such as `patterns` in the example, takes `m` and returns a few `Numbers`. The decorator `@once`
    stores its result, so that the test, the table, the figure and the explanation use the same numbers.
@@ -171,8 +171,8 @@ class Part(Generic[M]):
         compared: name of the table of measured and published numbers; there is no such table when empty.
         title: title of that table.
         note: note below that title.
-        name: name under which the finished sections are stored, so that a run that was stopped need not make them
-            again; they are not stored when empty.
+        name: name under which the finished sections are stored, so that a run after an interruption does not make them
+            again; when empty, they are not stored.
         absent: heading of the section that replaces this one, with the reason, where the model's architecture does
             not allow it; `name` when empty. If both are empty, the whole study raises `Unsupported` instead.
         when: returns whether the report on this model has the section.
@@ -188,7 +188,7 @@ class Part(Generic[M]):
     when: Callable[[M], bool] = lambda _: True
 
     def made(self, m: M, control: Mapping[str, Judgement], provenance: Provenance) -> list[Section]:
-        """Return the sections; the first one also has findings, and published values in a table and in figures.
+        """Return the sections, after adding findings and published values (in a table and in figures) to the first one.
 
         Args:
             control: the judgement of each quantity on a model with random weights, by the name of the quantity.
@@ -251,7 +251,7 @@ def judged(here: str, *conditions: bool | None) -> Judgement:
 
 
 def judged_if(applies: bool, here: str, *conditions: bool | None) -> Judgement:
-    """Return the judgement on the conditions; "not applicable" if the model does not have what they are about."""
+    """Return the judgement on the conditions; "not applicable" if not `applies`: the model lacks what they test."""
     return judged(here, *conditions) if applies else Judgement(here, "not applicable")
 
 

@@ -29,7 +29,7 @@ from unembed.version import __version__
 
 M = TypeVar("M")
 SEED = 20_210_905
-"""Seed of the control's weights; not a small number, because people use those for their own random models."""
+"""Seed of the control's weights; a large number, because people use small seeds for their own random models."""
 
 
 def with_random_weights(lm: Decoder, seed: int = SEED) -> Decoder:
@@ -64,7 +64,7 @@ def control_judgements(
     """
     config = {k: v for k, v in lm.hf.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
     tests = [(q.name, q.test) for q in quantities]
-    # The tokenizer is identified by the token strings of all its ids.
+    # Tokenizers count as the same if they have the same token string for every id.
     vocabulary = hashlib.sha256("\0".join(lm.token_strings(range(lm.d_vocab))).encode(errors="replace")).hexdigest()
     key = [study, __version__, config, vocabulary, str(lm.dtype), int(lm.unlearned.sum()), tests, dict(settings), SEED]
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]

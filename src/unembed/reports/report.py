@@ -24,9 +24,9 @@ SHIPPED = "shipped"
 
 
 STUDIES: Mapping[str, bool] = {"geva2021": False, "geva2022": True, "elhage2021": True}
-"""The reports by name, which is also the name of the module, and whether each uses the shipped text if none is given.
+"""For each study, by name: whether it uses the text that comes with the package if no text is given.
 
-The module has a function `run(lm, corpus, work, **options) -> Report`.
+The name is also that of the study's module, which has a function `run(lm, corpus, work, **options) -> Report`.
 """
 
 
@@ -72,7 +72,8 @@ def report(
     reads_shipped, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
     shipped = corpus is None or (isinstance(corpus, str) and corpus == SHIPPED)
     if corpus is not None or (shipped and reads_shipped):
-        # The key of stored results needs the fingerprint of the text, not its path, so the corpus is opened here.
+        # The key of stored results identifies the text by its fingerprint and not by its path, at which another text
+        # may be later. The corpus is opened here, because only then the fingerprint is known.
         corpus = open_corpus(None if shipped else corpus)
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
         if moses and (detokenize or corpus.detokenize):

@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 @cache
 def code_digest() -> str:
-    """Return a hash of the package's source code: results that another version of the code stored are not used."""
+    """Return a hash of the package's source code, so that results stored by another version of it are not used."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
@@ -51,7 +51,8 @@ class Work:
         seed: the random seed of the study.
         progress: called with the name of a step, the amount done, and the total.
         lens: the model's fitted lens, used only for the section on verdicts that it changes; None if none is fitted.
-        of_text: see `once_for_text`. Copies that `dataclasses.replace` makes, such as the control's, share it.
+        of_text: results that depend on the text but not on the weights; see `once_for_text`. Copies that
+            `dataclasses.replace` makes, such as the control's, share this dict.
     """
 
     out: Path
@@ -108,7 +109,7 @@ class Work:
         return cast(T, self.of_text[name])
 
     def path(self, name: str, ending: str) -> Path:
-        """Return the path of a stage's file; its name has a hash of `key`, so other settings have other files."""
+        """Return the path of a stage's file. Its name contains a hash of `key`, so other settings have other files."""
         text = f"{name} {_text_of(self.key)}"
         return self.out / STAGES / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.{ending}"
 

@@ -35,7 +35,7 @@ _OF_OUTPUTS = {
     *("copying in deeper models", "skip-trigrams in deeper models", "bugs in deeper models"),
     "primitive in-context learning in deeper models",  # the heads that it removes are chosen by copying scores
 }
-"""Names of the quantities that decode the outputs of heads with the unembedding; a fitted lens changes them."""
+"""Names of the quantities for which outputs of heads are decoded with the unembedding. A fitted lens changes these."""
 STUDY = Study[Measurements](
     "elhage2021",
     "Transformer circuits of {model}",

@@ -47,7 +47,7 @@ from unembed.stream.capture_points import has_point
 HALF = 24
 """Largest number of tokens in the text that `Measurements.example` repeats."""
 TRIPLES = 25
-"""Number of triples of each head."""
+"""Number of skip-trigrams measured for each head: those with the highest scores."""
 DRAWS = 5
 """Number of times that sources are shuffled among a head's triples, for comparison with the triples themselves."""
 
@@ -132,7 +132,8 @@ class Measurements:
     def frequent(self) -> Int[Tensor, " token"]:
         """The ids of the tokens that are frequent enough in the corpus for counts of triples.
 
-        The largest entries of a circuit often belong to rare tokens, which the corpus cannot confirm.
+        The largest entries of a circuit often belong to rare tokens, which occur too seldom in the corpus to confirm a
+        triple.
         """
         often = self.work.once_for_text("frequent tokens", self._often)
         return often if self.options.include_unlearned else often[~self.lm.unlearned.cpu()[often]]
@@ -216,7 +217,7 @@ class Measurements:
 
     @cached_property
     def compositions(self) -> dict[str, Float[Tensor, "layer head layer_reading head_reading"]]:
-        """The Q-, K- and V-composition of all pairs of heads, without subtracting that of random matrices."""
+        """The Q-, K- and V-composition of all pairs of heads; the composition of random matrices is not subtracted."""
         return self.circuits.compositions(self.basis)
 
     @cached_property
@@ -256,14 +257,14 @@ class Measurements:
 
     @cached_property
     def example(self) -> Int[Tensor, "1 pos"]:
-        """The start of the text, twice in a row, without the last token."""
+        """The start of the text, repeated once, without the last token of the repetition."""
         half = min(HALF, ((self.lm.n_ctx or 64) - 2) // 2)
         for segment in windows_of(self.corpus, 2 * half).segments(self.lm):
             tokens = segment.tokens[segment.lead :]
             if len(tokens) >= half:
                 once = tokens[:half].long()
                 return torch.cat([once, once])[None, :-1].to(self.lm.device)
-        raise InvalidInput("the corpus", why=f"no document of it has {half} tokens")
+        raise InvalidInput("the corpus", why=f"no document in it has {half} tokens")
 
 
 class ByLens(Measurements):
@@ -287,12 +288,12 @@ class ByLens(Measurements):
 
     @cached_property
     def loss_in_context(self) -> InContext | None:
-        """The loss of the whole model does not depend on the lens."""
+        """The loss at each position of windows of text; the lens does not change it."""
         return self.own.loss_in_context
 
     @cached_property
     def output_lengths(self) -> Float[Tensor, "layer head"]:
-        """The length of what heads write does not depend on the lens."""
+        """The mean norm of what each head writes on text; the lens does not change it."""
         return self.own.output_lengths
 
     @cached_property
@@ -306,7 +307,7 @@ class ByLens(Measurements):
 
 
 def by_lens(m: Measurements, _: Work) -> Measurements | None:
-    """Return the measurements with the lens set on the model; None if it has no lens or `token_reading` is None."""
+    """Return the same measurements with the model's fitted lens; None without a lens, or if `token_reading` is None."""
     lens = lens_of(m.lm)
     if lens is None or m.token_reading is None:
         return None

@@ -14,11 +14,11 @@ from unembed.reports.geva2021.patterns import Finder, Pattern
 from unembed.reports.geva2021.triggers import KeyTriggers
 
 RULE = "rules"
-"""The name of the rules in the list of annotators."""
+"""The name under which the rules appear in the list of annotators."""
 
 
 def labels_of(author: str, layer: int, index: int, found: Sequence[Pattern]) -> list[dict[str, Any]]:
-    """Return the patterns of a key as labels for an index: one for each pattern, or one for "no pattern"."""
+    """Return the patterns of a key as labels of the index: one for each pattern, or a single one for "no pattern"."""
     notes: list[tuple[str, dict[str, Any]]] = [
         (p.what, {"pattern": p.kind, "members": sorted(p.members)}) for p in found
     ] or [(NONE, {"pattern": None, "members": []})]

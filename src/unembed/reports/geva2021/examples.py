@@ -37,7 +37,7 @@ CLAIMS = ("any_value", "any_active", "any_output")
 DECODED = (*WHOLE, "probability", *CLAIMS)
 """Names of the results that depend on how vectors are decoded to tokens."""
 CARRIED = 0.9
-"""The active memories of a layer are the fewest that together have this share of the layer's sum of |m| ||v||."""
+"""In one definition, active memories are the fewest that together make up this share of a layer's sum of |m| ||v||."""
 
 
 class Examples(Reducer):
@@ -84,7 +84,7 @@ class Examples(Reducer):
         for layer in self._layers:
             self._norms.append(written_values(lm, layer).norm(dim=-1))
             signed = lm.feed_forward(layer).is_gated or lm.feed_forward(layer).activation != "relu"
-            # A memory with a negative coefficient adds -v, so the top token of -v is needed too.
+            # A memory with a negative coefficient adds a multiple of -v, so the top token of -v is needed too.
             first, flipped = first_tokens(lm, layer, basis=self.basis, negated=signed, hidden=self.hidden)
             self._tops.append(first)
             self._flipped.append(flipped)
@@ -115,7 +115,7 @@ class Examples(Reducer):
         return self._at[1:]
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Store the tensor at the positions of examples."""
+        """Store the activations at the positions of the examples in this batch."""
         rows, columns, _ = self._places(batch)
         if len(rows):
             self._captured[point, layer] = tensor[rows.to(tensor.device), columns.to(tensor.device)].clone()
@@ -131,7 +131,8 @@ class Examples(Reducer):
         self._captured = {}
         y = torch.stack([captured["mlp_out", n] for n in self._layers])
         o = torch.stack([captured["resid_post", n] for n in self._layers])
-        # In parallel blocks the stream has no state between attention and FFN, so r is the output without the update.
+        # The residual r is the stream between attention and FFN. Parallel blocks have no such point, so there r is
+        # computed as the output minus the FFN's update.
         r = torch.stack([captured.get(("resid_mid", n), o[n] - y[n]) for n in self._layers])
         self._found["stream_length"][:, at] = o.float().norm(dim=-1).cpu().numpy()
         of_streams: Basis = self.basis
@@ -166,7 +167,7 @@ class Examples(Reducer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Map each layer's residual, update and output to the end of the model by the fitted lens.
 
-        In a parallel block the residual is the block's output without the update, so it is mapped like the output.
+        In a parallel block the residual is the block's output minus the update, so it is mapped like the output.
         """
         lm, lens = self._lm, fitted_lens(self._lm)
         blocks = lm.structure.blocks
@@ -181,13 +182,14 @@ class Examples(Reducer):
     def _of_memories(
         self, layer: int, m: Float[Tensor, "example d_mlp"], tops: Int[Tensor, "2 example"]
     ) -> dict[str, Tensor]:
-        """Count the active memories of a layer, and those whose top token is that of the update or the output."""
+        """Count a layer's active memories, and find whether any has the same top token as the update or the output."""
         update, output = tops.to(m.device)[..., None]
         top, flipped = self._tops[layer], self._flipped[layer]
         size = m.abs()
         weight = (size * self._norms[layer]).sort(dim=-1, descending=True).values.cumsum(dim=-1)
         total = weight[:, -1:]
-        # The number of memories before the cumulative sum reaches the share, plus the memory with which it does.
+        # Memories are sorted by weight. Count those at which the cumulative sum is still below the share, and add the
+        # one at which it reaches the share. (If all coefficients are 0, there is none to add.)
         carrying = (weight < CARRIED * total).sum(dim=-1) + (total[:, 0] > 0)
         of_values = top == update
         if flipped is None:
@@ -254,7 +256,7 @@ class CoefficientSizes(CoefficientSums):
         self._wanted = torch.tensor(self.positions, dtype=torch.long)
 
     def see(self, point: str, layer: int, tensor: Tensor, batch: Batch) -> None:
-        """Add the squares of a layer's coefficients."""
+        """Add the squares of a layer's coefficients to the sums."""
         self.add(layer, tensor.double().square(), torch.isin(batch.positions, self._wanted) & batch.counted)
 
     def result(self) -> list[Float[Tensor, " _"]]:

@@ -1,10 +1,10 @@
 """Find the positions of a text with massive activations, so that no trigger and no random prefix ends there.
 
-At such a position the residual stream is many times longer than at others. To test all positions, the model would have
-to read the whole text again. Two facts, observed on the random prefixes that were already measured, limit this work:
-massive activations occur near the start of a text, and they appear in some layer and remain in the next ones. Therefore
-only prefixes are read that are not longer than the longest massive one among the random prefixes, and only up to the
-layer by which all of those are massive.
+At such a position the norm of the residual stream is many times larger than at others. Testing all positions would mean
+running the model on the whole text again. Two facts, observed on the random prefixes that were already measured, limit
+this work: massive activations occur near the start of a text, and once they appear in a layer, they remain in the next
+ones. The model is therefore run only on short prefixes, up to the length of the longest random prefix with massive
+activations, and only up to the layer after which all such random prefixes have them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def massive_in_text(
 
     Args:
         prefix_lengths: the number of text tokens of prefixes drawn at random.
-        stream_lengths: the length of the residual stream after each layer, at the end of each of these prefixes. A
-            position is massive if its stream is more than `MASSIVE` times as long as their median, in any tested layer.
+        stream_lengths: the norm of the residual stream after each layer, at the end of each of these prefixes. A
+            position of the text has massive activations if the norm there is more than `MASSIVE` times the median of
+            these norms in any tested layer.
 
     Memory: the streams of the tested layers for one batch.
     """

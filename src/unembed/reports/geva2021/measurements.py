@@ -1,4 +1,4 @@
-"""Run all measurements of the study, and store each finished step for a run that is interrupted."""
+"""Run all measurements of the study. Each finished step is stored, so that an interrupted run can continue after it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ class Measurements:
         examples: results of the reducer `Examples`, arrays (layer, example).
         left_out: the number of drawn examples that are left out, because the position has massive activations.
         agreement: the top token of each value vector, compared with the tokens that follow the triggers.
-        changes: relative change of a key's coefficient if a trigger loses a token, (key, trigger, kind of token).
-        perturbed: the keys of `changes`: layer and key number, (key, 2).
+        changes: relative change of a key's coefficient if a token is removed from a trigger; array (key, trigger, kind
+            of token).
+        perturbed: layer and key number of each key in `changes`; array (key, 2).
         patterns: for sampled keys and for sets of random prefixes, the share of prefixes with each kind of pattern.
         judged: the patterns that a judge finds in the same prefixes; empty without a judge.
         people: agreement of the rules with people's labels in the index; empty without an index.
@@ -112,7 +113,9 @@ class Measurements:
         return self.lm.provenance(corpus=corpus, basis=o.basis, seed=self.seed, notes=notes)
 
     def prefix_text(self, position: int, *, example: bool = False) -> str:
-        """Return the text of the prefix that ends at `position`, shortened to its end; "" for a negative position.
+        """Return the text of the prefix that ends at `position`; "" for a negative position.
+
+        Of a long text, only the last `SNIPPET` characters are returned.
 
         Args:
             position: token position in the corpus of the triggers.
@@ -130,11 +133,11 @@ SNIPPET = 160
 
 
 CONTROL_SENTENCES = 2000
-"""Number of segments of the text for the control with random weights."""
+"""Number of segments of the text on which the control with random weights is measured."""
 
 
 def control_corpus(m: Measurements) -> TokenizedCorpus:
-    """Return random segments of the study's text, already tokenised, each segment a text of its own."""
+    """Return random segments of the study's text, already tokenised; each segment counts as a text of its own."""
     random = np.random.default_rng([m.seed, 13])
     n = min(CONTROL_SENTENCES, m.example_text.n_segments)
     chosen = set(random.choice(m.example_text.n_segments, n, replace=False).tolist())
@@ -144,7 +147,7 @@ def control_corpus(m: Measurements) -> TokenizedCorpus:
 
 
 def _alone(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Yield each segment as a document, without the tokens that it shares with the one before."""
+    """Yield each segment as a document of its own, without the tokens that it repeats from the segment before."""
     at = 0
     for number, segment in enumerate(segments):
         tokens = torch.cat([segment.tokens[: segment.lead], segment.tokens[max(segment.lead, segment.skip) :]])
@@ -269,7 +272,10 @@ USUAL = 200
 
 
 def _examples(lm: Decoder, text: TokenStream, positions: np.ndarray, work: Work, options: Options) -> Examples:
-    """Return the reducer for the examples; in gated layers it needs the root mean square of coefficients."""
+    """Return the reducer that measures the examples.
+
+    If coefficients can be negative, their root mean squares, which the reducer needs, are measured first.
+    """
     usual = None
     if any(lm.is_signed(n) for n in range(lm.n_layers)):
         usual = _usual_sizes(lm, text, positions, work, options)
@@ -302,7 +308,7 @@ def _usual_sizes(
 def _from_corpus(
     lm: Decoder, corpus: TokenizedCorpus, positions: np.ndarray | None, work: Work, options: Options
 ) -> tuple[KeyTriggers, Arrays]:
-    """Collect triggers in one pass over the corpus and, if positions are given, measure examples in that pass."""
+    """Collect triggers in one pass over the corpus and, if positions are given, measure examples in the same pass."""
     name, what = ("triggers", "triggers") if positions is None else ("sweep", "triggers and examples")
     of = "their corpus" if positions is None else "the corpus"
 
@@ -369,7 +375,10 @@ def _agreement(lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work
 def _perturbed(
     lm: Decoder, text: TokenStream, triggers: KeyTriggers, work: Work, options: Options
 ) -> tuple[np.ndarray, perturbation.Changes]:
-    """Shorten triggers of sampled keys; return layer and number of each key, and the changes of its coefficient."""
+    """Remove tokens from triggers of sampled keys, and measure how the keys' coefficients change.
+
+    Returns the layer and number of each key, and the changes.
+    """
     keys = triggers.sampled(options.perturbed_keys, 1, work.seed, "perturbation")
 
     def compute() -> perturbation.Changes:

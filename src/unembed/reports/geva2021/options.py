@@ -41,7 +41,7 @@ class Options:
         pattern_keys: number of keys of each layer for which patterns are sought (paper: 10).
         perturbed_keys: number of keys of each layer whose triggers lose a token (paper: 100).
         perturbed_triggers: number of random triggers of each such key that lose a token (paper: all 50).
-        predictive: number of value vectors with the largest top probability in Table 2 (paper: 100).
+        predictive: number of value vectors in Table 2: those whose top token has the largest probability (paper: 100).
         compositions: number of examples to judge in which the last layer's output has neither the residual's nor the
             FFN's top token (paper: 100).
         basis: how the residual stream is decoded to tokens: "final", with the final norm and the unembedding (as in the

@@ -8,7 +8,7 @@ FIRST_UPPER = 10
 D_VOCAB = 267_744
 """Number of words in WikiLM's vocabulary."""
 N_TOKENS = "103 million"
-"""Number of tokens in WikiText-103's training text, in which the paper seeks triggers."""
+"""Number of tokens in WikiText-103's training text, which the paper searches for triggers."""
 NO_FIGURE = "The paper has no such figure."
 
 

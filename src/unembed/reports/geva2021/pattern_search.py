@@ -56,7 +56,7 @@ def by_rule(
         rules = finder(lm, text, excluded, work.seed, options)
         keys = _sampled(triggers, work, options)
         sets = [(key, triggers.positions[triggers.row(*key)][: options.shown]) for key in keys]
-        # Sets of random prefixes show what the rules find by chance.
+        # Sets of random prefixes (layer -1) are searched too, to show how many patterns the rules find by chance.
         sets += [((-1, i), random.choice(everything, min(options.shown, len(everything)))) for i in range(len(keys))]
         rows = []
         for done, (key, places) in enumerate(sets):

@@ -1,4 +1,4 @@
-"""Find patterns in a key's triggers by rules: features that at least three prefixes share, and more than by chance.
+"""Find patterns in a key's triggers by rules: features that at least three prefixes share, more often than by chance.
 
 - shallow: the last one, two or three tokens; or two to four tokens in a row anywhere in the prefix;
 - semantic: a WordNet class, or optionally a group of neighbours in the token embedding, with at least two different
@@ -27,7 +27,7 @@ from unembed.concepts.token_classes import Classes
 FEWEST = 3
 """Smallest number of prefixes that must share a pattern."""
 CHANCE = 1e-3
-"""Largest probability that as many random prefixes share a pattern; for classes, divided by the number tried."""
+"""Largest probability that as many random prefixes share a pattern; for classes, this divided by the number tried."""
 SAME = 0.6
 """Two patterns of one kind count as the same if the intersection over union of their prefixes is larger than this."""
 SEEN = 32

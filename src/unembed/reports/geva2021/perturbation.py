@@ -2,9 +2,9 @@
 
 The coefficient is measured after the activation function, at the end of the shortened prefix. Its change is relative to
 the coefficient at the end of the whole prefix: -1 means that it becomes 0 (the lowest value with ReLU). Leading special
-tokens are never removed. A trigger is left out if it would have no tokens left. So is one that ends at a position with
-massive activations, and a shortened one that does, such as a single token at the start of a text: the stream there is
-many times longer than at other positions.
+tokens are never removed. A trigger is left out if it would have no tokens left, or if it ends at a position with
+massive activations, where the norm of the residual stream is many times larger than elsewhere. A shortened trigger is
+left out too if it ends at such a position: a single token at the start of a text, for example.
 
 Source: Geva et al. 2021, section 3.2; the paper does not state how changes are averaged. Here they are
 averaged over the triggers of each key, then over keys.
@@ -27,7 +27,7 @@ from unembed.stream.run import run
 
 KINDS = ("first", "last", "random")
 STREAMS = ("resid_pre", "resid_post")
-"""The stream before and after the key's layer, whose lengths show massive activations."""
+"""The residual stream before and after the key's layer, whose norms show massive activations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +103,8 @@ def _massive(
 ) -> Bool[np.ndarray, "key trigger kind"]:
     """Mark the shortened triggers that end at a position with massive activations before or after their layer.
 
-    Without its first token, a trigger still ends at the same token. If this version is massive, the trigger itself is,
-    so all its versions are marked.
+    A trigger without its first token still ends at the same token. If it has massive activations there, the whole
+    trigger is assumed to have them too, and all its shortened versions are marked.
     """
     known, marked = ~np.isnan(lengths[0]), np.zeros(lengths.shape[1:], dtype=bool)
     for layer in np.unique(layer_of_key):

@@ -22,8 +22,8 @@ from unembed.sweeps import Reducer, TopTriggers, Triggers
 class OncePerSentence(TopTriggers):
     """A reducer that selects triggers as the released code does: at most one of each sentence, never at its last token.
 
-    Each sentence counts as a document, because there is at most one trigger for each document. The last position of
-    every segment is left out, because no token follows it.
+    The base class allows at most one trigger for each document, so each sentence is passed to it as a document. The
+    last position of every segment is left out, because no token follows it.
     """
 
     _changed: tuple[Batch, Batch] | None = None
@@ -124,7 +124,7 @@ class KeyTriggers:
         return int((np.diff(self.bounds) // np.where(self.signed, 2, 1)).mean())
 
     def without(self, positions: Int[np.ndarray, " position"]) -> KeyTriggers:
-        """Return the triggers without those at some positions; the number of each key's triggers becomes smaller."""
+        """Return the triggers except those at the given positions; some keys then have fewer triggers."""
         left = (self.positions >= 0) & ~np.isin(self.positions, positions)
         order = np.argsort(~left, axis=1, kind="stable")
         left, at, sizes = (np.take_along_axis(a, order, axis=1) for a in (left, self.positions, self.coefficients))
@@ -146,7 +146,7 @@ class KeyTriggers:
         return index, "negative" if self.sign[self.row(layer, key)] < 0 else "positive"
 
     def key(self, layer: int, index: int, pole: Pole = "positive") -> int:
-        """Return the key number, in its layer, of a memory with this sign; the sign is ignored in ungated layers."""
+        """Return the key number, in its layer, of a memory at the sign `pole`, which is ignored in ungated layers."""
         if not self.signed[layer]:
             return index
         first = self.memory(layer, index)[1] == pole
@@ -156,7 +156,7 @@ class KeyTriggers:
         """Draw `per_layer` random keys of every layer (or all, if there are fewer) among those with `least` triggers.
 
         Args:
-            name: a name for the purpose of the sample; samples with different names have different keys.
+            name: what the sample is for; it is part of the random seed, so that samples for different purposes differ.
 
         Returns:
             Layer and key number of each.
@@ -190,8 +190,8 @@ def _both_signs(
     if not len(negative_values):
         return _Layer(values, positions, np.ones(len(values), np.int64), signed=False)
     negative_values, negative_positions = negative_values.astype(np.float32), negative_positions.astype(np.int64)
-    # A memory without triggers at one sign has an infinite coefficient there. It counts as -1 here, so that the other
-    # sign is the stronger one.
+    # If a memory has no trigger at one sign, its coefficient there is infinite. The size is set to -1 in this case, so
+    # that the other sign counts as the stronger one.
     sizes = [
         np.where(p[:, 0] >= 0, np.abs(v[:, 0]), -1.0)
         for v, p in ((values, positions), (negative_values, negative_positions))

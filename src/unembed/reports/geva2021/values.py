@@ -102,8 +102,8 @@ def agreement(
 ) -> Agreement:
     """Return the top token of every value vector, its probability, and the rank of the token after the first trigger.
 
-    The first trigger is the one with the largest coefficient among those with a next token: the last prefix of a
-    sentence has none.
+    The first trigger is the one with the largest coefficient among those with a next token. A prefix that ends where
+    the text ends has no next token.
 
     Args:
         triggers: the triggers of all keys. For a key of negative coefficients, -v replaces the value vector v.

@@ -56,7 +56,7 @@ PERPLEXITY_TEXT = (
 QUICK = {"sweep": QUICK_SWEEP, "penalties": ("l2",), "folds": 3}
 """Settings of the classifiers for exit_protocol="quick"."""
 PICKED = 10
-"""Number of value vectors turned on against toxic text (Sec. 6.1)."""
+"""Number of value vectors that are turned on to make text less toxic (Sec. 6.1)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Applications:
     saturation: Table | None = None
     """Share of examples whose prediction saturates in each layer (Tables 9 and 10)."""
     early_exit: Table | None = None
-    """Results of every early-exit rule, over five splits (Table 6)."""
+    """Results of every early-exit rule: mean and standard deviation over five splits of the examples (Table 6)."""
     toxicity: Table | None = None
     """Table 5 for this model, greedy decoding."""
     toxicity_by_beams: Table | None = None
@@ -90,18 +90,19 @@ def measure_applications(
 
     Args:
         basis: how the residual stream after each layer becomes a prediction for early exit: "final", as in the paper,
-            or "jacobian", the model's fitted lens. With the latter, toxicity is measured only for the value vectors
-            that a scorer picks by the words that the lens reads in them, and without them.
-        clusters: clusters of all value vectors, however many, for the sub-updates rule; made here when None.
+            or "jacobian", the model's fitted lens. With the latter, toxicity is measured only without an intervention,
+            and with those value vectors turned on that a scorer picks by their top tokens through the lens.
+        clusters: clusters of all value vectors, in any number, for the sub-updates rule; computed here when None.
 
-    An experiment that cannot run raises no error: the report shows the other one, with the reason. That includes a
-    failed import inside an installed package.
+    If an experiment cannot run, no error is raised: a note gives the reason, and the other experiment still runs. This
+    also applies if an import inside an installed package fails.
     """
     notes: list[str] = []
     saturation = early_exit = toxicity = by_beams = published = None
     if options.exit_examples >= FEWEST_EXAMPLES and lm.n_layers > 1:
         try:
-            # Tables without classifiers are not used any more once scikit-learn is installed.
+            # Without scikit-learn, the tables have no classifiers. Once it is installed, the key of the stored tables
+            # differs, so that they are measured again.
             own = replace(work, key={**work.key, "scikit-learn": find_spec("sklearn") is not None})
             saturation, early_exit, notes = own.stage(
                 f"early exit by {basis}", lambda: _measured_exits(lm, corpus, work, options, basis, clusters)
@@ -147,7 +148,7 @@ def _measured_exits(
 def without_massive(found: Examples) -> tuple[Examples, int]:
     """Return the examples without those at positions with massive activations, and the number of the latter.
 
-    The stream is measured before and after each FFN's update.
+    Massive activations are looked for in the residual stream before and after each FFN's update.
     """
     streams = torch.cat([found.before, found.before + found.update], dim=1)
     massive = massive_positions(streams.norm(dim=-1).T.numpy())
@@ -222,7 +223,10 @@ def activated(lm: Decoder, layer: int, value: float) -> float:
     """
     site = lm.feed_forward(layer)
     if site.is_gated:
-        raise Unsupported(f"a pre-activation of layer {layer} of {lm.name}", why="its coefficients have two factors")
+        raise Unsupported(
+            f"a pre-activation of layer {layer} of {lm.name}",
+            why="the layer is gated: its coefficients have two factors",
+        )
     return float(ACT2FN[site.activation](torch.tensor(value)))
 
 

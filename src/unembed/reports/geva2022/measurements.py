@@ -39,7 +39,7 @@ from unembed.stream.run import run
 
 VALUES, RANDOM, UPDATES = "sub-updates", "random vectors", "updates"
 NEGATED = "sub-updates, negated"
-"""The kind of vector for what gated memories promote at the rarer sign of their coefficients: negated value vectors."""
+"""Name of a kind of vector: negated value vectors, which gated memories promote at their coefficients' rarer sign."""
 _STAGES = 6
 PAPER_CLUSTERS = 10_000
 FEWEST_VALUES = 65_536
@@ -72,8 +72,9 @@ class Measurements:
         judged: the concepts that a judge finds for the same value vectors; None without a judge.
         clusters: clusters of all value vectors.
         token_counts: how often each token occurs in the corpus, or in the text of the option `frequency_text`.
-        overlaps: overlap of the top tokens with and without the final norm, (layer, vector) each, of "values" and of
-            "random" vectors; and of two vectors: "value_with_random", "random_with_value".
+        overlaps: arrays (layer, vector) with the overlap of a vector's top tokens with and without the final norm, for
+            value vectors ("values") and for random vectors ("random"); and the overlap between two vectors:
+            "value_with_random" (the norm on the random vector only) and "random_with_value" (on the value vector only).
         extreme: the sub-updates with extreme scores in the examples.
         applications: the results of section 6.
         applications_by_lens: the results of section 6 that depend on how vectors are decoded, with the model's fitted
@@ -251,7 +252,7 @@ def _changes(
     hidden: Tensor | None,
     basis: Basis = "final",
 ) -> ProbabilityChanges | None:
-    """Measure how single sub-updates change probabilities (Eq. 2), at some examples; None for several streams."""
+    """Measure how single sub-updates change probabilities (Eq. 2); None for models with several residual streams."""
     if not options.changes or lm.structure.streams is not None:
         return None
     n = min(options.changes, len(examples))

@@ -32,7 +32,7 @@ SATURATION = {
 }
 """Tab. 9 and 10: percent of 10,000 examples by layer (WikiLM 16 layers, GPT2 medium 24, whose row sums to 100.16)."""
 CONTRIBUTION = 0.05
-"""Fig. 6: the top 10 of 4,096 typically make up about 5 % of the sum."""
+"""Fig. 6: the ten largest of 4,096 sub-updates typically make up about 5 % of the sum of |m| |v|."""
 EXTREME = {"GPT2": 10.0, "WikiLM": 5.0}
 """Sec. 5.2: absolute score above which a sub-update is extreme."""
 EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}

@@ -39,4 +39,4 @@ PARTS: tuple[Part[Measurements], ...] = (
     *zero_layers.PARTS,
     *(replace(part, when=lambda m, part=part: m.lm.n_layers > 0 and part.when(m)) for part in _WITH_LAYERS),
 )
-"""The sections, in the order of the report; for a model without layers, only the first ones on the direct path."""
+"""The sections, in the order of the report. A model without layers has only the first ones, on the direct path."""

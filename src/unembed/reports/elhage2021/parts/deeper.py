@@ -31,7 +31,10 @@ from unembed.stream.decomposition import tolerance
 FEW = 3
 """Smallest number of heads for which a mean over heads is judged."""
 MORE = 1.25
-"""Factor by which triples must exceed shuffled triples: with many heads, even a tiny difference is significant."""
+"""Factor by which the share of confirmed triples must exceed that with shuffled sources.
+
+An excess that is merely significant is no clear result, because with many heads even a tiny one is significant.
+"""
 WINDOWS = 24
 """Largest number of windows of text on which the loss without copying heads is measured."""
 
@@ -83,7 +86,7 @@ def judge_copying_in_runs(n: Numbers) -> Judgement:
 
 
 def explain_copying_in_runs(m: Measurements) -> str:
-    """State how copying scores correlate with effects in runs, and how much copying heads attend to the first token."""
+    """State how copying scores correlate with effects in runs, and how much heads attend to the first token."""
     effects, scores = m.scores.copying, m.copying.score
     known, copies = ~(effects.isnan() | scores.isnan()), _copies(m)
     agrees = rank_correlation(scores[known].double().numpy(), effects[known].double().numpy(), seed=m.seed)
@@ -115,7 +118,7 @@ def skip_trigrams(m: Measurements) -> Numbers:
 
 
 def judge_skip_trigrams(n: Numbers) -> Judgement:
-    """Judge whether the corpus confirms more triples of the heads than triples with shuffled sources."""
+    """Judge whether the corpus confirms more of the heads' triples than of the triples with shuffled sources."""
     return judged(
         f"Of the largest triples of a head, through what the layers below make of each token, the output is likelier "
         f"after the source in {percent(n.own)}, with the sources shuffled among the triples in {percent(n.shuffled)}, "
@@ -155,8 +158,8 @@ def judge_bugs(n: Numbers) -> Judgement:
 def without_copying(m: Measurements) -> Numbers | None:
     """Measure how the loss of repeated and of new tokens rises without the heads that copy most.
 
-    The control removes as many other heads of the same layers, with the most similar output length. The result is None
-    if the documents are too short.
+    The control removes as many other heads of the same layers, whose outputs have the most similar norms. The result is
+    None if the documents are too short.
     """
     whole = m.loss_in_context
     if whole is None:
@@ -205,7 +208,7 @@ def judge_without_copying(n: Numbers) -> Judgement:
 
 
 def explain_without_copying(m: Measurements) -> str:
-    """State how many induction heads are among the removed ones, and what these add in runs."""
+    """State how many induction heads are among the removed heads, and how much these raise the token they attend to."""
     n = without_copying(m)
     removed = () if n is None else n.heads
     induces = {(e.layer, e.head) for e in m.evidence if e.induction >= ROLE}
@@ -250,7 +253,7 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
 
 
 def explain_virtual_heads(m: Measurements) -> str:
-    """State how many pairs of heads the model has, and how much paths through exactly two heads take off the loss."""
+    """State how many pairs of heads the model has, and by how much paths through exactly two heads lower the loss."""
     n = paths.term_importance(m)
     heads = [m.lm.structure.blocks[layer].attention.n_heads for layer in m.lm.attention_layers]
     pairs = (sum(heads) ** 2 - sum(h**2 for h in heads)) // 2
@@ -274,7 +277,7 @@ def judge_later_layers(n: Numbers) -> Judgement:
 
 @once
 def read_by_induction_heads(m: Measurements) -> Numbers:
-    """Compare the composition of induction heads with previous-token heads and with other heads of the same layers."""
+    """Compare how much induction heads compose with previous-token heads, and with other heads of the same layers."""
     m.require_earlier_heads("composition")
     previous, induces = (m.scores[kind].nan_to_num(0.0) >= ROLE for kind in ("previous_token", "induction"))
     excess: dict[str, dict[tuple[int, int], list[float]]] = {mode: {} for mode in m.compositions}
@@ -485,5 +488,5 @@ _EXTENSIONS: Mapping[str, tuple[Quantity[Measurements], ...]] = {
 
 
 def with_extensions(part: Part[Measurements]) -> Part[Measurements]:
-    """Return a section with the extensions of its claims to deeper models."""
+    """Return the part with further quantities, which extend its claims to deeper models."""
     return replace(part, quantities=(*part.quantities, *_EXTENSIONS.get(part.name, ())))

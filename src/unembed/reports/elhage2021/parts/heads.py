@@ -1,6 +1,8 @@
-"""Heads one at a time: their outputs add up, none depends on the others, and a source has one effect everywhere.
+"""Claims about single heads: their outputs add up, no head of a layer depends on another, and a source has one effect.
 
-All three are identities of the architecture. They are measured on one prompt, from what the model itself computed.
+"One effect" means that what a head writes for a source token is the same vector at every destination, multiplied by the
+attention weight. All three claims follow from the architecture. They are measured on one prompt, from what the model
+itself computed.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ from unembed.stream.run import Run, run
 DESTINATIONS = 6
 """Number of destinations shown for one source."""
 RAISED = 5
-"""Number of tokens listed that a source raises."""
+"""Number of tokens listed for each destination: those whose logits the source raises most there."""
 
 
 @dataclass(frozen=True)
 class LayerOfHeads:
-    """How exactly the heads of one layer are independent, on one prompt. All errors and changes are relative.
+    """Errors of treating the heads of one layer as independent, on one prompt. All errors and changes are relative.
 
     Attributes:
         sum_error: difference between what the attention adds and the sum of what the heads and biases add.
@@ -45,7 +47,7 @@ class LayerOfHeads:
         source_error: difference between each head's output and its attention weights times one vector per source; None
             if the layer's values are not one vector per source.
         why: the reason why `source_error` is None; empty otherwise.
-        normed: True if a norm follows the sum of the heads.
+        normed: True if a norm follows the sum of the heads' outputs.
     """
 
     layer: int
@@ -73,7 +75,8 @@ def _layer_of_heads(m: Measurements, seen: Run, layer: int) -> LayerOfHeads:
         total = total + branch.written(bias.to(total.dtype).expand_as(total))
     for constant in (branch.bias, site.constant):
         total = total if constant is None else total + constant
-    # Patterns are captured here too, so that both runs use the same attention kernel.
+    # If patterns are captured, the model uses eager attention instead of a fused kernel. The run without edits captured
+    # them, so this one does too: the other kernel would round differently, which would look like an effect of the edit.
     points, edits = ("z", "attn_out", "pattern"), [scale_head(layer, removed, 0.0)]
     without = run(lm, m.example, points, edits, logits=False, layers=[n for n in lm.attention_layers if n <= layer])
     change = added - without.at("attn_out", layer)[0]
@@ -96,7 +99,10 @@ def _layer_of_heads(m: Measurements, seen: Run, layer: int) -> LayerOfHeads:
 def _written(
     m: Measurements, layer: int, z: Float[Tensor, "pos head d_head"], branch: Branch
 ) -> Float[Tensor, "pos head d_model"]:
-    """Return what each head adds to the stream, without biases; a norm after the heads has its scale from the run."""
+    """Return what each head adds to the residual stream, without biases.
+
+    If a norm follows the heads, its scale is fixed at the value in the run.
+    """
     written = torch.einsum("phd,hdm->phm", z, m.lm.weights.W_O[layer].to(z.dtype))
     if branch.norm is not None and branch.scale is not None:
         written = branch.norm.frozen(written, branch.scale[:, None])
@@ -106,10 +112,10 @@ def _written(
 @once
 @torch.no_grad()
 def layers_of_heads(m: Measurements) -> Numbers:
-    """Measure on the example prompt how exactly the heads of each layer are independent.
+    """Measure on the example prompt how exactly the heads of each layer are independent of one another.
 
     Raises:
-        Unsupported: a layer has no output for each head.
+        Unsupported: a layer does not compute a separate output for each head.
     """
     require_heads(m.lm, "heads as independent terms")
     for n in m.lm.attention_layers:
@@ -126,24 +132,24 @@ def layers_of_heads(m: Measurements) -> Numbers:
 
 
 def independence(m: Measurements) -> Numbers:
-    """Return the errors of heads as independent terms.
+    """Return the errors of treating the outputs of heads as independent terms of a sum.
 
     Raises:
-        Unsupported: a norm follows the sum of the heads, so that each changes what the others add.
+        Unsupported: a norm follows the sum of the heads' outputs, so that each head changes what the others add.
     """
     found = layers_of_heads(m)
     normed = [one.layer for one in found.layers if one.normed]
     if normed:
         raise Unsupported(
             f"independence of heads in {m.lm.name}",
-            why=f"in {len(normed)} of {len(found.layers)} layers a norm follows the sum of the heads and divides it by "
-            "its own size, so each head changes what the others add",
+            why=f"in {len(normed)} of {len(found.layers)} layers a norm follows the sum of the heads' outputs and "
+            "rescales it, so removing one head changes what the others add",
         )
     return found
 
 
 def judge_independence(n: Numbers) -> Judgement:
-    """Judge whether the heads of every layer add up, and whether removing one changes no other."""
+    """Judge whether the heads' outputs add up in every layer, and whether removing one head changes no other head."""
     heads = sum(one.n_heads for one in n.layers)
     total, removal, others = (
         max(getattr(one, name) for one in n.layers) for name in ("sum_error", "removal_error", "others_change")
@@ -160,10 +166,11 @@ def judge_independence(n: Numbers) -> Judgement:
 
 
 def one_effect(m: Measurements) -> Numbers:
-    """Return the errors of heads as attention weights times one vector per source.
+    """Return the errors of computing each head's output as its attention weights times one vector per source.
 
     Raises:
-        Unsupported: the values of a layer are not one vector per source.
+        Unsupported: in some layer, the value that a head reads from a source is not the same vector for all
+            destinations.
     """
     found = layers_of_heads(m)
     for one in found.layers:
@@ -173,7 +180,7 @@ def one_effect(m: Measurements) -> Numbers:
 
 
 def judge_one_effect(n: Numbers) -> Judgement:
-    """Judge whether what heads write of a source depends on the destination through the attention weight alone."""
+    """Judge whether the destination affects what heads write for a source only through the attention weight."""
     error = max(one.source_error for one in n.layers)
     return judged(
         f"In {len(n.layers)} layers each head's output at all {n.n_tokens} destinations is its attention weights "
@@ -186,7 +193,8 @@ def judge_one_effect(n: Numbers) -> Judgement:
 def _shown_source(m: Measurements, frozen: FrozenRun) -> tuple[tuple[int, int], int, list[int]]:
     """Return the head that copies most, a source that it attends to from several destinations, and these destinations.
 
-    The first position is no source here, because many heads rest on it. Destinations are sorted by position.
+    The first position is never chosen as the source, because many heads attend to it when no other token is relevant.
+    Destinations are sorted by position.
     """
     scores = m.scores.copying.nan_to_num(-torch.inf)
     layer, head = divmod(int(scores.argmax()), scores.shape[1])
@@ -204,7 +212,7 @@ def _shown_source(m: Measurements, frozen: FrozenRun) -> tuple[tuple[int, int], 
 def effect_table(m: Measurements) -> tuple[str, str, dict[str, list]]:
     """Return the names of a head and of a source token, and columns that compare the destinations that attend to it.
 
-    Effects are those on the token that the source raises most at its first destination.
+    All effects are on the logit of one token: the token that the source raises most at its first destination.
     """
     frozen = frozen_run(m.lm, m.example)
     place, source, destinations = _shown_source(m, frozen)
@@ -234,7 +242,7 @@ def effect_table(m: Measurements) -> tuple[str, str, dict[str, list]]:
 
 
 def section(m: Measurements) -> Section:
-    """Show the errors of heads as independent terms, and one source at all destinations that attend to it."""
+    """Show the errors of treating heads as independent terms, and the effects of one source at several destinations."""
     found = layers_of_heads(m)
     rows = found.layers
     cells = {

@@ -26,7 +26,7 @@ from unembed.results import format_number, format_percent, format_setting, forma
 IN_CONTEXT = 0.1
 """Smallest difference in loss, in nats, between early and late tokens that counts as in-context learning."""
 MUCH = 0.5
-"""Smallest share of the in-context gain that counts as "much of it"."""
+"""Smallest share of in-context learning (how much later tokens are easier to predict) that counts as "much of it"."""
 
 
 def induction_heads(m: Measurements) -> Numbers | None:
@@ -87,7 +87,7 @@ def judge_by_weights(n: Numbers) -> Judgement:
 
 
 def explain_by_weights(m: Measurements) -> str:
-    """State why the other heads that behave as induction heads do not show it in their weights."""
+    """State why some heads that behave as induction heads do not show it in their weights."""
     found = [e for e in m.evidence if e.by_weights is not None and e.induction >= ROLE]
     negative = [e for e in found if not e.by_weights]
     partner = [e for e in found if e.by_weights and (e.partner_previous_token or 0.0) < ROLE]
@@ -116,7 +116,10 @@ def induction_section_of(m: Measurements) -> Section:
 
 @once
 def one_position(m: Measurements) -> Numbers | None:
-    """Find where the strongest induction head attends most at the end of a repeated text, and the effect on logits."""
+    """Find where the strongest induction head attends most at the end of a repeated text.
+
+    Also measure how much this raises the logit of the token that comes next in the repetition.
+    """
     if m.lm.n_layers < 2:
         return None
     best = max(m.evidence, key=lambda e: e.induction)
@@ -168,7 +171,7 @@ def one_position_section(m: Measurements) -> Section:
 def losses(m: Measurements) -> Numbers | None:
     """Measure the loss at each position with all heads, without induction heads, and without control heads.
 
-    The control heads are heads of the same layers with the most similar output length. The result is None if no
+    The control heads are heads of the same layers whose outputs have the most similar norm. The result is None if no
     document has 32 tokens.
     """
     whole = m.loss_in_context
@@ -187,7 +190,7 @@ def losses(m: Measurements) -> Numbers | None:
 
 
 def loss_rows(n: Numbers) -> tuple[Row, ...]:
-    """Return the losses whose differences are judged, and those of recurring and of new next tokens."""
+    """Return rows with the losses at early and late positions, and with the losses of recurring and new next tokens."""
     whole: InContext = n.whole
     each = {
         f"loss around position {whole.early}": whole.around(whole.early),

@@ -1,4 +1,7 @@
-"""Induction on natural text: what the strongest induction head attends to and raises where a token occurs again."""
+"""Induction on natural text: what the strongest induction head attends to, and which token it raises.
+
+The head is measured wherever a chosen token occurs again in the text.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from unembed.results import format_percent, visible
 WINDOW = 96
 """Number of tokens in a window of text."""
 SEARCHED = 192
-"""Largest number of windows in which a token that recurs is sought."""
+"""Largest number of windows that are searched for a token that recurs."""
 WINDOWS = 12
 """Largest number of windows that the model is run on."""
 FEW = 3
@@ -35,7 +38,7 @@ FEW = 3
 SHOWN = 20
 """Number of recurrences listed."""
 FREQUENT = 50
-"""Number of most frequent tokens among which the token is not chosen."""
+"""Number of most frequent tokens that are excluded when the recurring token is chosen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +50,10 @@ class Recurrence:
         position: the position of the recurrence.
         followed: the positions of the tokens that followed earlier occurrences.
         attention: the head's attention to these positions.
-        others: the mean of the same over the other heads of the layer; NaN if it has none.
-        raised: of these positions, the token at the one that the head attends to most.
-        effect: what the head adds to the logit of `raised` by reading these positions, above the mean of all tokens.
-        effects: the head's attention and effects by source, for the token `raised`.
+        others: attention to these positions, averaged over the other heads of the layer; NaN if there are none.
+        raised: the token at that one of these positions to which the head attends most.
+        effect: what the head adds to the logit of `raised` by reading these positions, minus the mean over all tokens.
+        effects: for each source, the head's attention to it and its effect on the logit of `raised`.
     """
 
     tokens: Int[Tensor, " pos"]
@@ -73,7 +76,7 @@ def _windows(m: Measurements) -> Iterator[Int[Tensor, " pos"]]:
 def recurrences(tokens: Sequence[int], token: int) -> list[tuple[int, tuple[int, ...]]]:
     """Return each position where the token occurs again, with the positions that followed its earlier occurrences.
 
-    If the token occurs twice in a row, the second occurrence is not one of the positions that followed the first.
+    If the token occurs twice in a row, the second occurrence does not count as a token that followed the first.
     """
     places = [at for at, one in enumerate(tokens) if one == token]
     found = ((at, tuple(q + 1 for q in places[:i] if q + 1 < at)) for i, at in enumerate(places))
@@ -81,7 +84,9 @@ def recurrences(tokens: Sequence[int], token: int) -> list[tuple[int, tuple[int,
 
 
 def token_that_recurs(windows: Sequence[Sequence[int]], words: set[int]) -> int | None:
-    """Return the token that is followed most often by the same token as before in the window; None if none is.
+    """Return the token whose recurrences are most often followed by a token that followed it earlier in the window.
+
+    The result is None if this never happens.
 
     Args:
         words: the tokens to choose from; the `FREQUENT` most frequent tokens are left out.
@@ -114,7 +119,7 @@ def _chosen_token(m: Measurements, windows: Sequence[Tensor]) -> int | None:
 def on_natural_text(m: Measurements) -> Numbers | None:
     """Measure what the strongest induction head attends to and raises wherever a named token recurs in the text.
 
-    None for a model of one layer. If no token recurs, `found` is empty, and there are no other numbers.
+    The result is None for a model of one layer. If no token recurs, `found` is empty, and there are no other numbers.
 
     Raises:
         InvalidInput: the token of the options does not recur in the text.
@@ -167,7 +172,10 @@ def _recurrences_in(
 
 
 def judge_natural_text(n: Numbers) -> Judgement:
-    """Judge whether the induction head attends to what followed more than other heads do, and raises it."""
+    """Judge whether the induction head attends to the tokens that followed earlier more than other heads do.
+
+    It must also raise the token among these to which it attends most.
+    """
     if not n.found:
         return judged(f"No word is followed by the same token as before in {n.n_windows} windows of the text.", None)
     here = (

@@ -31,7 +31,7 @@ from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above
 from unembed.results import format_number, format_percent, format_setting, format_signed
 
 REPEATED = 0.05
-"""Smallest difference, in nats, between how much heads lower the loss of repeated and of new tokens."""
+"""Heads must lower the loss of repeated tokens by at least this much more, in nats, than the loss of new tokens."""
 COPIES = 0.5
 """Smallest copying score of a head that counts as copying; the paper states no threshold."""
 
@@ -94,7 +94,7 @@ def likelier(counts: Sequence[CorpusCounts]) -> list[bool]:
 
 @once
 def skip_trigrams(m: Measurements) -> Numbers:
-    """Count the triples whose output is likelier after the source, and the same with shuffled sources."""
+    """Count the heads' triples whose output is likelier after the source, and such triples with shuffled sources."""
     own, shuffled = [], []
     for found in m.skip_trigrams:
         k = len(found.triples)
@@ -113,7 +113,7 @@ def skip_trigrams(m: Measurements) -> Numbers:
 
 
 def judge_skip_trigrams(n: Numbers) -> Judgement:
-    """Judge whether the corpus confirms more triples than the same triples with shuffled sources."""
+    """Judge whether the corpus confirms more of the heads' triples than of the triples with shuffled sources."""
     return judged(
         f"Of the {n.n} largest triples of the first layer's heads, {n.occurring} occur in the corpus. In "
         f"{format_percent(n.likelier, 0)} of the {n.gain.n} whose destination occurs both with and without the "
@@ -124,7 +124,7 @@ def judge_skip_trigrams(n: Numbers) -> Judgement:
 
 
 def skip_trigram_sections(m: Measurements) -> list[Section]:
-    """Show how many triples of each head occur in the corpus, and the triples of the two heads confirmed most."""
+    """Show how many triples of each head occur in the corpus; list those of the two most confirmed heads."""
     found = m.skip_trigrams
 
     def share(counts: Sequence[CorpusCounts]) -> float | None:
@@ -230,7 +230,7 @@ def bugs(m: Measurements) -> Numbers | None:
 
 
 def judge_bugs(n: Numbers) -> Judgement:
-    """Judge whether the head raises more pairs of the corpus than random tables have, and any crossed pairs."""
+    """Judge whether the head raises more pairs that occur in the corpus than by chance, and any crossed pairs."""
     return judged(
         f"After a source the head raises {format_number(n.occurring)} pairs that occur "
         f"({format_number(n.chance_occurring)} in tables of random tokens of the same frequencies) and, with them, "

@@ -25,11 +25,11 @@ from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above
 from unembed.results import format_error, format_number, format_percent, format_setting, format_signed
 
 MATTERS = 0.05
-"""Smallest reduction of the loss, in nats, for which paths of different order are compared."""
+"""Paths of different order are compared only if some of them lower the loss by at least this much, in nats."""
 ONE_DIRECTION = 0.5
-"""Share of a product's squared Frobenius norm above which a single direction explains it."""
+"""If one direction has more than this share of the squared Frobenius norm of a weight product, it explains the norm."""
 STANDS_OUT = 5.0
-"""Number of standard deviations above random matrices from which on a composition counts as strong."""
+"""A composition counts as strong if it is at least this many standard deviations above that of random matrices."""
 _TERMS = "Two-layer models: term importance analysis"
 
 
@@ -82,7 +82,7 @@ def judge_virtual_heads(n: Numbers) -> Judgement:
 
 
 def judge_second_layer(n: Numbers) -> Judgement:
-    """Judge whether the heads of the last layer lower the loss more than those of the first, given the other layers."""
+    """Judge whether the last layer's heads lower the loss more than the first layer's, given all other layers."""
     parts, alone = (
         ", ".join(f"layer {k} {format_signed(v)}" for k, v in of.items()) for of in (n.given_others, n.by_layer)
     )
@@ -182,7 +182,7 @@ def small(mode: str, reads: str) -> Quantity[Measurements]:
 
 
 def composition_sections(m: Measurements) -> Section:
-    """Show the pairs of heads that compose most and, for deep models, heat maps of the maximum by pair of layers."""
+    """Show the pairs of heads that compose most; for deep models, also heat maps of the maximum by pair of layers."""
     made = composition_section(m.circuits, MODES, 10, m.basis, m.seed, m.provenance)
     if len(m.lm.attention_layers) < 3:
         return made

@@ -1,4 +1,4 @@
-"""The residual stream: memories and heads that erase, and the absence of a privileged basis."""
+"""Claims on the residual stream: some memories (FFN neurons) and heads erase; no basis is privileged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unembed.results import format_error, format_number, format_setting
 from unembed.stream.run import run
 
 ROTATION = 1e-3
-"""Largest relative change of a logit for which a rotated model counts as the same function."""
+"""Largest relative change of a logit for which the rotated model counts as computing the same function."""
 
 
 def judge_memory_management(n: Numbers) -> Judgement:
@@ -41,13 +41,13 @@ def judge_memory_management(n: Numbers) -> Judgement:
 
 
 def memory_management(m: Measurements) -> Numbers:
-    """Return the memories and heads that erase, and the name of what a memory reads along."""
+    """Return the memories and heads that erase, and a name for the direction along which a memory reads the stream."""
     gated = any(m.lm.is_signed(n) for n in m.lm.memory_layers)
     return Numbers(found=m.memory_management, reads="the coefficient's mean gradient" if gated else "the key")
 
 
 def explain_memory_management(m: Measurements) -> str:
-    """Explain what the heads whose weights suggest erasing do on text instead."""
+    """Explain what the heads that erase according to their weights do on text."""
     found = m.memory_management
     ffn = "" if found.n_memories else "The model has no FFN. "
     heads = [(e, e.on_text) for e in found.erasing_heads if e.negative_share > found.head_threshold]

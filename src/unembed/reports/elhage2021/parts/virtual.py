@@ -1,7 +1,7 @@
-"""Virtual heads: two heads in a row as one head, whose pattern is A_b A_a and whose OV circuit is W_OV_a W_OV_b.
+"""Virtual heads: a head a and a later head b act as one head with pattern A_b A_a and OV circuit W_OV_a W_OV_b.
 
-The report shows the pairs that add most to one logit of the example prompt. Norms between the two heads have the
-scales from the run, which multiply the columns of the patterns.
+The report shows the pairs that add most to one logit of the example prompt. The scales of the norms between the two
+heads are fixed at their values in the run and are included in the patterns.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _SCORES = ("copying_score", "earlier_head_score", "later_head_score")
 
 @dataclass(frozen=True, eq=False)
 class VirtualHead:
-    """Two heads in a row on the example prompt.
+    """Two heads on the example prompt, the later of which reads the output of the earlier.
 
     Attributes:
         label: the name, such as "L0H2 > L1H3".
         path: the two heads, each (layer, head), earliest first.
         contribution: what the pair adds to the logit of the predicted token at the last position.
         pattern: the product of the two heads' attention patterns.
-        copying_score: that of the pair's full OV circuit.
+        copying_score: the copying score of the pair's full OV circuit.
         error: relative difference, over all positions, between what the two heads add one after the other and what the
             virtual head adds (its pattern, with norm scales, times the input times its OV circuit).
     """
@@ -54,22 +54,22 @@ class VirtualHead:
 
 
 def _require_factors(m: Measurements, layer: FrozenLayer) -> None:
-    """Raise an error if more than attention weights and norm scales multiplies what a head moves.
+    """Raise an error if an output of a head depends on more than its pattern, its OV circuit and norm scales.
 
     Raises:
-        Unsupported: gates that differ by position, or blocks that rescale the stream.
+        Unsupported: the layer has gates that differ between positions, or blocks rescale the residual stream.
     """
     what = f"virtual heads of {m.lm.name} as one pattern and one OV circuit"
     if changes_stream(m.lm):
         raise Unsupported(what, why="its blocks rescale or normalise the residual stream itself")
     if layer.gate is not None:
         raise Unsupported(
-            what, why=f"in layer {layer.layer} a gate that depends on the position multiplies what the heads move"
+            what, why=f"in layer {layer.layer} a gate that differs between positions multiplies what the heads write"
         )
 
 
 def _scaled(layer: FrozenLayer, head: int) -> Float[Tensor, "dst src"]:
-    """Return a head's pattern with the scales of the norms before, in and after the attention."""
+    """Return a head's attention pattern, to which the norm scales before, in and after the attention are applied."""
     pattern = layer.pattern[0, head].double()
     pattern = pattern if layer.scale is None else pattern / layer.scale[0, :, 0].double()
     if layer.value_factor is not None:
@@ -103,7 +103,7 @@ def virtual_heads(m: Measurements) -> Numbers | None:
     """Measure the pairs of heads that add most to the predicted token's logit; None for a model of one layer.
 
     Raises:
-        Unsupported: no head reads another's output, or a pair is more than a pattern and an OV circuit.
+        Unsupported: no head reads another head's output, or a pattern and an OV circuit do not fully describe a pair.
     """
     if m.lm.n_layers < 2:
         return None
@@ -118,8 +118,8 @@ def virtual_heads(m: Measurements) -> Numbers | None:
         pairs=found,
         n_pairs=m.expansion.orders.count(2),
         error=max(one.error for one in found),
-        # The tolerance is at least that of float32, because many families compute the softmax in float32 whatever the
-        # weights are.
+        # Many model families compute the softmax in float32 even if the weights have a higher precision, so the
+        # tolerance is at least that of float32.
         limit=max(tolerance(m.lm), SUM_TOLERANCE["float32"]),
         most=max(float(one.pattern.sum(dim=1).max()) for one in found),
         future=max(float(one.pattern.masked_fill(~future, 0.0).abs().max()) for one in found),
@@ -128,7 +128,7 @@ def virtual_heads(m: Measurements) -> Numbers | None:
 
 
 def judge_virtual_heads(n: Numbers) -> Judgement:
-    """Judge whether a pair of heads is one head: a pattern over earlier positions and one OV circuit."""
+    """Judge whether a pair of heads acts as one head, with a pattern over earlier positions and one OV circuit."""
     scales = ", with the norm scales of the run," if n.norms else ""
     return judged(
         f"For the {len(n.pairs)} pairs of {n.n_pairs:,} that add most to one logit, the product of the two "

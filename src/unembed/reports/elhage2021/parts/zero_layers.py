@@ -14,7 +14,7 @@ from unembed.results import format_number, format_percent, format_setting
 PARTIAL = 0.05
 """Smallest partial rank correlation of the direct path with bigrams that counts; random embeddings give 0."""
 BIGRAM_GAIN = 0.5
-"""Smallest share of the gain of bigrams over token frequencies for a model that approximates bigrams."""
+"""A model approximates bigrams if it reaches this share of the loss reduction from token frequencies to bigrams."""
 
 
 @once
@@ -31,7 +31,7 @@ def direct_path(m: Measurements) -> Numbers:
 
 
 def judge_bigram_table(n: Numbers) -> Judgement:
-    """Judge how much of the gain of bigrams over token frequencies, in loss, a model without layers reaches."""
+    """Judge what share of the loss reduction from token frequencies to bigrams a model without layers reaches."""
     own, bigrams, unigrams = n.losses
     gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
     return judged(

@@ -35,7 +35,7 @@ from unembed.results import format_number, format_percent, format_setting
 SHORT = 5
 """Prefixes with fewer tokens count as short."""
 FEWEST_CASES = 20
-"""Smallest number of cases in which a layer's prediction is that of one of its memories; with fewer, no verdict."""
+"""A verdict needs at least this many cases in which one of a layer's memories has the same top token as the layer."""
 
 
 _WORDS = {
@@ -45,7 +45,7 @@ _WORDS = {
 
 
 def _counted(m: Measurements) -> str:
-    """Return which count of active memories is judged; gated layers need one that does not depend on signs."""
+    """Return the name of the count of active memories to judge; gated layers need one that does not depend on signs."""
     return "carrying" if m.triggers.signed.any() else "above_zero"
 
 
@@ -104,7 +104,10 @@ def explain_active(m: Measurements) -> str:
 
 
 def explain_drop(m: Measurements) -> str:
-    """State how many memories of the least active layer have no trigger, and how often it changes the top token."""
+    """Explain why one layer has the fewest active memories, if the model is ungated; see `explain_active` otherwise.
+
+    States how many of that layer's memories have no trigger, and how often the layer changes the top token.
+    """
     if m.triggers.signed.any():
         return explain_active(m)
     least = int(np.argmin(m.examples[_counted(m)].mean(axis=1)))
@@ -222,7 +225,10 @@ def active_section(m: Measurements) -> Section:
 
 @once
 def zero(m: Measurements) -> Numbers:
-    """Return the share of examples in which no memory has the layer's top token, by layer, for three definitions."""
+    """Return, by layer, the share of examples in which no memory has the layer's top token.
+
+    There are three versions: for active memories, for all memories, and as in the paper's released code.
+    """
     e, n = m.examples, len(m.positions)
     names = {"active": "any_active", "all_memories": "any_value", "released_code": "any_output"}
     return Numbers(**{to: [share_of(int((~row).sum()), n) for row in e[name]] for to, name in names.items()})
@@ -250,7 +256,10 @@ def agreeing(m: Measurements) -> Numbers:
 
 
 def explain_zero(m: Measurements) -> str:
-    """State which share of the vocabulary is the top token of some value vector, and how many memories agree."""
+    """State which share of the vocabulary is the top token of some value vector in a layer.
+
+    Also state how many memories agree with their layer (have its top token) where at least one does.
+    """
     a, counts = m.agreement, m.examples["agreeing"]
     share = max(len(np.unique(a.top[a.layer(n)])) / m.lm.d_vocab for n in range(m.n_layers))
     many = plain_mean(counts[counts > 0].astype(float))
@@ -263,7 +272,7 @@ def explain_zero(m: Measurements) -> str:
 
 
 def explain_agreeing(m: Measurements) -> str | None:
-    """State in which share of all cases some memory agrees; None if it is at most a third, as in the paper."""
+    """State in which share of cases some memory has the layer's top token; None if at most a third, as in the paper."""
     share = float(m.examples["any_active"].mean())
     if share <= 1 / 3:
         return None
@@ -274,13 +283,14 @@ def explain_agreeing(m: Measurements) -> str | None:
 
 
 PUBLISHED_SHORT = 0.43
-"""The paper's share of agreeing cases whose prefix has fewer than five tokens."""
+"""The paper's share of prefixes with fewer than five tokens among the cases in which a memory agrees with its layer."""
 
 
 def explain_short(m: Measurements) -> str | None:
-    """State how much more often a memory agrees on short prefixes, and how often it must for the paper's share.
+    """State how many times as often a memory agrees with its layer on short prefixes as on longer ones.
 
-    If some memory agrees in more than a third of all cases, state this instead. None if no example is short.
+    Also state which factor would give the paper's share of short prefixes. If some memory agrees in more than a third
+    of all cases, state this instead. None if no example is short.
     """
     if (everywhere := explain_agreeing(m)) is not None:
         return everywhere

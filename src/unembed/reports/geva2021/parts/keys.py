@@ -1,4 +1,7 @@
-"""Section 3, keys capture input patterns: what triggers share (Fig. 2, Table 1); triggers without a token (Fig. 3)."""
+"""Section 3: keys capture input patterns.
+
+What the triggers of a key have in common (Fig. 2, Table 1); how removing a token changes the coefficient (Fig. 3).
+"""
 
 from __future__ import annotations
 

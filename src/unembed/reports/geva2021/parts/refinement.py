@@ -1,4 +1,4 @@
-"""Section 5.2: residual connections refine predictions layer by layer (Figs. 9 to 11); changes in the last layer."""
+"""Section 5.2: residual connections refine predictions layer by layer (Figs. 9 to 11), also in the last layer."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ CLASSES = {
     "joint": "both agree, output differs",
 }
 HEAD = 10
-"""Number of top tokens of the residual among which the new top token is sought."""
+"""The new top token is searched for among this many top tokens of the residual."""
 FEWEST_PAIRS = 20
 """Smallest number of cases that is judged."""
 A_THIRD = 1 / 3
 """The paper's share of predictions that the bottom layers determine."""
 FEW_TOKENS = 3
-"""Number of predicted tokens, the most frequent ones, whose share of all predictions is stated."""
+"""Number of the most frequent predicted tokens whose share of all predictions is stated."""
 
 
 def breakdown(residual: np.ndarray, update: np.ndarray, output: np.ndarray) -> dict[str, np.ndarray]:
-    """Classify whether the top token of a layer's output (o) is that of its residual (r) or update (y), as masks.
+    """Return masks that tell whether the top token of a layer's output (o) is that of its residual (r) or update (y).
 
     residual: o = r ≠ y. ffn: o = y ≠ r. agreement: o = r = y. composition: r ≠ y and o is neither. joint: r = y and o
     is another token, which is possible only with a final norm or an adaptive softmax.
@@ -81,7 +81,8 @@ def match(m: Measurements) -> Numbers:
     """Measure in which layers the residual's top token is the final prediction, and from which layer on it stays so."""
     e, n_layers, upper, seed = m.examples, m.n_layers, m.upper, m.seed
     equal = e["residual"] == e["output"][-1]  # (layer, example)
-    # An example has settled at a layer if the residual predicts the final token in this and all later layers.
+    # An example has settled at a layer if the residual's top token is the final prediction in this and all later
+    # layers.
     settled = np.logical_and.accumulate(equal[::-1], axis=0)[::-1]
     matches, bottom = _shares(equal), max(1, round(n_layers / 4)) if n_layers > 1 else 0
     steps = np.diff(equal.astype(float), axis=0)  # growth into the next layer, (layer - 1, example)
@@ -111,7 +112,7 @@ def probability(m: Measurements) -> Numbers:
 
 @once
 def outputs(m: Measurements) -> Numbers:
-    """Measure how often the output's top token is only the residual's, and how often it is not the residual's."""
+    """Measure how often the output has only the residual's top token (not the update's), and how often another one."""
     e, kinds = m.examples, _kinds(m)
     changed = e["output"] != e["residual"]
     layers, which = np.nonzero(changed)
@@ -165,7 +166,10 @@ def judge_rise(n: Numbers) -> Judgement:
 
 
 def explain_growth(m: Measurements) -> str | None:
-    """State how much the matches can still grow in the upper layers; None if this is enough to pass the test."""
+    """State by how much the share of matches can still grow in the upper layers.
+
+    None if growth by this much would pass the test.
+    """
     found, upper, n_layers = match(m), m.upper, m.n_layers
     matched = float((m.examples["residual"][upper] == m.examples["output"][-1]).mean())
     left = (1 - matched) / max(n_layers - upper, 1)
@@ -193,7 +197,10 @@ def explain_alone(m: Measurements) -> str:
 
 
 def explain_decided(m: Measurements) -> str:
-    """State by which layer half of the predictions are top tokens or, if too many are early, how similar they are."""
+    """State from which layer on the residual's top token is the final prediction in half of the examples.
+
+    If too many predictions are decided early, state what share of all predictions the few most frequent tokens make up.
+    """
     found = match(m)
     if found.decided.value < A_THIRD:
         half = next((n for n, x in enumerate(found.matches) if x.value >= 0.5), None)
@@ -227,7 +234,7 @@ def explain_falls(m: Measurements) -> str:
 
 
 def explain_changes(m: Measurements) -> str:
-    """State which layer changes most outputs, and how often the new token is the update's own first token there."""
+    """State which layer changes the top token most often, and how often the new token is the update's own top token."""
     changed, own = m.examples["output"] != m.examples["residual"], m.examples["output_in_update"] == 1
     layer = int(changed.sum(axis=1).argmax())
     share = float(changed[layer].sum() / max(changed.sum(), 1))

@@ -18,7 +18,7 @@ from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, belo
 from unembed.results import format_number, format_percent
 
 BINS = 8
-"""Number of bins of the largest probability (paper: eight)."""
+"""Number of bins into which keys are divided by the largest probability of their value vector (paper: eight)."""
 PAPER_BINS = (8.9e-5, 1.3e-4, 1.8e-4, 2.2e-4, 2.7e-4, 3.1e-4, 3.6e-4, 4e-4)
 """The lower ends of the paper's bins (labels of Fig. 6)."""
 
@@ -93,7 +93,10 @@ def by_paper_bins(a: Agreement) -> list[Measured]:
 
 @once
 def predictive(m: Measurements) -> Numbers:
-    """Measure how many keys with the largest value probabilities lie in upper layers, and agree with a trigger."""
+    """Measure the keys whose value vectors have the largest top probability.
+
+    Return how many of them lie in upper layers, and for how many the top token follows a trigger.
+    """
     a, known = m.agreement, m.agreement.target >= 0
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     in_upper = np.searchsorted(a.bounds, order, side="right") - 1 >= m.upper
@@ -109,7 +112,10 @@ def predictive(m: Measurements) -> Numbers:
 
 
 def explain_agreement(m: Measurements) -> str:
-    """State the agreement by chance in the lower layers if it is at least a third of the rate; else the best layer."""
+    """State the agreement rate by chance in the lower layers, if it is at least a third of the measured rate.
+
+    If it is lower, state in which layer the measured rate is highest.
+    """
     chance = plain_mean(np.array([m.agreement.by_chance(n) for n in range(max(m.upper, 1))]))
     rate = agreement(m).low.value
     if chance >= rate / 3:
@@ -133,11 +139,11 @@ def explain_upper(m: Measurements) -> str:
 
 
 COMMON = 10
-"""Number of tokens, the most frequent top tokens of value vectors, whose share of all top tokens is stated."""
+"""Number of the most frequent top tokens of value vectors whose share of all top tokens is stated."""
 
 
 def explain_chance(m: Measurements) -> str:
-    """State how many value vectors have one of a few top tokens, and how often these are the next token."""
+    """State how many value vectors have one of the few commonest top tokens, and how often one of these comes next."""
     a = m.agreement
     known = a.target >= 0
     common = np.argsort(-np.bincount(a.top[known], minlength=m.lm.d_vocab), kind="stable")[:COMMON]
@@ -163,7 +169,7 @@ def explain_ranks(m: Measurements) -> str:
 
 
 def explain_predictive_upper(m: Measurements) -> str:
-    """State that longer value vectors have a larger top probability, if those of lower layers are longer.
+    """If value vectors have larger norms in lower layers, state that a larger norm makes the top probability larger.
 
     If they are not, state how many predictions form in the lower layers.
     """
@@ -254,7 +260,8 @@ QUANTITIES: tuple[Quantity[Measurements], ...] = (
             f"first layer to {format_number(n.medians[-1], decimals=0)} in the last, of {n.d_vocab:,} tokens; the "
             f"rank correlation with the layer is {format_interval(n.trend)} over keys.",
             below(n.trend, 0),
-            # The median rank must at least halve: a smaller change is no clear improvement.
+            # From the first to the last layer, the median rank must at least halve: a smaller change is no clear
+            # improvement.
             bool(n.medians[-1] < n.medians[0] / 2),
         ),
         explain=explain_ranks,

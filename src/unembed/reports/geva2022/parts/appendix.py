@@ -36,7 +36,7 @@ def norm(m: Measurements) -> Numbers:
 
 
 def judge_norm(n: Numbers) -> Judgement:
-    """Judge whether value vectors mostly have the same top tokens with and without the norm, unlike other vectors."""
+    """Judge whether value vectors mostly keep their top tokens without the norm, and share few with random vectors."""
     if not n.has_norm:
         return Judgement("The model has no final norm, so both readings are the same.", "not applicable")
     return judged(
@@ -145,7 +145,7 @@ def judge_large_contribution(n: Numbers) -> Judgement:
 
 
 def explain_contribution(m: Measurements) -> str:
-    """State how much of the difference from the paper is due to the number of memories, and how few hold the sum."""
+    """State how much of the difference from the paper is due to the number of memories, and the largest one's share."""
     found, in_paper = contribution(m), DOMINANT / 4096
     middle = _middle(found.layers).value
     shares = m.sample.contribution * _first_of_ten(m)
@@ -159,7 +159,7 @@ def explain_contribution(m: Measurements) -> str:
 
 
 def _first_of_ten(m: Measurements) -> Float[np.ndarray, "layer example"]:
-    """Return the share of the largest of the ten dominant sub-updates in the sum of |m| |v| of the ten."""
+    """Return the largest |m| |v| of the ten dominant sub-updates, as a share of the sum of |m| |v| over the ten."""
     lengths = [written_values(m.lm, n).float().norm(dim=-1).cpu().numpy() for n in range(m.sample.n_layers)]
     of_ten = np.stack(
         [np.abs(m.sample.coefficients[n]) * lengths[n][m.sample.dominant[n]] for n in range(m.sample.n_layers)]

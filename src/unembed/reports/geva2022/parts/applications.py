@@ -54,7 +54,8 @@ def judge_rule(n: Numbers) -> Judgement:
         f"code leaves {format_spread(n.ordered_accuracy, n.ordered_accuracy_std)} % and saves "
         f"{format_spread(n.ordered_saved_layers, n.ordered_saved_layers_std)}."
     )
-    # If even an oracle saves less than a tenth of the layers, no method can stand out.
+    # The oracle exits at the first layer after which the prediction no longer changes. If even this saves less than a
+    # tenth of the layers, no method can save a notable share.
     return Judgement(here, "not applicable") if n.oracle < 0.1 * n.n_layers else judged(here, accurate and saves)
 
 

@@ -39,7 +39,7 @@ def readings(m: Measurements) -> dict[str, VectorConcepts]:
 
 
 def _units(m: Measurements, vectors: str) -> np.ndarray | None:
-    """Return the units for resampling: each update's prefix number, or None for other vectors (one unit each)."""
+    """Return the units to resample: for updates, each one's prefix number; else None, as every vector is a unit."""
     return m.update_prefixes if vectors.removesuffix(BY_LENS) == UPDATES else None
 
 
@@ -186,7 +186,7 @@ def explain_stop_words(m: Measurements) -> str:
 
 
 def _added(found: VectorConcepts) -> float:
-    """Return the share of top tokens that stop words and punctuation add to those in concepts."""
+    """Return by how much the share of top tokens in concepts grows if stop words and punctuation count as concepts."""
     return float((found.coverage(WITH_STOP_WORDS) - found.coverage(COUNTED)).mean())
 
 

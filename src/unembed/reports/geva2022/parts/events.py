@@ -1,6 +1,7 @@
 """Section 5.1 and appendix A.5: saturation and elimination events, and sub-updates' scores in them (Tab. 4, 9, 10).
 
-In a saturation the final prediction becomes the top token for good; in an elimination an FFN lowers its top token.
+In a saturation, the final prediction becomes the top token and stays on top in all later layers. In an
+elimination, an FFN lowers the score of the token that was on top before the FFN.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def candidate(m: Measurements) -> Numbers | None:
 
 @once
 def by_random(m: Measurements) -> Numbers | None:
-    """Compare the largest score of random sub-updates with that of the largest sub-updates, in saturations."""
+    """Compare the largest score among ten random sub-updates with that among the ten dominant ones, in saturations."""
     if not _enough(m, "saturation"):
         return None
     dominant, random = (_scores(m, "saturation", by).max(axis=1) for by in (False, True))
@@ -152,7 +153,10 @@ def by_random(m: Measurements) -> Numbers | None:
 
 @once
 def settled(m: Measurements) -> Numbers | None:
-    """Measure the shares of saturations in the last layer and before it, and the last layer's lead over any other."""
+    """Measure the shares of saturations in the last layer and before it.
+
+    Also measure how many more saturations the last layer has than the layer with the next most.
+    """
     if m.sample.n_layers < 3:
         return None
     last = m.sample.saturation == m.sample.n_layers - 1
@@ -165,7 +169,7 @@ def settled(m: Measurements) -> Numbers | None:
 
 
 def explain_maxima(m: Measurements) -> str | None:
-    """State in which layer most eliminations are, and how long the stream is there.
+    """State which layer has most eliminations, and the median length (norm) of the residual stream there.
 
     None if the model has no final norm.
     """
@@ -194,7 +198,7 @@ def explain_candidate(m: Measurements) -> str:
 
 
 def explain_settled(m: Measurements) -> str:
-    """State in which layer below the last most predictions settle, and how many of them its FFN makes first."""
+    """State in which layer before the last most predictions settle, and how many of these its FFN brings to the top."""
     layer = int(np.argmax(saturation_shares(m.sample)[:-1]))
     here = m.sample.saturation == layer
     return (

@@ -123,14 +123,15 @@ def rare(m: Measurements) -> np.ndarray:
     memories = promoters(m)
     if not len(memories):
         return np.zeros(0, dtype=bool)
-    # Tokens that are left out of rankings must not lower the median, because they are never top tokens.
+    # Tokens that are left out of rankings are never top tokens. They hardly occur, so they would lower the median
+    # count.
     known = None if m.hidden is None else ~m.hidden.cpu().numpy()
     return is_rare(m.token_counts, top_ids(m, memories), known)
 
 
 @once
 def few_values(m: Measurements) -> Numbers | None:
-    """Measure the share of value vectors in frequently active clusters, of extreme and of random sub-updates."""
+    """Measure the share of value vectors in the frequently active clusters of extreme, and of random, sub-updates."""
     extreme, sample, clusters = m.extreme, m.sample, m.clusters
     if len(extreme) < FEWEST:
         return None
@@ -151,7 +152,7 @@ def few_values(m: Measurements) -> Numbers | None:
 
 
 def judge_few_values(n: Numbers) -> Judgement:
-    """Judge whether the frequently active clusters have few of all value vectors, and fewer than by chance."""
+    """Judge whether frequently active clusters contain few value vectors, and fewer than for random sub-updates."""
     mean, (low, high) = float(n.by_chance.mean()), np.quantile(n.by_chance, (0.025, 0.975))
     return judged(
         f"{format_percent(n.covered)} of the values lie in a cluster that is frequently active in extreme updates; for "
@@ -180,7 +181,7 @@ def explain_few_values(m: Measurements) -> str | None:
 
 
 def explain_inputs(m: Measurements) -> str | None:
-    """State how many examples have extreme sub-updates, and how many memories these are of; None if there are none."""
+    """State how many examples have extreme sub-updates, and how many memories cause these; None if there are none."""
     if not len(m.extreme):
         return None
     layers = np.bincount(m.extreme.layer)
@@ -193,7 +194,7 @@ def explain_inputs(m: Measurements) -> str | None:
 
 
 UNUSABLE = 0.5
-"""Share of the vocabulary that does not occur in the text, from which on its counts cannot tell rare from common."""
+"""If at least this share of the vocabulary is not in the text, its counts cannot tell rare tokens from common ones."""
 
 
 @once
@@ -228,7 +229,7 @@ def judge_groups(n: Numbers) -> Judgement:
 
 @once
 def inputs(m: Measurements) -> Numbers | None:
-    """Compare how often prefixes are short or predictions certain, for examples with extreme sub-updates and for all.
+    """Compare how often prefixes are short or predictions easy, for examples with extreme sub-updates and for all.
 
     A sub-update is extreme if its absolute score for the top token before the FFN exceeds a threshold.
     """
@@ -257,7 +258,10 @@ def cases_of(m: Measurements) -> dict[str, np.ndarray]:
 
 
 def judge_inputs(n: Numbers) -> Judgement:
-    """Judge whether extreme sub-updates occur mostly in easy cases, and each kind of case is more common among them."""
+    """Judge whether extreme sub-updates occur mostly in easy cases.
+
+    Short prefixes and easy predictions must also each be more frequent among them than among all examples.
+    """
     names = {
         "short_prefix": f"a prefix of at most {SHORT} tokens",
         "easy_target": f"a prediction of probability {EASY} or more",
@@ -336,7 +340,7 @@ def group_table(m: Measurements) -> Exhibit:
 
 
 def cluster_table(m: Measurements) -> Exhibit:
-    """List the clusters with most extreme sub-updates, by layer and with their top tokens."""
+    """List the clusters that have the largest numbers of extreme sub-updates, by layer and with their top tokens."""
     extreme, total = m.extreme, max(m.token_counts.sum(), 1)
     of_row = clusters_of(m)
     numbers, counts = np.unique(of_row, return_counts=True)

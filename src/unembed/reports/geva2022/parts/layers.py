@@ -43,7 +43,10 @@ def _of_deep_models(m: Measurements) -> Numbers | None:
 
 
 def _last_layers(n_layers: int) -> int:
-    """Return the number of last layers to judge separately: a seventh, as 2 of 24 in the paper's GPT2."""
+    """Return the number of last layers to judge separately: a seventh of all.
+
+    In the paper, these are 2 of 24 layers of GPT2 and 3 of 16 layers of WikiLM.
+    """
     return max(1, round(n_layers / 7))
 
 
@@ -84,12 +87,13 @@ def judge_peaks(n: Numbers) -> Judgement:
 
 
 def judge_strongly_down(n: Numbers) -> Judgement:
-    """Judge whether the smallest scores of the last layers are clearly negative, and twice those of the others.
+    """Judge whether the last layers' smallest scores are clearly negative, and twice as large as the other layers'.
 
-    Where a norm divides by the stream's length, they must also be larger once that is divided out.
+    If a norm divides the residual stream by its length, they must also be larger after this division.
     """
     n_layers, below_top = len(n.minima), len(n.minima) - _last_layers(len(n.minima))
-    # Intervals resample examples, so the layers of each example are averaged first.
+    # The confidence intervals come from resampling whole examples, so each example must give one value: the mean over
+    # its layers.
     (top, rest), (top_in_logits, rest_in_logits) = (
         (minima[below_top:].mean(axis=0), minima[:below_top].mean(axis=0)) for minima in (n.minima, n.minima_in_logits)
     )
@@ -120,7 +124,7 @@ def explain_means(m: Measurements) -> str:
 
 
 def _held_by_few(m: Measurements, layer: int) -> tuple[int, int]:
-    """Return how many memories make up half of the sum of a layer's negative scores, of how many dominant ones."""
+    """Return how many memories give half of a layer's negative scores, and how many dominant ones the layer has."""
     scores = candidate_scores(m.sample, basis=m.options.basis)[layer]
     below = np.bincount(m.sample.dominant[layer].ravel(), weights=np.minimum(scores, 0).ravel())
     ordered = np.sort(below)
@@ -128,7 +132,7 @@ def _held_by_few(m: Measurements, layer: int) -> tuple[int, int]:
 
 
 def explain_peaks(m: Measurements) -> str:
-    """State in which layer the largest score peaks once the stream's length is divided out, and these lengths."""
+    """State in which layer the largest score peaks if scores are divided by the stream's length, and these lengths."""
     found, lengths = figure_3(m), np.median(m.sample.stream_length, axis=1)
     in_logits = found.maxima_in_logits.mean(axis=1)[: len(lengths) - _last_layers(len(lengths))]
     peak = int(np.argmax(in_logits))
@@ -140,7 +144,7 @@ def explain_peaks(m: Measurements) -> str:
 
 
 def explain_strongly_down(m: Measurements) -> str:
-    """State which layer below the last ones has the strongest minima, and how much longer the stream is above."""
+    """State which layer below the last ones has the lowest scores, and how long the stream is there and above."""
     n = figure_3(m)
     lengths, below_top = np.median(m.sample.stream_length, axis=1), len(n.minima) - _last_layers(len(n.minima))
     lowest = int(np.argmin(n.minima[:below_top].mean(axis=1)))

@@ -29,14 +29,14 @@ def agreeing(score: Float[np.ndarray, "*pair"], change: Float[np.ndarray, "*pair
 
 
 def by_chance(score: np.ndarray, change: np.ndarray) -> float:
-    """Return the share of equal signs if scores and changes were independent."""
+    """Return the share of equal signs that would be expected if scores and changes were independent."""
     scored = score != 0
     up, rises = (score[scored] > 0).mean(), (change[scored] > 0).mean()
     return float(up * rises + (1 - up) * (1 - rises))
 
 
 def rank_correlations(score: Pairs, change: Pairs) -> Float[np.ndarray, "layer token"]:
-    """Return Spearman's correlation of score and change over a layer's sub-updates; NaN if one of both is constant."""
+    """Return Spearman's correlation of score and change over a layer's sub-updates; NaN if either is constant."""
     from scipy.stats import spearmanr  # imported here, because it is slow
 
     def correlation(x: np.ndarray, y: np.ndarray) -> float:
