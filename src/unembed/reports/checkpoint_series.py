@@ -35,7 +35,7 @@ class Onset(NamedTuple):
 
     Attributes:
         after: the last checkpoint at which the finding does not hold; None if there is none.
-        by: the first checkpoint from which it holds at every later one; None if it does not hold at the last one.
+        by: the first checkpoint from which on the finding always holds; None if it does not hold at the last one.
     """
 
     after: int | None

@@ -173,8 +173,8 @@ class Part(Generic[M]):
         note: note below that title.
         name: name under which the finished sections are stored, so that a run after an interruption does not make them
             again; when empty, they are not stored.
-        absent: heading of the section that replaces this one, with the reason, where the model's architecture does
-            not allow it; `name` when empty. If both are empty, the whole study raises `Unsupported` instead.
+        absent: heading of the short section that gives the reason if the model's architecture does not allow this
+            section; when empty, the heading is `name`. If both are empty, the whole study raises `Unsupported` instead.
         when: returns whether the report on this model has the section.
     """
 

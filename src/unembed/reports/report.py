@@ -20,7 +20,7 @@ from unembed.reports.stages import Work, code_digest, is_finished, silent
 from unembed.validation import as_str, valid_seed
 
 SHIPPED = "shipped"
-"""The corpus that comes with the package, by name."""
+"""The name that stands for the corpus that comes with the package."""
 
 
 STUDIES: Mapping[str, bool] = {"geva2021": False, "geva2022": True, "elhage2021": True}

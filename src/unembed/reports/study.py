@@ -49,7 +49,7 @@ class Study(Generic[M]):
         subtitle: the sentence below the title.
         source: the paper, as a citation.
         options: a dataclass of settings; its method `of_control` returns the settings for random weights.
-        measure: runs the study's measurements on a model and a text, given where to store results and the options.
+        measure: runs the study's measurements, given a model, a text, the folder for results (`Work`) and the options.
         parts: the sections of the report, with the claims judged in each.
         facts: the settings that the numbers depend on, for the top of the page.
         control_text: the text for the same measurements on a model with random weights (the control).

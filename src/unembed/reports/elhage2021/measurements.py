@@ -45,7 +45,7 @@ from unembed.results import Provenance
 from unembed.stream.capture_points import has_point
 
 HALF = 24
-"""Largest number of tokens in the text that `Measurements.example` repeats."""
+"""Largest number of tokens in one copy of the repeated text `Measurements.example`."""
 TRIPLES = 25
 """Number of skip-trigrams measured for each head: those with the highest scores."""
 DRAWS = 5
@@ -84,7 +84,7 @@ class HeadSkipTrigrams:
 
     @property
     def likelier(self) -> int:
-        """The number of triples whose output follows the destination more often when the source comes earlier."""
+        """The number of triples whose output follows the destination more often if the source occurred before it."""
         return sum(c.output_with_source > 0 and not c.rate_with <= c.rate_without for c in self.counts)
 
 

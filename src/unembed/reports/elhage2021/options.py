@@ -19,7 +19,7 @@ class Options:
         tokens: the number of text tokens on which the loss is split by the number of heads on a path.
         windows: the number of windows of text on which the loss at each position is measured.
         token: the token whose recurrences in the text show what the strongest induction head does; when None, the word
-            that is followed most often by the same token as before.
+            whose recurrences are followed most often by the same token as an earlier occurrence.
         include_unlearned: also include tokens that the model never learned.
         control: also run the study on the same architecture with random weights.
     """

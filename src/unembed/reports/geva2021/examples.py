@@ -165,7 +165,7 @@ class Examples(Reducer):
         y: Float[Tensor, "layer example d_model"],
         o: Float[Tensor, "layer example d_model"],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Map each layer's residual, update and output to the end of the model by the fitted lens.
+        """Map each layer's residual, update and output to the final residual stream with the fitted lens.
 
         In a parallel block the residual is the block's output minus the update, so it is mapped like the output.
         """

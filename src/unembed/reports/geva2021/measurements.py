@@ -260,8 +260,8 @@ def with_index_settings(options: Options, index: Index) -> Options:
     stored = int(index.manifest.settings["top"])
     if stored < options.shown:
         raise InvalidInput(
-            f"{options.shown} triggers of each key from {index.path}",
-            why=f"the index has {stored} of each key",
+            f"{options.shown} triggers for each key from {index.path}",
+            why=f"the index has only {stored} for each key",
             instead=f"Build one with --top {options.shown}, or give --option shown={stored}",
         )
     return replace(options, top=min(options.top, stored), triggers="prefixes")

@@ -43,7 +43,7 @@ NEGATED = "sub-updates, negated"
 _STAGES = 6
 PAPER_CLUSTERS = 10_000
 FEWEST_VALUES = 65_536
-"""Number of value vectors of WikiLM, which has fewer than GPT2 medium, the paper's other model."""
+"""Number of value vectors in the smaller of the paper's two models, WikiLM (the other is GPT2 medium)."""
 
 Signs = tuple[Float[Tensor, " _"], ...]
 """For each layer, the sign (1 or -1) of each value vector; layers may differ in their number of value vectors."""

@@ -36,13 +36,13 @@ CONTRIBUTION = 0.05
 EXTREME = {"GPT2": 10.0, "WikiLM": 5.0}
 """Sec. 5.2: absolute score above which a sub-update is extreme."""
 EXTREME_SHARE = {"gpt2": 0.017, "wikilm": 0.011}
-"""Sec. 5.2: share of value vectors that the extreme clusters cover."""
+"""Sec. 5.2: share of all value vectors that lie in the frequently active clusters of extreme sub-updates."""
 
 FEWEST = 20
 """Smallest number of events, or of sub-updates, that is judged."""
 AT_LEAST = 0.1
 """Smallest score that matters: a change of a logit by 0.1 multiplies the odds of the token by about 1.1 (Eq. 2). If the
-model has a final norm, it is compared with scores to which this norm has been applied."""
+model has a final norm, this minimum is compared with scores to which the norm has been applied."""
 
 NO_VALUES = "The figure's values are not in the text at hand."
 NOT_IN_PAPER = "The paper has no such figure."

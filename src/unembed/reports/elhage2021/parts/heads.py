@@ -175,7 +175,7 @@ def one_effect(m: Measurements) -> Numbers:
     found = layers_of_heads(m)
     for one in found.layers:
         if one.source_error is None:
-            raise Unsupported(f"one effect per source in layer {one.layer} of {m.lm.name}", why=one.why)
+            raise Unsupported(f"one vector per source token in layer {one.layer} of {m.lm.name}", why=one.why)
     return found
 
 

@@ -124,7 +124,7 @@ def judge_skip_trigrams(n: Numbers) -> Judgement:
 
 
 def skip_trigram_sections(m: Measurements) -> list[Section]:
-    """Show how many triples of each head occur in the corpus; list those of the two most confirmed heads."""
+    """Show how many triples of each head occur in the corpus, and list the triples of the two most confirmed heads."""
     found = m.skip_trigrams
 
     def share(counts: Sequence[CorpusCounts]) -> float | None:

@@ -1,7 +1,7 @@
 """Section 5.1 and appendix A.5: saturation and elimination events, and sub-updates' scores in them (Tab. 4, 9, 10).
 
-In a saturation, the final prediction becomes the top token and stays on top in all later layers. In an
-elimination, an FFN lowers the score of the token that was on top before the FFN.
+In a saturation, the final prediction becomes the top token and stays on top in all later layers. In an elimination, an
+FFN lowers the score of the token that was on top before the FFN.
 """
 
 from __future__ import annotations

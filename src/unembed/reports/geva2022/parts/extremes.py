@@ -40,7 +40,9 @@ _CLUSTERS_SHOWN = 25
 
 
 def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows in frequently active clusters: the fewest clusters with `FREQUENT` of all rows.
+    """Return a mask of the rows in frequently active clusters.
+
+    These are the fewest clusters that together contain the share `FREQUENT` of all rows.
 
     Args:
         clusters_of_rows: the cluster of each occurrence of an extreme sub-update.
@@ -72,7 +74,7 @@ def is_rare(token_counts: np.ndarray, ids: np.ndarray, known: np.ndarray | None 
     A token is rare if its count is at most the median count of the vocabulary.
 
     Args:
-        known: a mask of the tokens whose counts the median is of; all when None.
+        known: a mask of the tokens over whose counts the median is taken; all tokens when None.
     """
     median = np.median(token_counts if known is None else token_counts[known])
     return (token_counts[ids] <= median).mean(axis=1) >= 0.5
