@@ -107,8 +107,8 @@ def _chosen_token(m: Measurements, windows: Sequence[Tensor]) -> int | None:
         return m.lm.single_token(m.options.token)
     ids = sorted({int(t) for window in windows for t in window})
     named = dict(zip(ids, m.lm.token_strings(ids), strict=True))
-    # If the vocabulary marks the beginning of words by a space, only such tokens are candidates, because they are
-    # easier to read than pieces of words.
+    # If the vocabulary marks the beginning of a word by a space, only tokens that begin a word are candidates: in the
+    # report, these are easier to read than other pieces of words.
     start = " " if any(name.startswith(" ") for name in named.values()) else ""
     words = {i for i, name in named.items() if name.startswith(start) and len(name) > 3 and name.strip().isalpha()}
     return token_that_recurs([window.tolist() for window in windows], words)

@@ -49,7 +49,8 @@ def frequently_active(clusters_of_rows: np.ndarray) -> np.ndarray:
     """
     numbers, counts = np.unique(clusters_of_rows, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    # Take the most frequent clusters until they contain the share `FREQUENT` of all rows.
+    # Take the most frequent clusters until they contain the share `FREQUENT` of all rows. The small constant allows for
+    # rounding errors in the product.
     n = int(np.searchsorted(np.cumsum(counts[order]), FREQUENT * len(clusters_of_rows) - 1e-9)) + 1
     return np.isin(clusters_of_rows, numbers[order[:n]])
 
