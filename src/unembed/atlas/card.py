@@ -26,7 +26,7 @@ DRAWN = 1000
 EXAMPLES = 30
 """Number of described lines, drawn at random, that the card lists as examples."""
 _OTHERS = ("described", "fires too rarely", "no rule found", "rule below its control")
-"""The verdicts of lines that have a description, or no tested rule."""
+"""The verdicts of lines that have a description, and of lines whose rule was not tested."""
 _EARLY = (
     "rule share: memories with a tested rule. In the first layers memories have rules and few or no descriptions: what "
     "a value vector does there differs from passage to passage, so that the words that it raises at some passages "
@@ -42,12 +42,13 @@ class Card:
         memories: number of memories that were examined, each at every sign of the coefficient that the index stores.
         described: number of memories that have a description at one sign or both.
         of_verdict: number of lines with each verdict (`lines.Verdict`).
-        of_one_class: number of described lines whose words are all of one class.
+        of_one_class: number of described lines whose named words all belong to one class, such as months.
         drawn: number of described lines on which the scores were measured.
-        passes: by test ("input", "output", "both"), the share of the drawn lines that pass.
-        random: by test, the share of the drawn lines that pass with the description of another memory of the layer.
-        scores: by name, the mean of each test score, and of its control, over the drawn lines.
-        by_layer: a table as a dict of columns, with one row for each layer.
+        passes: for each test ("input", "output", "both"), the share of the drawn lines that pass it.
+        random: for "input" and "output", the share of the drawn lines that pass the test with the description of
+            another memory of the layer.
+        scores: the means of the test scores and of their controls over the drawn lines, by the name of the score.
+        by_layer: the columns of a table with one row for each layer, by name.
         examples: described lines drawn at random.
     """
 

@@ -1,8 +1,8 @@
 """The control of both tests: a description passes if its score exceeds 95 % of the scores of random descriptions.
 
 A random description is that of another memory (FFN neuron) of the same layer. Only memories that have a description
-serve as controls. A memory without a rule fires at positions that have little in common, so that every rule beats it;
-with such controls, far more than 5 % of random descriptions would pass.
+serve as controls. Memories without a rule do not, because their firings have little in common: a rule's scores on them
+are so low that far more than 5 % of random descriptions would pass.
 
 The bound is the score of rank `ceil(0.95 * (n + 1))` of the n control scores, counted from the lowest. If n + 1 scores
 are exchangeable, the probability that one of them exceeds the bound computed from the others is at most 5 % (Vovk et
@@ -21,9 +21,9 @@ from jaxtyping import Bool, Float, Int
 QUANTILE = 0.95
 """The quantile of the control scores that a description has to exceed."""
 FALSE = 0.1
-"""Largest expected share, among the selected descriptions, of those that are no better than their controls."""
+"""False discovery rate: the largest expected share of selected descriptions that are no better than their controls."""
 FEWEST = 19
-"""Smallest number of control scores that have a bound."""
+"""Smallest number of control scores from which a bound can be computed."""
 CONTROLS = 400
 """Largest number of control scores with which one score is compared."""
 
@@ -35,13 +35,14 @@ def bounds(
 
     Args:
         scores: the control scores.
-        counted: True for the scores that are controls of the row, which are those of other memories.
+        counted: True where a control score is a control for the row, because it belongs to another memory than the row.
     """
     if not scores.shape[1]:
         return np.full(len(scores), np.inf)
     ordered = np.sort(np.where(counted, scores, np.inf), axis=1)
     numbers = counted.sum(axis=1)
-    # A small amount is subtracted, because rounding may put the product just above an integer.
+    # Rounding errors may put the product just above an integer, so that `ceil` would return the next one. Subtracting a
+    # small amount prevents this.
     ranks = np.ceil(QUANTILE * (numbers + 1) - 1e-9).astype(np.int64)
     found = np.take_along_axis(ordered, np.minimum(ranks - 1, scores.shape[1] - 1)[:, None], axis=1)[:, 0]
     return np.where(ranks <= numbers, found, np.inf)
@@ -63,10 +64,11 @@ def chances(
 
 
 def chosen(chance: Float[np.ndarray, " row"], share: float = FALSE) -> Int[np.ndarray, " chosen"]:
-    """Return the indices of the descriptions to select by their p-values, in increasing order.
+    """Return the indices, in increasing order, of the descriptions that are significant at a false discovery rate.
 
-    These are the k descriptions with the lowest p-values, for the largest k at which the k-th lowest p-value is at most
-    `share * k / n` (Benjamini and Hochberg 1995).
+    `chance` has one p-value for each description, and `share` is the rate. These are the k descriptions with the lowest
+    p-values, for the largest k at which the k-th lowest p-value is at most `share * k / n` (Benjamini and Hochberg
+    1995).
     """
     order = np.argsort(chance, kind="stable")
     low = np.flatnonzero(chance[order] <= share * np.arange(1, len(chance) + 1) / max(1, len(chance)))

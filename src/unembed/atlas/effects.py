@@ -24,8 +24,8 @@ from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder
 
 REFERENCE = 64
-"""Number of memories (FFN neurons) of a layer, drawn at random, with whose value vectors (at both signs) others are
-compared."""
+"""Number of memories (FFN neurons) drawn at random from each layer. Other value vectors of the layer are compared with
+the value vectors of these memories and with their negatives."""
 _LEAST_SPREAD = 0.05
 
 
@@ -35,7 +35,8 @@ class Effects(NamedTuple):
     changes: Float[Tensor, "memory vocab"]
     """Changes of the logits, averaged over passages, in standard deviations over the vocabulary."""
     rises: Float[Tensor, "memory vocab"]
-    """How far these changes exceed those by other value vectors of the layer, in standard deviations over vectors."""
+    """By how much each change exceeds the mean change that other value vectors of the layer cause, in standard
+    deviations over these vectors."""
 
 
 class ValueEffects:

@@ -82,8 +82,8 @@ class Endpoint:
         answered: SimpleQueue[tuple[str, str | Exception]] = SimpleQueue()
         for prompt in new:
             waiting.put(prompt)
-        # These are daemon threads, because Python waits for the threads of a pool: Ctrl-C would have no effect until
-        # the endpoint has answered.
+        # A thread pool is not used, because Python waits for its threads before it exits: Ctrl-C would have no effect
+        # until the endpoint has answered. Python does not wait for daemon threads.
         for _ in range(min(AT_ONCE, len(new))):
             Thread(target=self._send_all, args=(waiting, answered), daemon=True).start()
         try:
@@ -130,10 +130,10 @@ class Endpoint:
                     raise UnembedError(
                         f"the endpoint {self._url}",
                         why=f"it cannot be reached: {getattr(error, 'reason', error)}",
-                        instead="Start the server or correct the address; the same command continues",
+                        instead="Start the server or correct the address, then continue with the same command",
                     ) from None
                 self._wait(_seconds(None, attempt))
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt either returned an answer or raised an error")
 
     def _once(self, prompt: str) -> str:
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "temperature": 0}
@@ -178,7 +178,7 @@ def _next(answered: SimpleQueue[tuple[str, str | Exception]]) -> tuple[str, str 
 
 
 def _seconds(named: str | None, attempt: int) -> float:
-    """Return how many seconds to wait: those of the `Retry-After` header, or else 1, 2, 4 ... by number of attempts."""
+    """Return how many seconds to wait: what the `Retry-After` header says or, without it, 1, 2, 4 ... (by attempt)."""
     try:
         return min(_LONGEST_WAIT, max(0.0, float(named or "")))
     except ValueError:

@@ -1,12 +1,14 @@
 """`unembed atlas groups`: groups of memories (FFN neurons), tested as an atlas tests single ones.
 
-A group has a weight for each memory of its layer. Its value is the sum of their value vectors by these weights, and its
+A group has a weight for each memory of its layer. Its value is the weighted sum of the memories' value vectors, and its
 activation at a position tells how far the group explains the coefficients there. Groups are made in four ways:
 
 - factors: semi-non-negative factors of the coefficients on half of the text (`memories.semi_nmf`).
-- clusters: clusters of the value vectors; the activation is the sum of the members' coefficients, and 0 where negative.
-- shuffled factors, random clusters: the controls. The coefficients of each memory are shuffled over the positions
-  before they are factored; the members of clusters are exchanged at random.
+- clusters: clusters of the value vectors; the activation is the sum of the members' coefficients, or 0 if that is
+  negative.
+- shuffled factors: a control for factors; before the factorisation, each memory's coefficients are shuffled over the
+  positions.
+- random clusters: a control for clusters; memories are assigned at random to clusters of the same sizes.
 
 All groups of a layer are described together, so that each has the same controls.
 """
@@ -41,9 +43,10 @@ from unembed.results import Table, check_writable
 from unembed.stream.run import run
 
 WINDOW, FIRINGS = 256, 100
-"""Length of a window of text; number of positions, those with a group's largest activations, at which it fires."""
+"""Number of tokens in a window of text; number of positions at which a group is said to fire, which are those with its
+largest activations."""
 MEMBERS = 8
-"""Number of a group's memories that are listed: those of the largest weights."""
+"""Number of memories that are listed for a group: those with the largest absolute weights."""
 WAYS = ("factors", "clusters", "shuffled factors", "random clusters")
 _Weights = Float[Tensor, "group memory"]
 _Coefficients = Float[Tensor, "pos memory"]
@@ -55,7 +58,7 @@ def grouped(
     """Yield the weights and activations of a layer's groups, in the order of `WAYS`.
 
     Args:
-        fitted: the positions whose coefficients are factored.
+        fitted: True for the positions whose coefficients are factored.
     """
     generator = torch.Generator().manual_seed(seed)
     labels = cluster(written_values(lm, layer), n_groups)
@@ -73,7 +76,7 @@ def grouped(
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """A text, the document of each position, and each layer's coefficients, which are 0 where a window starts."""
+    """A text, the document of each position, and each layer's coefficients, set to 0 at the start of every window."""
 
     text: RuleText
     document: Int[np.ndarray, " pos"]
@@ -110,9 +113,9 @@ class GroupScores:
     """Groups of memories made in four ways, and how many of them pass the two tests of an atlas."""
 
     shares: Table
-    """A row for each layer and way."""
+    """One row for each layer and each way of making groups."""
     groups: Table
-    """A row for each group: its memories of the largest weights, its description, and whether it passes the tests."""
+    """One row for each group: the memories with the largest weights, the description, and whether the tests pass."""
 
 
 def group_scores(
@@ -129,10 +132,10 @@ def group_scores(
     """Test groups of memories that are made in four ways.
 
     Args:
-        n_groups: number of groups of a layer in each way; by default a tenth of its memories.
+        n_groups: number of groups of a layer that are made in each of the ways; by default a tenth of its memories.
         tokens: number of tokens of the corpus to run the model on.
-        passages: number of passages at which values are added, as in `build_atlas`.
-        progress: called with the name of a step, the number of layers done, and of all.
+        passages: number of passages at whose last token the groups' values are added, as in `build_atlas`.
+        progress: called with the name of a step, the number of layers done, and the number of all layers.
 
     Raises:
         InvalidInput: the text has too few documents, none that is long enough, or fewer positions than groups.
@@ -200,7 +203,7 @@ def atlas_groups(
     layers: Layers = None,
     groups: Annotated[
         int | None,
-        Option("Number of groups of each layer, in each way; default: a tenth of the layer's memories.", low=1),
+        Option("Number of factors, and of clusters, for each layer; default: a tenth of the layer's memories.", low=1),
     ] = None,
     corpus: Corpus = None,
     max_tokens: MaxTokens = 50_000,
@@ -210,12 +213,13 @@ def atlas_groups(
 ) -> Answer:
     """Compare two kinds of groups of memories (FFN neurons): factors of coefficients and clusters of values.
 
-    Factors are semi-non-negative: memories that are active together have a weight of either sign in a factor. A group's
-    value is the sum of its memories' value vectors by their weights. A group is tested like a memory of an atlas: by a
-    rule for where it is active, and by the words that its value raises. The table gives the share of groups that pass.
-    --out writes every group, with its memories and description, to a Parquet file. By default the last layer is read.
+    A factor is a group of memories that are active together; semi-non-negative matrix factorisation of the coefficients
+    gives each memory a weight of either sign. A group's value is the weighted sum of its memories' value vectors. A
+    group is tested like a memory of an atlas: by a rule for where it is active, and by the words that its value raises.
+    The table gives the share of groups that pass. --out writes every group, with its memories and description, to a
+    Parquet file. By default only the last layer is examined.
 
-    Caution: Compare each way with its control: factors of shuffled coefficients, clusters with random members. Where
+    Caution: Compare factors with factors of shuffled coefficients, and clusters with clusters of random members. Where
     nearly every vector raises the same words at all passages, as in last layers, the output test alone tells little.
 
     Source: Ding, Li and Jordan 2010, section 3; Shafran et al. 2025.

@@ -60,7 +60,10 @@ def head_columns(lm: Decoder, seed: int = 0) -> dict[str, list[Any]]:
 
 
 def head_sentences(path: Path) -> dict[tuple[int, int], str]:
-    """Read what an atlas says of heads, by layer and head: "role; relation: share", or one of the two.
+    """Read the description of each attention head in an atlas: its role, its relation, or both.
+
+    The keys of the result are pairs of layer and head. A relation is given with the share of its pairs that it holds
+    for.
 
     Raises:
         InvalidInput: the file cannot be read.

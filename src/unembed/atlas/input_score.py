@@ -44,7 +44,8 @@ class InputScore:
     area: float
     """Area under the ROC curve for predicting from the coefficient whether the rule is true; see `area_under`."""
     control: float
-    """95 % quantile of the rule's accuracy on other described memories of the layer; infinity for fewer than 19."""
+    """95 % quantile of the rule's accuracies on other described memories of the layer; infinity if there are fewer than
+    19 of them."""
     hits: float
     """The share of firings at which the rule is true."""
     base: float
@@ -67,13 +68,13 @@ def least_hits(
     document: Int[np.ndarray, " pos"],
     parts: Sequence[Bool[np.ndarray, " pos"]],
 ) -> float:
-    """Return the smallest share of firings at which a rule is true, over the parts of a text.
+    """Return the share of firings at which a rule is true: the smallest of two shares for each part of a text.
 
-    Each part gives two shares: of all its firings, and the mean over its documents of the share of a document.
+    One is the share of all firings in the part; the other is computed for each document, and averaged over documents.
 
     Args:
         document: the number of the document of each position.
-        parts: each has at least one firing.
+        parts: for each part, True at its positions; each part contains at least one firing.
     """
     shares = list[float]()
     for part in parts:
@@ -153,7 +154,7 @@ def area_under(at: Bool[np.ndarray, " firing"], coefficients: Float[np.ndarray, 
     """Return the probability that a coefficient where the rule is true exceeds one where it is false.
 
     Firings and all other positions have the same total weight. Other positions have smaller coefficients than all
-    firings, and count as equal among each other. The result is 0.5 if the rule is true everywhere or false everywhere.
+    firings, and count as equal to one another. The result is 0.5 if the rule is true everywhere or false everywhere.
 
     Args:
         at: whether the rule is true at each firing.

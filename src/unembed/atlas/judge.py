@@ -45,18 +45,19 @@ from unembed.stream.run import run
 Ask = Callable[[Sequence[str]], list[str]]
 """Returns a language model's answer to every prompt."""
 EXCERPTS, BEFORE = 10, 24
-"""Number of firings, and of other positions, that a `detect` prompt has at most; and of tokens before each."""
+"""Largest number of firings, and of other positions, in a `detect` prompt; number of tokens shown before each."""
 SHOWN, WORDS = 12, 20
-"""Number of firings and of tokens that a `describe` prompt has."""
+"""Number of firings, and of tokens that rise, shown in a `describe` prompt."""
 CONTINUED, NEW_TOKENS = 2, 20
-"""Number of passages that a text of `choose` continues, and of tokens that are generated for each."""
+"""Number of passages that are continued for each text of a `choose` prompt, and number of tokens of a continuation."""
 STRENGTH = 0.5
-"""Length of the vector that steers a text, as a share of the mean length of the residual stream after its layer."""
+"""Norm of the vector that is added to steer a text, as a share of the mean norm of the residual stream after its
+layer."""
 TEXTS = 3
 
 
 class Description(NamedTuple):
-    """A description in words; a side is empty where the judge's answer could not be read."""
+    """A description in words: an input side and an output side; a side that the judge's answer lacks is empty."""
 
     fires: str
     raises: str
@@ -93,14 +94,14 @@ class Judged:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of one author's descriptions over the judged lines.
+    """The scores of the descriptions by one author, the judge or the atlas, over the judged lines.
 
     Attributes:
         detection: mean balanced accuracy; an answer that cannot be read counts as 0.5, which is chance.
         detection_control: the same for the descriptions of other lines.
         detection_passes: share of lines whose accuracy exceeds 95 % of the controls of all other lines.
         chosen: share of lines for which the steered text was chosen; an answer that cannot be read counts as wrong.
-        chosen_control: the same by the descriptions of other lines; chance is 1 / `TEXTS`.
+        chosen_control: the same for the descriptions of other lines; chance is 1 / `TEXTS`.
         unread: number of answers that could not be read.
     """
 
@@ -113,7 +114,7 @@ class Scores:
 
     @classmethod
     def of(cls, tested: Sequence[Trial], seed: int = 0) -> Scores:
-        """Compute the scores of the tests of one author's descriptions."""
+        """Compute the scores of one author, the judge or the atlas, from the tests of its descriptions."""
         own = [0.5 if one.detection is None else one.detection for one in tested]
         control = np.array([0.5 if one.detection_control is None else one.detection_control for one in tested])
         counted = ~np.eye(len(tested), dtype=bool)
@@ -241,7 +242,7 @@ def _fires_at(source: AtlasSource, line: Line) -> Int[np.ndarray, " firing"]:
 def _excerpts(
     source: AtlasSource, line: Line, testing: Bool[np.ndarray, " pos"], rng: np.random.Generator
 ) -> _Excerpts:
-    """Draw as many firings as other positions from the documents on which rules are tested, in random order."""
+    """Draw equally many firings and other positions from the documents on which rules are tested, in random order."""
     all_firings = _fires_at(source, line)
     at = rng.permutation(all_firings[testing[all_firings]])[:EXCERPTS]
     quiet = testing.copy()
@@ -281,11 +282,11 @@ def _vector(lm: Decoder, line: Line) -> Tensor:
 
 
 def _steered(lm: Decoder, lines: Sequence[Line], passages: Sequence[Int[Tensor, " pos"]]) -> list[str]:
-    """Return, for each line, continuations of the passages with its value vector added to the stream everywhere."""
+    """Return, for each line, continuations of the passages with its value vector added to the stream at every token."""
     ids = torch.stack(list(passages))
     layers = sorted({line.layer for line in lines})
     stream = run(lm, ids, capture="resid_post", logits=False, layers=layers)
-    # The first position is left out of the mean, because its norm can be a hundred times that of the others.
+    # The mean leaves the first position out, because the stream's norm there can be a hundred times that elsewhere.
     sizes = {
         layer: float(point[:, 1:].float().norm(dim=-1).mean())
         for layer, point in zip(layers, stream["resid_post"], strict=True)

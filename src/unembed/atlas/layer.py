@@ -1,9 +1,11 @@
 """Describe the memories (FFN neurons) of one layer, and test each description.
 
-The documents of the index's text are divided at random. Rules are found on half of them, selected on a quarter (the
-rules that exceed their control), and tested on the last quarter. Value vectors are added at the ends of passages, which
-are divided too: a word is named if it is among those that rise most in each of three quarters, the third of which also
-selects descriptions, and the last quarter tests them.
+The documents of the index's text are divided at random into four parts. Rules are found on two of them; those that
+exceed their control are selected on the third part, and tested on the fourth.
+
+Value vectors are added at the ends of passages, which are also divided into four parts. A description names a word if
+it is among those that rise most in each of the first three parts. The third part is also used to select descriptions,
+and the fourth to test them.
 """
 
 from __future__ import annotations
@@ -38,18 +40,19 @@ LEAST = 0.75
 LEAST_HITS, LEAST_RATIO = 0.55, 5.0
 """To be selected, a rule must be true at this share of firings, and this many times as often as at other positions."""
 DESCRIBED_HITS, DESCRIBED_RATIO = 0.76, 12.0
-"""The same for the rule of a description: people reject rules that miss more firings. The share must be reached on both
-texts, over all firings and as a mean over documents, because one document that repeats itself has many firings. A rule
-between these limits is tested, and stored without words."""
+"""The limits for a rule that becomes part of a description; they are higher, because people reject rules that miss more
+firings. The share must be reached on the text on which rules are found and on that on which they are selected, over all
+firings and as a mean over documents, because one document that repeats itself has many firings. A rule that reaches
+only the lower limits is tested and stored, but no description is made from it."""
 PARTS = 4
 """Number of parts into which documents are divided: two to find rules, one to select and one to test them."""
 PASSAGE_PARTS = 4
-"""Number of parts into which passages are divided: three to choose words, the last of them to select descriptions too,
-and one to test them."""
+"""Number of parts into which passages are divided: three to choose words, of which the third is also used to select
+descriptions, and one to test the words."""
 FEWEST_TESTED = 5
 """Smallest number of firings on which a rule is tested."""
 _NAMING = ("first", "second")
-"""The parts of the passages that find words; the third, "choose", also selects descriptions."""
+"""The parts of the passages that are used only to find words; "choose" is also used to select descriptions."""
 _AT_ONCE = 192
 
 
@@ -99,7 +102,7 @@ class _Candidate:
     verdict: Verdict
     rule: Rule | None = None
     ranks: dict[int, int] | None = None
-    """For each word that is among those that rise most in every part so far, the sum of its ranks."""
+    """The words that are among those that rise most in every part so far, each with the sum of its ranks."""
     named: NamedTokens | None = None
     test: InputScore | None = None
     output: OutputScore | None = None
@@ -131,8 +134,8 @@ class LayerDescriber:
         `passages`, `per_layer` and `seed` are those of `build_atlas`.
 
         Args:
-            values: returns vectors of a layer by their number, if `source` is not about the memories but, for instance,
-                about groups of them.
+            values: returns the value vectors of a layer for given rows of `source`; needed if the rows are not memories
+                but, for instance, groups of memories.
 
         Raises:
             InvalidInput: the text has fewer than four documents, or there are fewer than four passages.
@@ -179,7 +182,7 @@ class LayerDescriber:
         return [self._line(layer, one) for one in sorted(found, key=lambda one: (one.index, one.pole != "positive"))]
 
     def words_alone(self, layer: int) -> dict[tuple[int, Pole], bool]:
-        """Name and test words whether or not a rule is found.
+        """Name and test words for all memories, whether or not they have a rule.
 
         Returns:
             For each memory and sign that has words, whether they pass the output test.
@@ -234,10 +237,10 @@ class LayerDescriber:
         return found
 
     def _name_tokens(self, layer: int, ruled: Sequence[_Candidate], steps: _Steps) -> list[_Candidate]:
-        """Find the words that rise most in all parts that find words; return the memories that have enough of them.
+        """Find the words that rise most in every part of `_NAMING`; return the memories that have enough such words.
 
-        If none of the first `_AT_ONCE` memories has enough, as in early layers, the others are not measured: so few
-        could have words that they would not control one another.
+        If none of the first `_AT_ONCE` memories has enough, as in early layers, the others are not measured: too few
+        could have enough words to serve as controls for one another.
         """
         found: list[_Candidate] = []
         for start in range(0, len(ruled), _AT_ONCE):
@@ -253,7 +256,7 @@ class LayerDescriber:
         return self._named(found)
 
     def _named(self, found: Sequence[_Candidate]) -> list[_Candidate]:
-        """Name each memory's words, the highest ranks first; return the memories with enough controls."""
+        """Choose the words to name for each memory, the best ranks first; return the memories with enough controls."""
         for one in found:
             one.verdict = "words below their control"
             ranks = one.ranks or {}
@@ -262,7 +265,7 @@ class LayerDescriber:
         return [one for one in found if len(found) - indices[one.index] >= FEWEST]
 
     def _choose_tokens(self, layer: int, ruled: Sequence[_Candidate], rng: np.random.Generator, steps: _Steps) -> None:
-        """Set the verdict "described" for the memories whose words rise more than their controls in one more part."""
+        """Set the verdict "described" for memories whose words also rise more than their controls in part "choose"."""
         test = self._output_test(ruled, rng)
         chance = np.ones(len(ruled))
         for start, effects in self._effects(layer, ruled, "choose"):
@@ -280,7 +283,7 @@ class LayerDescriber:
             one.verdict = "described"
 
     def _test_rules(self, ruled: Sequence[_Candidate], rng: np.random.Generator) -> None:
-        """Test the selected rules on the test documents, and as a control on the firings of another, random memory."""
+        """Test the selected rules on the test documents; as a control, test each on the firings of another memory."""
         others = _another(ruled, rng)
         test = InputTest(self.testing, [one.firings for one in _some(ruled, rng)])
         for i, one in enumerate(ruled):
@@ -290,7 +293,7 @@ class LayerDescriber:
     def _test_tokens(self, selected: Sequence[_Candidate], layer: int, rng: np.random.Generator, steps: _Steps) -> None:
         """Test the named words of the described lines at the test passages.
 
-        As a control, the tokens that another selected line names are tested too.
+        As a control, the tokens that another selected line names are tested on the same value vector.
         """
         others = _another(selected, rng)
         test = self._output_test(selected, rng)
@@ -307,7 +310,7 @@ class LayerDescriber:
         return OutputTest(self._shares, {i: _named(one) for i, one in enumerate(memories)}, controls)
 
     def _effects(self, layer: int, memories: Sequence[_Candidate], part: str) -> Iterator[tuple[int, Effects]]:
-        """Yield the memories in chunks: the index of a chunk's first memory, and the effects of its value vectors."""
+        """Yield, for each chunk of memories, the index of the first one and the effects of their value vectors."""
         for start in range(0, len(memories), _AT_ONCE):
             some = memories[start : start + _AT_ONCE]
             rows = torch.tensor([one.index for one in some], device=self._lm.device)
@@ -379,14 +382,15 @@ def _some(memories: Sequence[_Candidate], rng: np.random.Generator) -> list[_Can
 
 
 def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[int, int]:
-    """Draw another memory for each memory, and return its index in the list by the memory's index.
+    """Draw another memory of the list for each memory.
 
-    A memory has no entry if the list contains no other memory.
+    The keys and values of the result are indices in the list. A memory has no entry if there is no other memory.
     """
     order = rng.permutation(len(memories)).tolist()
     found = {}
     for k, i in enumerate(order):
-        # A memory may be in the list twice, once for each sign of its coefficient.
+        # The next one in the order may be the same memory, because a memory is listed once for each sign of its
+        # coefficient. So the first that is another memory is searched.
         following = (order[(k + step) % len(order)] for step in range(1, len(order)))
         j = next((j for j in following if memories[j].index != memories[i].index), None)
         if j is not None:

@@ -19,11 +19,12 @@ from unembed.concepts.token_classes import COUNTED, Classes
 NAMED = 8
 """Largest number of tokens that a description names."""
 RISE_MOST, LEAST_NAMED = 12, 4
-"""Number of words that rise most in a group of passages, and how many of them have to be the same in all groups."""
+"""Number of words that count as those that rise most in a group of passages; smallest number of words that must be
+among them in all groups, so that a description can name words."""
 OFTEN = 4
 """A description names only tokens that occur at least this often in the index's text."""
 _UNUSUAL = -4.0
-"""A class is named if log10 of the probability that as many random words are of one class is at most this."""
+"""A class is named if log10 of the probability that equally many random words all belong to it is below this."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,15 @@ class NameableWords:
             self._sizes[classes.of(token)] += 1
 
     def rising(self, rises: Float[Tensor, "memory vocab"], most: int = RISE_MOST) -> list[list[int]]:
-        """Return, for each value vector, the words that rise most, the first the most; all if there are few words."""
+        """Return, for each value vector, the `most` words that rise most, highest rise first; all if there are few."""
         places = rises[:, self.tokens.to(rises.device)].topk(min(most, len(self.tokens)), dim=1).indices
         return self.tokens[places.cpu()].tolist()
 
     def named(self, tokens: list[int]) -> NamedTokens:
-        """Return the first `NAMED` of these words, with the smallest class that all of them are in."""
+        """Return the first `NAMED` of these words, and the smallest class to which they all belong.
+
+        The class is None if random words often share one that is as large.
+        """
         tokens = tokens[:NAMED]
         shared = set(self._classes.of(tokens[0]).tolist()).intersection(*(self._classes.of(t).tolist() for t in tokens))
         counted = [one for one in shared if self._classes.kinds[one] in COUNTED]

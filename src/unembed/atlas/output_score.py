@@ -34,7 +34,8 @@ class OutputScore:
     score: float
     """Share of equally frequent tokens that rise less than a named token, averaged over the named tokens; 0 to 1."""
     control: float
-    """95 % quantile of this score for the tokens of other descriptions of the layer; infinity with fewer than 19."""
+    """95 % quantile of the scores of the tokens that other descriptions of the layer name; infinity if there are fewer
+    than 19 such descriptions."""
     chance: float
     """The p-value of the score, by its rank among the scores of the other descriptions."""
     random_passes: bool | None
@@ -81,7 +82,7 @@ class TokenShares:
     ) -> Float[Tensor, "memory token"]:
         """Return the share of the comparison tokens that rise less than each token; equal rises count half.
 
-        Memory: twice the result.
+        Memory: twice the size of the result.
         """
         found = torch.full((len(effects), len(tokens)), 0.5)
         groups = self._group[tokens]
@@ -104,8 +105,8 @@ class OutputTest:
         """Collect the tokens of all descriptions.
 
         Args:
-            named: the tokens of the descriptions to test, by a number that identifies the description in `scores`.
-            controls: the tokens of other descriptions, each with the index of the described memory in the layer.
+            named: the tokens of each description to test; `scores` refers to the description by its key.
+            controls: the tokens of other descriptions, each after its memory's index in the layer.
         """
         self._shares, self._named = shares, named
         lists = [*named.values(), *(one for _, one in controls)]
@@ -131,8 +132,9 @@ class OutputTest:
 
         Args:
             effects: for each value vector, how far adding it raises every token.
-            tested: for each value vector, which description of `named` it has (from 0), and its index in the layer.
-            random: the same for another description to test on this value vector, as a control; None for no such test.
+            tested: for each value vector, the key of its description in `named`, and its memory's index in the layer.
+            random: for each value vector, the same pair for another memory, whose description is tested on this value
+                vector as a control; None where there is no such test.
         """
         random = [None] * len(tested) if random is None else random
         shares = self._shares.below(effects, self._tokens).double()

@@ -193,12 +193,14 @@ class AllOf:
 
 
 def _after(tokens: Mapping[int, str]) -> str:
-    """Write "after ..." with the descriptions of the last tokens in text order; `tokens` has them by offset."""
+    """Write "after ..." with the descriptions of the last tokens in text order; `tokens` gives them by offset."""
     return "after " + " + ".join(tokens.get(offset, _ANY) for offset in range(max(tokens), -1, -1))
 
 
 def examples(rule: Rule, text: RuleText, at: Int[np.ndarray, " firing"], shown: int = 4) -> tuple[int, ...]:
-    """Return the tokens that most often match the rule's class or letters at the positions `at`, most frequent first.
+    """Return the tokens that most often make a rule about a class, ending or beginning true at the positions `at`.
+
+    The most frequent token is first.
 
     The result is empty if the rule has no class, ending or beginning.
     """

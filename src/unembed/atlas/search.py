@@ -59,7 +59,10 @@ class RuleSearch:
     """Finds rules on one part of a text: the positions where `inside` is True."""
 
     def __init__(self, text: RuleText, inside: Bool[np.ndarray, " pos"]) -> None:
-        """Count tokens, classes and letters of words where `inside` is True; a second per 100,000 tokens."""
+        """Count tokens, classes, endings and beginnings where `inside` is True.
+
+        This takes about a second per 100,000 tokens.
+        """
         self.text, self._inside, self._n = text, inside, max(1, int(inside.sum()))
         n_vocab = len(text.strings)
         self._share = {
@@ -131,7 +134,7 @@ class RuleSearch:
         ]
 
     def _near(self, firings: Int[np.ndarray, " firing"]) -> list[_Candidate]:
-        """Find a `Near` rule: add content words while each adds a larger share of firings than of all positions."""
+        """Find a `Near` rule: add content words while each adds a clearly larger share of firings than of positions."""
         window = firings[:, None] - np.arange(NEAR)
         inside = window >= self.text.start[firings][:, None]
         tokens = np.where(inside, self.text.token[np.maximum(window, 0)], -1)
@@ -164,7 +167,7 @@ class RuleSearch:
         return float(np.count_nonzero(rule.holds(self.text) & self._inside)) / self._n
 
     def _combined(self, found: Sequence[_Candidate], firings: Int[np.ndarray, " firing"]) -> list[_Candidate]:
-        """Return pairs of rules that beat the best single rule; empty if this rule is true at few positions."""
+        """Return pairs of rules that are better than the best single rule; none if that is true at few positions."""
         best = found[0]
         if best.base < _COMMON:
             return []
@@ -174,7 +177,8 @@ class RuleSearch:
                 if _same_place(first.rule, second.rule):
                     continue
                 at = first.at & second.at
-                # The estimate assumes that the two rules are independent; only promising pairs get an exact count.
+                # An exact count takes long, so it is made only if the pair is good enough by this estimate, which
+                # assumes that the two rules are true independently of each other.
                 likely = (float(at.mean()) + 1 - first.base * second.base) / 2
                 cost = first.cost + second.cost + COST
                 if likely - cost > best.worth + COST:
@@ -189,7 +193,7 @@ def _same_place(first: Rule, second: Rule) -> bool:
 
 
 def _order(rule: Rule) -> int:
-    """Return a sort key that puts rules about tokens in text order, before rules without an offset."""
+    """Return a sort key: rules with an offset come first, in the order of the text, then rules without one."""
     return -getattr(rule, "offset", -9)
 
 

@@ -1,7 +1,7 @@
 """A text on which rules are evaluated: the tokens up to each position, and properties such as "in brackets".
 
-At a position, a rule sees the text up to this token, this token included. It sees nothing after the position, and
-nothing before the start of the passage (a sentence or a window of the index).
+Whether a rule is true at a position depends on the text up to the token there, this token included. It depends on
+nothing after the position, and on nothing before the start of the passage (a sentence or a window of the index).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from jaxtyping import Bool, Int
 from unembed.concepts.token_classes import Classes
 
 OFFSETS = (0, 1, 2)
-"""Offsets at which a rule may look at a token: 0 is the token at the position, 1 the one before it."""
+"""Offsets of the tokens that a rule can be about: 0 is the token at the position, 1 the one before it."""
 NEAR = 32
-"""Number of last tokens among which a rule looks for words of a topic."""
+"""Number of tokens, up to the position and including it, in which the rule `Near` finds the words of a topic."""
 LANGUAGES = {
     "in French": "le les des et est dans une pour que qui pas du sur au avec",
     "in German": "der das und nicht mit auf ist ein eine den von zu dem wir sich",
     "in Spanish": "el los las del y que con para por una su como se es en",
 }
-"""Frequent words of a language that are no English words; a text with several of them is in that language."""
+"""Frequent words of each language that are not English words; a text with several of them counts as that language."""
 PLACES = (
     "in quotation marks",
     "in brackets",
@@ -39,9 +39,10 @@ PLACES = (
 """Properties that a position can have, in the order of the columns of `RuleText.places`."""
 _CODE = "=(){}[]_;#<>\\"
 _WINDOW, _CODE_SHARE, _FOREIGN_WORDS = 32, 0.2, 4
-"""Tokens of code or of another language are counted among the last `_WINDOW` tokens."""
+"""Of the last `_WINDOW` tokens, the share that must contain characters of `_CODE` for a position to be in code, and the
+number that must be words of another language for it to be in that language."""
 _EARLY, _LATE = 5, 20
-"""A position is near the start of a sentence among its first 5 tokens, and late in it after 20."""
+"""The first 5 tokens of a sentence are near its start; those after its first 20 tokens are late in it."""
 _OPENING, _CLOSING = "([{", ")]}"
 
 
@@ -130,7 +131,7 @@ class RuleText:
 
     @cached_property
     def _letters(self) -> np.ndarray:
-        """The text of each token in lower case; empty if it is not all letters or has more than 32."""
+        """The text of each token in lower case; empty if it has more than 32 characters or any that is not a letter."""
         words = (text.strip().lower() for text in self.strings)
         return np.array([word if word.isalpha() and len(word) <= 32 else "" for word in words])
 
@@ -159,7 +160,7 @@ class RuleText:
         return np.array([count(text) for text in self.strings], dtype=np.int64)
 
     def _counted(self, count: object) -> Int[np.ndarray, " pos"]:
-        """Sum `count` of each token's text from the start of the passage up to and including each position."""
+        """Return, for each position, the sum of `count(text)` over the passage's tokens up to it, the last included."""
         total = np.cumsum(self._of_token(count)[self.token])
         before = np.concatenate([[0], total])[self.start]
         return total - before
@@ -167,8 +168,9 @@ class RuleText:
     def _depth(self) -> Int[np.ndarray, " pos"]:
         """Return the number of open brackets after each position; unmatched closing brackets are ignored."""
         net = self._counted(lambda text: sum(text.count(c) for c in _OPENING) - sum(text.count(c) for c in _CLOSING))
-        # The number of brackets that were closed without being opened is minus the lowest net count so far in the
-        # passage. Subtracting a larger number in each passage makes one running minimum restart at every passage.
+        # The lowest net count so far in the passage, if negative, is minus the number of brackets that were closed
+        # without being opened. To get it for all passages with one running minimum, an amount that grows with each
+        # passage is subtracted first: every passage then starts below the minimum of those before it.
         number = np.cumsum(self.start == np.arange(len(self)))
         step = 1 + 2 * int(np.abs(net).max(initial=0))
         least = np.minimum.accumulate(net - number * step) + number * step
@@ -183,13 +185,13 @@ class RuleText:
         return self._of_token(lambda text: text.strip().lower() in known)
 
     def _recently(self, marked: Int[np.ndarray, " vocab"]) -> Int[np.ndarray, " pos"]:
-        """Count the tokens that are marked among the last `_WINDOW` tokens of the passage."""
+        """Count, at each position, the marked tokens among the last `_WINDOW` tokens of the passage."""
         marks = np.cumsum(marked[self.token])
         first = np.maximum(self.start, np.arange(len(self)) - _WINDOW + 1)
         return marks - np.concatenate([[0], marks])[first]
 
     def _in_sentence(self, starts: Bool[np.ndarray, " pos"]) -> Int[np.ndarray, " pos"]:
-        """Return the number of tokens of the sentence before each position."""
+        """Return, for each position, the number of tokens of its sentence that come before it."""
         at = np.arange(len(self))
         return at - np.maximum.accumulate(np.where(starts | (at == self.start), at, 0))
 
