@@ -14,8 +14,8 @@ PADDING = 0.02
 def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[Batch]:
     """Yield segments in batches of at most `tokens` tokens, padding included; one long segment can have more.
 
-    `ahead` batches' worth of segments is read at a time, sorted by length (equal lengths by number) and split into
-    batches, so batches of short segments come first. Then the next segments are read.
+    The segments of about `ahead` batches are read at a time, sorted by length (segments of equal length by number), and
+    split into batches, so batches of short segments come first. Then the next segments are read.
     """
     number, begin = 0, 0.0
     while stretch := _stretch(segments, tokens * ahead):
@@ -31,9 +31,9 @@ def bucketed(segments: Iterator[Segment], tokens: int, ahead: int) -> Iterator[B
 def _cut(segments: list[Segment], tokens: int) -> Iterator[list[Segment]]:
     """Split segments, which are sorted by length, into groups of at most `tokens` tokens, padding included.
 
-    A group that has at least `MIN_FILL` (a quarter) of `tokens` ends early if the next segment would make more than 2 %
-    of it padding. On the sentences of WikiText, 0.4 % of all tokens are then padding, at the cost of a sixth more
-    batches.
+    A group that already has at least `MIN_FILL` (a quarter) of `tokens` ends early if padding would exceed 2 % of it
+    with the next segment. On the sentences of WikiText, 0.4 % of all tokens are then padding, at the cost of a sixth
+    more batches.
     """
     rows: list[Segment] = []
     real = 0

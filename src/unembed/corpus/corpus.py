@@ -42,8 +42,9 @@ class Corpus:
     hub: HubData | None = None
     moses: bool = False
     tokenized: dict[tuple[object, ...], TokenStream] | None = field(default=None, compare=False, repr=False)
-    """The text as tokens, by tokenizer and segmentation. `segments` fills and reads it, so that a text is tokenised
-    once; None: at every call. Copies that `dataclasses.replace` makes share it."""
+    """Cached tokens of the text, by tokenizer and segmentation. `segments` fills and reads the cache, so that a text is
+    tokenised only once; if it is None, a text is tokenised at every call. Copies made by `dataclasses.replace` share
+    the cache."""
 
     def documents(self) -> Iterator[Document]:
         """Yield every document in order; documents without text are left out.
@@ -67,7 +68,7 @@ class Corpus:
         return detokenized(text) if self.detokenize else text
 
     def _named_texts(self) -> Iterator[tuple[str, str, float]]:
-        """Yield name and text of each document that is not empty, and the share of the corpus up to its end."""
+        """Yield (name, text, share of the corpus up to the document's end) of each document that is not empty."""
         for number, text in enumerate(self.texts):
             if text.strip():
                 yield f"text {number}", text, (number + 1) / len(self.texts)
@@ -103,7 +104,10 @@ class Corpus:
     def _tokenised_once(
         self, tokenized: dict[tuple[object, ...], TokenStream], encoder: Encoder, made: Iterator[Segment]
     ) -> Iterator[Segment]:
-        """Yield the stored segments; if there are none, those of `made`, which are stored if they are not too long."""
+        """Yield the stored segments; if there are none, yield those of `made`, and store them if there is room.
+
+        There is room for `MOST_TOKENIZED` tokens.
+        """
         from unembed.corpus.segmentation import leading
         from unembed.corpus.token_stream import TokenStream
 
@@ -191,9 +195,10 @@ def open_corpus(
     """Open a corpus. The contents of its files are not read yet.
 
     Args:
-        source: None or "shipped" for the shipped WikiText-103 validation text; a file (.txt, .jsonl, .parquet, else
-            plain text), a folder, a pattern such as "data/*.jsonl"; "datasets:NAME:CONFIG:SPLIT" for a data set of the
-            Hugging Face hub, streamed; or texts in memory, each a document. A `Corpus` is returned unchanged.
+        source: None or "shipped" for the WikiText-103 validation text that ships with unembed; a file (.jsonl and
+            .parquet have their own formats, others are plain text), a folder, or a pattern such as "data/*.jsonl";
+            "datasets:NAME:CONFIG:SPLIT" for a data set that is streamed from the Hugging Face hub; or a list of texts,
+            each a document. A `Corpus` is returned unchanged.
         segmentation: "sentences", so that the model reads each sentence separately, as in Geva et al. 2021, section 3;
             or "windows", which splits documents into overlapping windows.
         window: largest number of tokens in a segment; when None, the model's context length, but at most 1,024.
@@ -203,8 +208,8 @@ def open_corpus(
         errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
         markup: "wikitext" to split files at the titles of WikiText articles, "plain" not to split them, "auto" to split
             those that begin with such a title.
-        detokenize: convert the spacing of WikiText (` @-@ `, ` , `) to ordinary text; the papers did not.
-        moses: tokenise with Moses first (needs sacremoses), as the papers' released code did for WikiLM.
+        detokenize: convert the spacing of WikiText (` @-@ `, ` , `) to that of ordinary text; Geva et al. did not.
+        moses: tokenise with Moses first (needs sacremoses), as the code released by Geva et al. did for WikiLM.
         max_documents: largest number of documents to read; all when None.
 
     Raises:

@@ -86,7 +86,7 @@ class HubData:
             yield f"{self.name}:{number}", text, (number + 1) / n if n else 0.0
 
     def fingerprint(self) -> bytes:
-        """Return a SHA-256 hash of the names, the number of rows and the first 64 texts."""
+        """Return a SHA-256 hash of the data set's name, configuration, split, column, row count and first 64 texts."""
         digest = hashlib.sha256(repr((self.name, self.config, self.split, self.column, self._n_rows)).encode())
         for _, text, _ in islice(self.documents(), _FINGERPRINT_ROWS):
             digest.update(text.encode(errors="surrogatepass") + b"\0")

@@ -1,4 +1,4 @@
-"""Tokenise text as the papers' released code did with Moses, before looking words up in WikiLM's dictionary.
+"""Tokenise text with Moses, as the code released by Geva et al. does before it looks words up in WikiLM's dictionary.
 
 WikiText is tokenised already, so Moses splits 4 % of its words wrongly (`@-@`, `<unk>`, `'s`). It is used only to
 reproduce published figures. Otherwise words are split at spaces, as in WikiLM's training.
@@ -26,7 +26,7 @@ def _tokenizer() -> Any:
 
 
 def moses_tokenized(text: str) -> str:
-    """Return the words of each line as the released code's Moses tokeniser splits them, separated by spaces.
+    """Return the words of each line, separated by spaces, as the Moses tokeniser of the released code splits them.
 
     Dashes are split and markup characters are escaped (`@-@`, `&lt;`), as fairseq's encoder does by default.
 

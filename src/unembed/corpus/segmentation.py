@@ -21,18 +21,18 @@ class _Window(NamedTuple):
 
     tokens: Tensor
     start: int
-    """Position of the first token, counted so that new tokens have the positions that they have in the text."""
+    """The number to add to the index of a new token in `tokens` to get the token's position in the text."""
     skip: int
     """Number of tokens before the new ones; 0 in the first window, whose special tokens are new."""
     end: int
-    """Position in the text after the last token."""
+    """Position in the text just after the last token of the window."""
     next_token: int
 
 
 def segments_of(
     documents: Iterator[Document], encoder: Encoder, window: int | None, overlap: int | None, *, by_sentence: bool
 ) -> Iterator[Segment]:
-    """Yield the sentences of documents, or whole documents, as segments; longer ones as overlapping windows.
+    """Yield the sentences of documents, or whole documents, as segments; split those that are too long into windows.
 
     The attribute `sentence` of a segment is the number of the sentence, or else of the window, in the document.
     """

@@ -1,10 +1,10 @@
 """Split a document into sentences.
 
-The papers split WikiText's lines with a dependency parser (`en_core_web_sm`, on words split at spaces), so their result
-depends on one release of a trained model. The rule here needs no model and gives the same result everywhere. A line
-break ends a sentence, and a heading is a sentence. Within a line, a sentence ends after `.`, `?` or `!` (closing quotes
-and brackets included) if a capital, a digit or an opening bracket follows and the word before is not an abbreviation.
-Only blank lines are dropped; as in the papers, sentences have no minimum or maximum length.
+Geva et al. split WikiText's lines with a dependency parser (`en_core_web_sm`, on words split at spaces), so their
+result depends on one release of a trained model. The rule here needs no model and gives the same result everywhere. A
+line break ends a sentence, and a heading is a sentence. Within a line, a sentence ends after `.`, `?` or `!` (closing
+quotes and brackets included) if a capital, a digit or an opening bracket follows and the word before is not an
+abbreviation. Only blank lines are dropped; as in the papers, sentences have no minimum or maximum length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ABBREVIATION = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text as written, without blank lines and without spaces at their ends."""
+    """Return the sentences of a text, without blank lines; runs of white space are replaced by one space."""
     found: list[str] = []
     for line in text.splitlines():
         start = 0

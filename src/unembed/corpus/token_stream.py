@@ -81,7 +81,7 @@ class TokenStream:
 
     @property
     def _column_zero(self) -> Int[np.ndarray, " segments"]:
-        """The position of each segment's first text token minus the number of special tokens, so that of column 0."""
+        """For each segment, the position of its first text token minus the number of special tokens before that."""
         return np.asarray(self.first) - self.n_special
 
     @cached_property
@@ -117,7 +117,7 @@ class TokenStream:
         return positions + 1 - np.asarray(self.first)[self.segment(positions)]
 
     def prefix_positions(self) -> Int[np.ndarray, " prefix"]:
-        """Return the position of every text token: at each of them, a prefix of its segment ends."""
+        """Return the position of every text token; each is the end of a prefix, the segment's text up to the token."""
         begin = np.maximum(self.start[:-1], self.first)
         return np.concatenate([np.arange(a, b) for a, b in zip(begin, self.start[1:], strict=True)])
 
@@ -126,7 +126,7 @@ class TokenStream:
         return (self._segment(number, int(self.start[number + 1])) for number in range(self.n_segments))
 
     def segments_up_to(self, positions: Int[np.ndarray, " position"]) -> Iterator[Segment]:
-        """Yield each segment that counts some of these positions, cut off after the last of them."""
+        """Yield each segment in which some of these positions are counted, cut off after the last of them."""
         segment = self.segment(positions)
         for number in np.unique(segment).tolist():
             yield self._segment(number, int(positions[segment == number].max()) + 1)

@@ -1,4 +1,4 @@
-"""Windows of equal length from a text, for fits that need contexts of one length; each window is a batch."""
+"""Windows of equal length from a text, for fits in which all contexts have the same length; each window is a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WholeWindows:
     Attributes:
         name: the name of the text.
         text: the fingerprint of the text.
-        first: number of windows in the text before the first of `segments`.
+        first: number of windows of the text that are skipped before the first of `segments`.
         segments: the windows, as segments.
     """
 
