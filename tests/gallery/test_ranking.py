@@ -151,5 +151,5 @@ def test_an_index_of_some_layers_ranks_these_alone(tmp_path):
     of_one, of_all = index.memories(200), Index.build(lm, text, tmp_path / "all").memories(200, layers=[1])
     assert {row.layer for row in of_one} == {1}
     assert [row.score for row in of_one] == pytest.approx([row.score for row in of_all], abs=1e-6)
-    with pytest.raises(IndexFault, match="it was built from layers 1"):
+    with pytest.raises(IndexFault, match="the index contains only layers 1"):
         index.memories(5, layers=[0])

@@ -36,7 +36,9 @@ def firing_on(files: IndexFiles, lm: Decoder, text: str, top: int, by: str) -> T
     counted = columns + 1 - len(leading(lm)) >= settings["min_prefix"]
     counted &= (columns > 0) | (not settings["skip_first"])
     if not counted.any():
-        raise InvalidInput(f"the text has {n} tokens", why="the index stores only triggers that are longer")
+        raise InvalidInput(
+            f"the text has {n} tokens", why="the index ignores the start of a text", instead="Give a longer text"
+        )
     counted_columns = torch.from_numpy(columns[counted])
     layers_of = [n for n in lm.memory_layers if chosen is None or n in chosen]
     parts = []

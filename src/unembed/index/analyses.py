@@ -22,7 +22,7 @@ def search(
     words: Annotated[
         str,
         Option(
-            'Words that must all be in a text; "a phrase" in quotes; begin* for any word with this beginning.',
+            'Words that a text must contain, in any order; "a phrase" in quotes; begin* for any word that begins so.',
             metavar="TEXT",
         ),
     ],
@@ -66,7 +66,7 @@ def promoting(
 ) -> Table:
     """Find the memories (FFN neurons) whose value vectors promote a token.
 
-    Caution: Whether adding a value vector really raises the token is not tested here: `unembed value --truth` does.
+    Caution: This does not test whether adding a value vector really raises the token: `unembed value --truth` does.
     """
     return index.promoting(promoted, top, by=sort)
 

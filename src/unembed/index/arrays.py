@@ -6,8 +6,8 @@
 | `triggers/{pole}/position.npy` | (keys, t) int32 or int64 | position in the token stream; -1 as padding |
 | `values/token.npy`, `values/score.npy` | (keys, k) int32, float32 | top tokens of every value vector |
 | `values/suppressed/token.npy`, `score.npy` | (keys, k) int32, float32 | lowest-scored tokens of every value vector |
-| `values/by_token/entry.npy` | (keys * k) int32 or int64 | row * k + column of `values/token.npy`, by token |
-| `values/by_token/start.npy` | (d_vocab + 1) int64 | where each token's group starts |
+| `values/by_token/entry.npy` | (keys * k) int32 or int64 | places in `values/token.npy` (row * k + column), by token |
+| `values/by_token/start.npy` | (d_vocab + 1) int64 | index in `entry.npy` at which each token's places start |
 | `tokens/token.npy` | (stream) int32 | the token stream: every counted token once |
 | `tokens/start.npy` | (segments + 1) int64 | position at which the counted tokens of each segment start |
 | `tokens/first.npy` | (segments) int64 | position at which its text starts, its context included |
@@ -36,7 +36,7 @@ from unembed.errors import IndexFault, UnembedError
 from unembed.results import write_whole
 
 SUPPRESSED = "values/suppressed"
-"""The files of suppressed tokens, which indexes of earlier versions lack."""
+"""The folder with the suppressed tokens' files; an index that an earlier version built has no such files."""
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
@@ -66,15 +66,16 @@ def map_array(
     dtypes = [np.dtype(one) for one in (dtype if isinstance(dtype, tuple) else (dtype,))]
     if not fits or array.dtype not in dtypes:
         raise IndexFault(
-            f"{path} holds {array.dtype} {array.shape}",
-            why=f"{' or '.join(map(str, dtypes))} {tuple('any' if n is None else n for n in shape)} was expected",
+            f"{path} contains an array of type {array.dtype} and shape {array.shape}",
+            why=f"the type should be {' or '.join(map(str, dtypes))}, and the shape "
+            f"{tuple('any' if n is None else n for n in shape)}",
             instead="Run the build again: it repairs the index",
         )
     return array
 
 
 def store_derived(path: Path, weights: str, **arrays: np.ndarray) -> None:
-    """Store arrays that were computed from the weights in a file of an index; do nothing if it cannot be written.
+    """Store arrays computed from a model's weights in a file of an index; do nothing if it cannot be written.
 
     The file also stores `weights`, the fingerprint of the weights, which `stored_derived` compares.
     """

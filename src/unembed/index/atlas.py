@@ -1,4 +1,6 @@
-"""The explorer's map of a model's memories (FFN neurons): a point for each value vector, in named islands.
+"""The explorer's map of a model's memories (FFN neurons), with a point for each value vector.
+
+A cluster of similar value vectors is drawn as an island, which is named by the tokens that they promote.
 
 The map is computed once and stored in a file of the index, with the fingerprint of the weights.
 """
@@ -32,7 +34,8 @@ SCHEMA = "unembed.atlas/1"
 FILE = "atlas.npz"
 """The name of the file in an index's folder with the map and the fingerprint of the weights."""
 KINDS = ("words", "names", "function words", "word pieces", "numbers", "punctuation", "mixed")
-"""Kinds of promoted tokens: the kind of at least half of a value vector's ten top tokens; "mixed" if there is none."""
+"""Kinds of tokens. A value vector has the kind of at least half of its ten top tokens; "mixed" if there is no such
+kind."""
 _COUNTED, _SHOWN, _NAMING, _MATCHES = 10, 4, 3, 20_000
 _ARRAYS = ("memory", "position", "cluster", "cosine", "centre", "radius", "n_values")
 
@@ -69,7 +72,7 @@ class Best:
     """Correlation of the value vector's token scores with the change of the logits when it is added; None if
     unmeasured."""
     truth_control: float | None
-    """The absolute value below which 99 % of the correlations with other value vectors' effects lie."""
+    """99 % quantile of the absolute correlations of these scores with the changes that other value vectors cause."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class AtlasView:
     """Memories of the saved gallery that are on the map, best first; empty if no gallery is saved."""
     provenance: dict[str, Any]
     best_lens: str = ""
-    """A sentence that names the gallery's lens and the model's, if they differ."""
+    """A sentence that names the lens of the saved gallery and that of the model; empty if both are the same."""
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ def atlas_build(
     passages: Annotated[
         int,
         Option(
-            "Number of text passages at whose last token each value vector is added. Three quarters of them choose "
-            "words, a quarter tests them.",
+            "Number of text passages at whose last token each value vector is added: three quarters of them to choose "
+            "the words that it raises, a quarter to test these words.",
             low=4,
         ),
     ] = PASSAGES,
@@ -62,11 +62,12 @@ def atlas_build(
 ) -> Answer:
     """Describe every memory (FFN neuron) of a model by a rule for where it fires and tokens that it raises; test both.
 
-    Half of the index's documents suggest rules, a quarter selects those that do better than a control, and a quarter
-    tests them. A rule is tested on where the memory fires, the tokens on what adding its value vector does to the
-    predictions. The output folder (by default `atlas` in the index's folder) has memories.parquet, heads.parquet and a
-    card with the results of the tests. The same command continues an interrupted build. If the atlas is in the index's
-    folder, `unembed trace`, `unembed value` and the explorer show its descriptions.
+    Rules are found on half of the index's documents; those that do better than a control are selected on a quarter, and
+    tested on the last quarter. The test of a rule is whether the memory fires where the rule is true; the test of the
+    tokens is whether adding the memory's value vector raises them. The output folder (by default `atlas` in the index's
+    folder) has memories.parquet, heads.parquet and a card with the results of the tests. The same command continues an
+    interrupted build. If the atlas is in the index's folder, `unembed trace`, `unembed value` and the explorer show its
+    descriptions.
 
     Caution: A description covers a memory's largest coefficients, which the index stores, not smaller ones.
     """

@@ -53,7 +53,7 @@ def memories(
         gallery, remarks = _saved(model, index, top)
     if gallery is None:
         chosen = {"layers": layers or None, "show_unlearned": show_unlearned, "seed": seed, "progress": progress}
-        # There are remarks only if the file of the saved ranking is damaged; then it is computed again and replaced.
+        # If there are remarks here, the file of the saved ranking is damaged: it is replaced by a new ranking.
         gallery, more = _ranked(model, index, top, recompute=recompute or bool(remarks), **chosen)
         remarks += more
     listed = (gallery if by_score else gallery.varied()).first(top)
@@ -96,7 +96,8 @@ def _ranked(
     from unembed.gallery.ranking import rank_memories
 
     lm = model.open()
-    # This raises an error for invalid layers, and for models without memories, before an index is built.
+    # Building an index takes long. So these calls raise an error first if a layer is invalid or the model has no
+    # memories.
     for layer in chosen["layers"] or ():
         lm.layer(layer)
     if not lm.memory_layers:

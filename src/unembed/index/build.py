@@ -54,7 +54,7 @@ from unembed.sweeps import (
 
 CHECKPOINT = ".sweep"
 FIRST_TOKENS = 2048
-"""Number of tokens of the batch on which the typical sizes of gated memories' coefficients are measured."""
+"""Number of tokens in the batch on which the usual size of each memory's coefficient in gated layers is measured."""
 
 
 def build(
@@ -126,7 +126,7 @@ class _Builder:
         return manifest
 
     def _with_fast_difference(self, manifest: Manifest) -> Manifest:
-        """Measure how much `fast` changes the coefficients of the first batch, and note it in the manifest."""
+        """Measure how much the setting `fast` changes the first batch's coefficients, and note it in the manifest."""
         if self._settings.fast is None:
             return manifest
         first = next(self._tokenized.batches(self._lm, self._tokens_per_batch))

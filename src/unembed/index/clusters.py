@@ -19,7 +19,7 @@ from unembed.models.decoder import Decoder
 
 SCHEMA = "unembed.cluster/1"
 FILE = "clusters.npz"
-"""In the folder of an index, the file with the clustering tree of all value vectors and the weights' fingerprint."""
+"""The file in an index's folder with the clustering tree of all value vectors and the fingerprint of the weights."""
 _TREE = ("children", "heights", "sizes", "memory")
 _COUNTED, _TOP, _SHOWN = 64, 30, 8
 
@@ -49,10 +49,10 @@ class ClusterView:
     size: int
     """Number of members of the cluster, this memory included."""
     coherence: float | None
-    """The mean cosine of two different members; None if the memory is the only member."""
+    """The mean cosine similarity over all pairs of members; None if the memory is the only member."""
     by_layer: list[int]
     shared: list[tuple[str, int]]
-    """Tokens that are among the 30 top tokens of several members, each with the number of these members, most first."""
+    """Tokens among the 30 top tokens of several members, each with the number of these members, largest first."""
     counted: int
     """Number of members whose top tokens were counted for `shared`: all, or the 64 nearest."""
     members: list[Near]

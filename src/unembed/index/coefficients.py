@@ -16,12 +16,14 @@ SCHEMA = "unembed.coefficients/1"
 STATISTICS_SCHEMA = "unembed.coefficient_statistics/1"
 _STATISTICS = ("mean", "variance", "least", "largest", "active_fraction")
 _MOST, _LEAST, _WORK = 4096, 256, 1e11
-"""Largest and smallest number of tokens in a sample, and the multiplications in the blocks that it may cost."""
+"""A sample has as many tokens as the model's blocks can process with `_WORK` multiplications, but at least `_LEAST` and
+at most `_MOST`."""
 _BANDS = (1.0, 0.5, 0.25, 0.1, 0.0)
-"""Bounds of the bands, as shares of the corpus's largest coefficient."""
+"""Bounds of the bands, the ranges of the coefficient by which sampled tokens are grouped, as shares of the largest
+coefficient on the corpus."""
 _CACHE_BYTES = 2**27
-"""Bytes of cached samples, for at least two layers of an index. A small model's samples all fit, so that going through
-all of its memories runs the model once per layer."""
+"""Largest number of bytes of an index's cached samples, one sample for each layer; two are always cached. For a
+small model, the samples of all layers fit, so that the model is run only once per layer."""
 _SHOWN = 4
 """Number of contexts shown for a band."""
 

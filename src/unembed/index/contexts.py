@@ -19,7 +19,7 @@ SCHEMA = "unembed.contexts/1"
 _LONGEST = 400
 """Largest number of tokens of a passage that is shown."""
 _SHADED = 20_000
-"""Largest number of tokens that are run again for one memory, to show its coefficient at each token of its triggers."""
+"""Largest number of tokens on which the model is run to show one memory's coefficient at each token of its triggers."""
 _BATCH = 16
 
 

@@ -22,8 +22,8 @@ from unembed.sweeps.forward import feed_reducers
 
 _SAMPLE, _SWEPT, _VALUES = 20_000, 2_000, 256
 """Sizes of the samples: tokens to tokenise, tokens to run the model on, and value vectors to read."""
-# Sizes in bytes. A trigger takes 8 in the arrays and about 8 in Parquet; a top token of a value vector takes 12 and
-# about 5. The other sizes were measured on WikiText.
+# Sizes in bytes. A trigger takes 8 bytes in the arrays and about 8 in the Parquet table; a top token of a value vector
+# takes 12 bytes in the arrays and about 5 in the table. The other sizes were measured on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
 
@@ -38,7 +38,7 @@ class Estimate:
         seconds: time of the whole build on this machine, if it is otherwise idle.
         seconds_busy: time of the whole build, if the machine stays as busy as it was during the measurement.
         bytes: size of the finished index on disk, in bytes.
-        memory: bytes of RAM for the lists of largest coefficients.
+        memory: bytes of RAM for the lists of each memory's largest coefficients.
         is_exact: whether the sample was the whole corpus, so that the counts are exact.
     """
 
@@ -105,17 +105,18 @@ def _run(
     top: int,
     tokens: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the seconds per token of a pass over the corpus, and the seconds to fill the lists of coefficients.
+    """Return the seconds per token of a pass over the corpus, and the seconds to fill lists of largest coefficients.
 
-    Each is an array: seconds on an idle machine, and as measured. Some batches of the sample are run twice. In the
-    second pass, nothing enters the lists, so the difference of the times is the cost of filling them. It is
-    extrapolated: of n positions in random order, about t (1 + ln(n / t)) enter a list of t entries.
+    Each is an array of two numbers: the seconds on an idle machine, and those measured. Some batches of the sample are
+    run twice. In the second pass no coefficient enters the lists, so the difference of the two times is the cost of
+    filling the lists. It is extrapolated to the whole corpus: of n positions in random order, about t (1 + ln(n / t))
+    enter a list of t entries.
     """
     batches = list(bucketed(iter(sample), tokens_per_batch, 64))
     batches = batches[_spread([batch.tokens.numel() for batch in batches], _SWEPT)]
-    # Padding takes as long as real tokens. The sample's batches have much padding. Those of a real build have almost
-    # none, because a build sorts many more segments by length. So padding counts as tokens here; otherwise the time per
-    # token would be overestimated.
+    # The model takes as long for padding as for real tokens. The batches of this small sample have much padding, those
+    # of a build almost none, because a build sorts many more segments by length. So the measured time is divided by the
+    # number of all tokens, padding included; otherwise the time per token in a build would be overestimated.
     cells = sum(batch.tokens.numel() for batch in batches)
     for reducer in reducers:
         reducer.start(lm)

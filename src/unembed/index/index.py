@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # an index is read without torch
 
 
 _RANKING = ".ranking"
-"""The name of the folder with the finished steps of a ranking that is not complete yet."""
+"""The name of the folder that stores the finished steps of a ranking until the ranking is complete."""
 _TOP_TOKENS = 30
 """Number of top tokens of each value vector that a ranking of memories uses."""
 
@@ -81,18 +81,18 @@ class Index(IndexQueries):
         """Build an index, finish one whose build was interrupted, or repair one that was damaged; then open it.
 
         Args:
-            corpus: what `open_corpus` opens or takes.
+            corpus: a corpus, or anything that `open_corpus` can open.
             path: a new or empty folder, or one where a build of the same index was interrupted.
             top: number of triggers stored for each memory and sign of its coefficient; `settings.top` (25) when None.
-            engine: what runs the model over the corpus: "local", "ray", or a `Ray` object; results are the same.
+            engine: what runs the model over the corpus: "local", "ray", or a `Ray` object; all give the same result.
             resume: False to refuse a folder that already contains an index.
             progress: called with the name of a part of the index, the amount done, and the total (None if unknown).
 
         Raises:
-            IndexFault: the folder holds another index, or another process is building in it.
-            InvalidInput: the folder holds other files, or a setting has an invalid value.
+            IndexFault: the folder contains another index, or another process is building in it.
+            InvalidInput: the folder contains other files, or a setting has an invalid value.
             CorpusUnreadable: the corpus is empty or cannot be read.
-            Unsupported: the model has no memories, or the processor no bfloat16.
+            Unsupported: the model has no memories, or the processor does not support bfloat16.
             UnembedError: the disk is full; run the same call again when there is room.
         """
         from unembed.corpus import open_corpus
@@ -175,7 +175,7 @@ class Index(IndexQueries):
         self._lm = lm
 
     def is_read_by(self, lens: str | None) -> bool:
-        """Return whether the stored tokens were computed with a lens, given by its identity (None: the logit lens)."""
+        """Return whether the stored tokens were computed with the lens `lens`, an identity; None is the logit lens."""
         fitted = self.provenance.basis == "jacobian"
         return self.manifest.settings.get("lens") == lens and fitted == (lens is not None)
 
@@ -354,7 +354,7 @@ class Index(IndexQueries):
         if missing := [str(layer) for layer in chosen if layer not in held]:
             raise IndexFault(
                 f"the memories of layer {', '.join(missing)} in {self.path}",
-                why=f"it was built from layers {', '.join(map(str, held))}",
+                why=f"the index contains only layers {', '.join(map(str, held))}",
                 instead="Choose one of these, or build an index of all layers",
             )
         n = max(top, SAVED) if default else top
@@ -377,7 +377,7 @@ class Index(IndexQueries):
         return gallery.first(top)
 
     def _promoted_by_pole(self, poles: Iterable[str]) -> dict[str, np.ndarray] | None:
-        """Return, by sign, the stored tokens that each memory promotes; None if the index stores fewer than needed."""
+        """Return, by sign, the stored tokens that each memory promotes; None if fewer than `_TOP_TOKENS` are stored."""
         stored = {"positive": self.readings, "negative": self.suppressed}
         found = {pole: ends[0] for pole in poles if (ends := stored[pole]) is not None}
         enough = len(found) == len(list(poles)) and all(ids.shape[1] >= _TOP_TOKENS for ids in found.values())

@@ -117,7 +117,7 @@ class IndexFiles:
         """
         if as_str("pole", pole) not in self.trigger_lists:
             poles = " and ".join(self.trigger_lists)
-            raise InvalidInput(f"pole {pole!r}", why=f"this index holds {poles} coefficients")
+            raise InvalidInput(f"pole {pole!r}", why=f"this index stores only {poles} coefficients")
         return self.trigger_lists[pole]
 
     @cached_property
@@ -188,7 +188,7 @@ class IndexFiles:
         return (square / active) ** 0.5
 
     def value_norm(self, layer: int, index: MemoryIndex) -> float:
-        """Return the length of a memory's value vector, after the gain of a norm that follows the FFN."""
+        """Return the length of a memory's value vector, multiplied by the gain of the norm after the FFN, if any."""
         return float(self.statistics["value_norm"][self.row(layer, index)])
 
     @cached_property

@@ -41,11 +41,11 @@ def atlas_judge(
     """Let a language model write descriptions of memories (FFN neurons), and test them like those of an atlas.
 
     Detection: the judge reads a description and excerpts from the atlas's test documents, and marks those that end
-    where the memory fires. The atlas's rule runs at the same positions. Choice: the judge reads a description and three
-    texts, each generated while another value vector is added, and chooses one. The control is the description of
-    another memory. The endpoint's key is read from the environment variable UNEMBED_JUDGE_KEY, and is not stored. The
-    output folder (by default `judge` in the atlas's folder) stores every answer. The same command continues an
-    interrupted run.
+    where the memory fires. The atlas's rule is tested at the same positions. Choice: the judge reads a description and
+    three texts, each generated with a different value vector added, and chooses the one that fits. As a control, the
+    description of another memory is tested in the same way. The endpoint's key is read from the environment variable
+    UNEMBED_JUDGE_KEY, and is not stored. The output folder (by default `judge` in the atlas's folder) stores every
+    answer. The same command continues an interrupted run.
 
     Caution: The descriptions and the excerpts of the index's text are sent to the endpoint.
     """
@@ -54,7 +54,7 @@ def atlas_judge(
     if len(found) < _FEWEST:
         raise InvalidInput(
             f"the atlas in {atlas}",
-            why=f"it has {len(found)} described memories, and the judge compares texts of {_FEWEST} memories",
+            why=f"it has {len(found)} described memories, and the judge needs {_FEWEST} to compare their texts",
             instead="Build an atlas of more layers",
         )
     judging = Endpoint(endpoint, judge, (out or atlas / "judge") / ANSWERS)

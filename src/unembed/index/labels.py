@@ -20,7 +20,7 @@ from unembed.validation import as_int, as_str
 
 NAME = "labels.sqlite"
 HEAD = "head"
-"""The kind of a label whose index is an attention head; for all other kinds it is a memory."""
+"""The kind of a label of an attention head; labels of all other kinds are of memories."""
 _OF = {"memory": ["kind != 'head'"], HEAD: ["kind = 'head'"], "all": []}
 COLUMNS = ("id", "layer", "index", "kind", "label", "author", "made", "notes")
 _SCHEMA = """

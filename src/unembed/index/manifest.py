@@ -17,12 +17,12 @@ from unembed.errors import IndexFault, InvalidInput, UnembedError, reading_fault
 from unembed.results import Provenance, whole_file
 
 SCHEMA = 2
-"""Version of the layout of the files; it rises when a reader of the old layout would misread the new one."""
+"""Version of the file layout; it is increased when code for the old layout would misread files in the new one."""
 NAME = "manifest.json"
 _FORMAT = "unembed.index"
 _CHUNK = 1 << 20
 _CHECKED = 1 << 28
-"""Size in bytes of the largest file whose checksum is verified at the first read, which takes at most 0.2 seconds."""
+"""Size in bytes of the largest file whose checksum is verified when it is first read; this takes at most 0.2 s."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        why = "there is no such folder" if not folder.is_dir() else f"the folder holds no {NAME}"
+        why = "there is no such folder" if not folder.is_dir() else f"the folder contains no {NAME}"
         raise IndexFault(f"no index at {folder}", why=why, instead="Build one with unembed index build") from None
     except NotADirectoryError:
         raise IndexFault(
@@ -112,7 +112,7 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if (written := stored.pop("checksum", None)) is not None and written != _checksum_of(stored):
         raise IndexFault(
-            f"{path} is damaged", why="its content is not what was written", instead="Build the index again elsewhere"
+            f"{path} is damaged", why="its checksum is wrong", instead="Build the index again in another folder"
         )
     try:
         return Manifest(

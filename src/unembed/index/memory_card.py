@@ -62,8 +62,8 @@ class MemoryCard:
     poles: Sequence[PoleOfMemory]
     """The signs of the coefficient: first the one in the memory's name, if it has one, else the stronger one."""
     truth: str | None
-    """Sentences that state how well adding the value vector raises the tokens, if measured, and the description's
-    lens."""
+    """Sentences that state how well adding the value vector raises the tokens, if this was measured, and with which
+    lens the description was made."""
     to_build: str = ""
     """The command that builds an index; empty if there is one."""
 

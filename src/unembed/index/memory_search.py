@@ -10,11 +10,11 @@
 | `name:city` | whose label contains the word; also attention heads |
 | `L4M17`, `-L4M17` | this memory, at positive or negative coefficients |
 
-A word also finds the attention heads in whose role or relation the atlas has it. `layer:3-5` restricts the layers. In
-gated layers, where coefficients have either sign, a memory is found with the sign at which it promotes (or suppresses)
-the token. Memories are sorted by the token's score divided by the standard deviation of all tokens' scores under the
-value vector: so a memory that raises many words of one topic is found by each of them, although most are not among its
-first tokens. With an index, all others that list the token follow.
+A word also finds the attention heads whose role or relation in the atlas contains it. `layer:3-5` restricts the layers.
+In gated layers, where coefficients have either sign, a memory is found with the sign at which it promotes (or
+suppresses) the token. Memories are sorted by the token's score divided by the standard deviation of all tokens' scores
+under the value vector. So each word of a topic finds a memory that raises many of them, although most are not among its
+first tokens. With an index, all other memories follow that have the token among their stored top tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SCHEMA = "unembed.search/2"
 MAX_HITS = 100_000
 """Largest number of hits in an index for one term of a query: more than any page shows."""
 MAX_SCORED = 1000
-"""Number of value vectors listed for a token: every value vector has a score for it, so the list has no natural end."""
+"""Number of value vectors listed for a token. Every value vector has a score for it, so the list needs a limit."""
 _RANKED = 100
 """Number of top tokens of a value vector among which a token's rank is searched."""
 MAX_MATCHED_TOKENS = 200
@@ -355,7 +355,7 @@ def _near_in_meaning(lm: Decoder, word: str) -> list[str]:
 
 
 def _centred(lm: Decoder) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean of all embeddings, and the length of each embedding minus this mean."""
+    """Return the mean of all embeddings, and the length of each embedding's difference from this mean."""
     mean = lm.weights.W_E.mean(dim=0, dtype=torch.float32)
     norms = [(part.float() - mean).norm(dim=-1) for part in lm.weights.W_E.split(8192)]
     return mean, torch.cat(norms).clamp_min(1e-9)
@@ -389,12 +389,12 @@ def _matching(lm: Decoder, pattern: str) -> list[int]:
         ) from error
     if not ids or len(ids) > MAX_MATCHED_TOKENS:
         why = f"it matches {len(ids):,} tokens of the vocabulary"
-        raise InvalidInput(f"/{pattern}/", why=why, instead=f"Match at least one and at most {MAX_MATCHED_TOKENS}")
+        raise InvalidInput(f"/{pattern}/", why=why, instead=f"Use one that matches 1 to {MAX_MATCHED_TOKENS}")
     return ids
 
 
 def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator[Hit]:
-    """Yield the memories in which the tokens `ids` stand out most, then all others that list one in the index."""
+    """Yield the memories in which the tokens `ids` stand out most, then all that have one among their stored tokens."""
     yield from _scoring(lm, ids, "promotes")
     if index is not None:
         for token, text in zip(ids, lm.token_strings(list(ids)), strict=True):

@@ -22,11 +22,11 @@ class TruthView:
 
     schema: str
     of: Literal["memory", "layer"] | None
-    """"memory" if the result is that of this memory, "layer" if it is the median of a sample; None if nothing was
-    measured."""
+    """What was measured: "memory" for this memory itself, "layer" for a sample of its layer, of which the median is
+    given; None for neither."""
     correlation: float | None
     control: float | None
-    """The absolute value below which 99 % of the correlations with other value vectors' effects lie."""
+    """99 % quantile of the absolute correlations of the scores with the changes that other value vectors cause."""
     borne_out: bool | None
     """Whether the correlation is at least the control."""
     words: str

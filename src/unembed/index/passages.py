@@ -83,9 +83,9 @@ class Sample:
     """The coefficient of each memory of the layer at each token, (tokens, memories)."""
     at: np.ndarray
     begins: np.ndarray
-    """Where each passage begins in the arrays."""
+    """The index in the arrays at which each passage begins."""
     is_own: np.ndarray
-    """Whether a token belongs to the passage, not to the context that its window repeats."""
+    """Whether each token belongs to the passage itself, not to the context that it repeats from the window before."""
 
 
 def _decode_bytes(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Check whether an index can be built in a folder: it may be new, or have an interrupted build of this index."""
+"""Check whether an index can be built in a folder: it may be new or empty, or contain a build of the same index."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
     if not resume:
         raise IndexFault(
             f"{folder} already contains an index ({there.state})",
-            why="resume is False, and nothing is overwritten",
+            why="resume=False, so it is neither continued nor overwritten",
             instead="Give another folder, or remove this one",
         )
     if there.weights != wanted.weights:

@@ -90,7 +90,7 @@ class Sql:
         except duckdb.InterruptException as error:
             raise InvalidInput("the query was stopped", why=f"it ran for {format_setting(timeout)} seconds") from error
         except duckdb.OutOfMemoryException as error:
-            raise OutOfMemory("the query", why="it needs more than 2 GB", instead="Select less at a time") from error
+            raise OutOfMemory("the query", why="it needs more than 2 GB", instead="Select fewer rows") from error
         except duckdb.Error as error:
             views = ", ".join(VIEWS)
             raise InvalidInput("the query failed", why=_first_line(error), instead=f"Use the tables {views}") from error

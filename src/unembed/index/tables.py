@@ -2,18 +2,22 @@
 
 | table | one row | columns |
 |---|---|---|
-| `triggers` | a trigger of a memory | layer, index, pole, rank, coefficient, document, sentence, position, ids, place |
+| `triggers` | a trigger of a memory | layer, index, pole, rank, coefficient, and columns for its place and tokens |
 | `values` | a top token of a value vector | layer, index, rank, token_id, score |
 | `statistics` | a memory | layer, index, and one column for each statistic |
 | `vocabulary` | a token | token_id, token |
 | `documents` | a document | document, name, start |
 
-Ranks count from 1; layers, memories, documents and positions count from 0. `statistics` are those of the coefficient
-over the corpus: mean, variance, least, largest, active (positions where the memory fires: where it is above 0; in gated
-layers, where its size is at least half of the root mean square over the first 2,048 tokens), active_fraction, and the
-same share for each sign, positive_share and negative_share; and the length of the value vector, value_norm. `triggers`
-has token_id and next_token_id; `documents.start` plus `triggers.position` is the position in the token stream, as in
-the arrays.
+Ranks count from 1; layers, memories, documents and positions count from 0.
+
+`triggers` gives the place of a trigger by document, sentence and position (in the document), and its tokens by token_id
+(on which the memory fires) and next_token_id. `documents.start` plus `triggers.position` is the position in the token
+stream, as in the arrays.
+
+`statistics` describes a memory's coefficient over the corpus: mean, variance, least, largest, active and
+active_fraction. These last two are the number and the share of positions where the memory fires: where the coefficient
+is above 0; in gated layers, where its size is at least half of its root mean square over the first 2,048 tokens. The
+columns positive_share and negative_share are the same share for each sign; value_norm is the value vector's length.
 """
 
 from __future__ import annotations
