@@ -251,7 +251,7 @@ def test_a_fast_index_records_what_it_changed(lm: LanguageModel, built: Index, t
 def test_manifests_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(IndexFault, match="there is no such folder"):
         Index.open(tmp_path / "nowhere")
-    with pytest.raises(IndexFault, match=r"holds no manifest\.json"):
+    with pytest.raises(IndexFault, match=r"contains no manifest\.json"):
         Index.open(tmp_path)
     stored = json.loads((copy / "manifest.json").read_text())
     del stored["checksum"]

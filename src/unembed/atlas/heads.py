@@ -62,8 +62,8 @@ def head_columns(lm: Decoder, seed: int = 0) -> dict[str, list[Any]]:
 def head_sentences(path: Path) -> dict[tuple[int, int], str]:
     """Read the description of each attention head in an atlas: its role, its relation, or both.
 
-    The keys of the result are pairs of layer and head. A relation is given with the share of its pairs that it holds
-    for.
+    The keys of the result are pairs of layer and head. A relation is followed by the share of word pairs for which the
+    head's weights encode it.
 
     Raises:
         InvalidInput: the file cannot be read.

@@ -389,8 +389,8 @@ def _another(memories: Sequence[_Candidate], rng: np.random.Generator) -> dict[i
     order = rng.permutation(len(memories)).tolist()
     found = {}
     for k, i in enumerate(order):
-        # The next one in the order may be the same memory, because a memory is listed once for each sign of its
-        # coefficient. So the first that is another memory is searched.
+        # The next entry in the order may be the same memory, because a memory is listed once for each sign of its
+        # coefficient. So the first entry that is another memory is taken.
         following = (order[(k + step) % len(order)] for step in range(1, len(order)))
         j = next((j for j in following if memories[j].index != memories[i].index), None)
         if j is not None:

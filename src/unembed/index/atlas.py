@@ -72,7 +72,7 @@ class Best:
     """Correlation of the value vector's token scores with the change of the logits when it is added; None if
     unmeasured."""
     truth_control: float | None
-    """99 % quantile of the absolute correlations of these scores with the changes that other value vectors cause."""
+    """99 % quantile of the absolute correlations of token scores with the changes that other value vectors cause."""
 
 
 @dataclass(frozen=True)

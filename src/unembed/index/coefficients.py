@@ -30,7 +30,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Band:
-    """The sampled tokens whose coefficient lies between two bounds; some have contexts, largest coefficient first."""
+    """The sampled tokens whose coefficient lies between two bounds, and contexts of some, largest coefficient first."""
 
     above: float
     up_to: float

@@ -48,10 +48,10 @@ _TOP_TOKENS = 30
     "build open verify export triggers promoting firing_on similar search memories sql labels add_label withdraw_label"
 )
 class Index(IndexQueries):
-    """For every memory (FFN neuron) of a model: the texts of a corpus on which it fires most, top tokens, statistics.
+    """Stores for every memory (FFN neuron) the texts on which it fires most, its top tokens, and statistics.
 
-    The texts are called triggers. An index is a folder of files; any number of processes and threads may read it at
-    once.
+    The texts come from one corpus and are called triggers. An index is a folder of files; any number of processes and
+    threads may read it at once.
 
     Attributes:
         manifest: model, corpus, settings and files of the index.

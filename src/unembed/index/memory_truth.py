@@ -26,7 +26,7 @@ class TruthView:
     given; None for neither."""
     correlation: float | None
     control: float | None
-    """99 % quantile of the absolute correlations of the scores with the changes that other value vectors cause."""
+    """99 % quantile of the absolute correlations of token scores with the changes that other value vectors cause."""
     borne_out: bool | None
     """Whether the correlation is at least the control."""
     words: str

@@ -70,7 +70,7 @@ BAD_FILES: dict[str, tuple[tuple[str, ...], str]] = {
         ("trace", "--prompts", "folder", "Is a directory"),
         ("early-exit", "evaluate", "words.txt", "it is not a saved rule"),
         ("trace", PROMPT, "--index", "words.txt", "it is not a folder"),
-        ("trace", PROMPT, "--index", "folder", "holds no manifest.json"),
+        ("trace", PROMPT, "--index", "folder", "contains no manifest.json"),
         ("trace", PROMPT, "--index", "missing", "no such folder"),
         ("index", "status", "damaged index", "it is not JSON (line 1, column 2)"),
         ("index", "verify", "words.txt", "it is not a folder"),
