@@ -244,7 +244,7 @@ def test_a_fast_index_records_what_it_changed(lm: LanguageModel, built: Index, t
     assert "fast (float32)" in status(index).sections[0].exhibits[0].table["pass"][0]
     assert "pass" not in status(built).sections[0].exhibits[0].table
     assert np.allclose(index.trigger_lists["positive"][0], built.trigger_lists["positive"][0], rtol=1e-4)
-    with pytest.raises(IndexFault, match="index with another fast: float32 there, None now"):
+    with pytest.raises(IndexFault, match="index with another fast: it has float32, and this build has None"):
         Index.build(lm, corpus_of(), tmp_path / "fast", **_OPTIONS)
 
 

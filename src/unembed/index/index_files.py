@@ -224,7 +224,11 @@ class IndexFiles:
             expert, within = as_expert_pair("memory", index)
             n, width = experts or (0, 0)
             if experts is None or not within >= 0 or (expert is not None and not (0 <= expert < n and within < width)):
-                why = "its FFN is not a mixture of experts" if experts is None else f"it has {n} experts of {width}"
+                why = (
+                    "its FFN is not a mixture of experts"
+                    if experts is None
+                    else f"it has {n} experts of {width} memories each"
+                )
                 raise OutOfRange(f"expert {expert}, memory {within} of layer {layer}", why=why)
             index = n * width + within if expert is None else expert * width + within
         layer, index = as_int("layer", layer), as_int("memory", index)

@@ -90,7 +90,7 @@ def _compare(folder: Path, *facts: tuple[str, Any, Any]) -> None:
         if stored != new:
             raise IndexFault(
                 f"{folder} contains an index with another {name}",
-                why=f"{_short(stored)} there, {_short(new)} now",
+                why=f"it has {_short(stored)}, and this build has {_short(new)}",
                 instead="Give another folder, or remove this one",
             )
 
