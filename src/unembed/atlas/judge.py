@@ -4,7 +4,7 @@ The judge answers three prompts, which are the files in the folder `prompts`:
 
 | prompt | the judge sees | the judge answers |
 |---|---|---|
-| `describe` | the strongest firings on the documents that suggest rules; the tokens that rise | two sentences |
+| `describe` | the strongest firings on the documents on which rules are found; the tokens that rise | two sentences |
 | `detect` | a description, and excerpts that end at firings or elsewhere | the excerpts that it fits |
 | `choose` | a description, and three texts, each steered by another value vector | one of the texts |
 
@@ -160,7 +160,7 @@ def judge_lines(
         lines: at least three described lines of different memories.
         passages: the passages with which the atlas was built.
         ask: returns a language model's answer to every prompt.
-        seed: the seed of the atlas's build, which decides which documents suggested rules and which test them.
+        seed: the seed of the atlas's build, by which documents are divided into those to find rules and to test them.
 
     Raises:
         UnembedError: no description of the judge can be read.

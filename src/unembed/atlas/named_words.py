@@ -61,7 +61,7 @@ class NameableWords:
     def named(self, tokens: list[int]) -> NamedTokens:
         """Return the first `NAMED` of these words, and the smallest class to which they all belong.
 
-        The class is None if random words often share one that is as large.
+        No class is named if there is none, or if equally many random words would often all belong to it.
         """
         tokens = tokens[:NAMED]
         shared = set(self._classes.of(tokens[0]).tolist()).intersection(*(self._classes.of(t).tolist() for t in tokens))
