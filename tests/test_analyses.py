@@ -85,5 +85,5 @@ def test_an_entry_point_that_is_no_analysis_is_refused() -> None:
 
     from unembed.errors import InvalidInput
 
-    with pytest.raises(InvalidInput, match="is not an Analysis"):
+    with pytest.raises(InvalidInput, match="is not an object of the class Analysis"):
         analyses._of_third_party(EntryPoint("x", "unembed.names:parse_head", analyses.GROUP))

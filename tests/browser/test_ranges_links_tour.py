@@ -125,7 +125,9 @@ def test_a_short_link_holds_everything_itself(clipboard):
 
 def test_an_unknown_session_is_reported(opened):
     page = opened(f"#/trace?session={'0' * 18}")
-    expect(page.get_by_role("contentinfo").get_by_text("this server has no session of that name")).to_be_visible()
+    expect(
+        page.get_by_role("contentinfo").get_by_text("no session with this name is stored on this server")
+    ).to_be_visible()
     expect(grid(page)).to_be_visible()
     opened.allowed.append("422")
 
