@@ -38,7 +38,7 @@ def saved(folder: Path, change: dict[str, str | None]) -> Path:
     [
         ({"^": "_orig_mod."}, r"begin with '_orig_mod\.'.*inside the wrapper"),
         ({"^": "module."}, r"begin with 'module\.'"),
-        ({r"layers\.1\.": None}, r"lack model\.layers\.1\..*draw at random"),
+        ({r"layers\.1\.": None}, r"lack model\.layers\.1\..*initialise at random"),
         ({r"final_norm|model\.norm": None}, r"lack model\.norm\.weight"),
     ],
     ids=["compiled", "distributed", "a layer missing", "the norm missing"],

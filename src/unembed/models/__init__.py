@@ -1,6 +1,8 @@
-"""Open a decoder and describe it: loading, structure, weights in the papers' orientation, norms as linear maps.
+"""Open a decoder, find its structure, and give access to its weights and norms.
 
-The structure is found on the loaded model. Running the model and recording activations is left to `unembed.stream`.
+The structure is found by running the loaded model once. Weight matrices are oriented as in the papers (rows are
+vectors, matrices act on the right), and norms are treated as linear maps with a fixed scale. Running a model on text
+and recording its activations is the task of `unembed.stream`.
 """
 
 from __future__ import annotations

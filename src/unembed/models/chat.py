@@ -25,7 +25,7 @@ class Chat:
         text: the text that the chat template makes, including its special tokens.
         ids: the token ids of that text. The tokenizer adds no special tokens, since the template has written them all.
         roles: for each token, the role of the message that contains it; None for a token that the template adds. The
-            tuple is empty if this is not known, because the template changes the text of the messages.
+            tuple is empty if the template changes the text of the messages, so that the roles are not known.
     """
 
     text: str

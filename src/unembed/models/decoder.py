@@ -52,7 +52,7 @@ class Decoder:
         attention = [site for site in mixers if site.is_attention]
         first = next(iter(attention or mixers), None)
         self.n_heads = 0 if first is None else first.n_heads
-        """Number of heads in a layer; if layers differ, in the first layer with attention."""
+        """Number of heads in a layer; if layers differ, the number in the first layer with attention."""
         self.n_kv_heads = 0 if first is None else first.n_kv_heads
         self.d_head = 0 if first is None else first.d_head
         config = opened.hf.config.get_text_config()
@@ -115,12 +115,15 @@ class Decoder:
         return tuple(n not in self.attention_layers for n in range(self.n_layers))
 
     def mixer_name(self, layer: int) -> str:
-        """Name what a layer adds before its FFN, such as "attention" or "mixer (Mamba)"; empty if nothing."""
+        """Return the name of what comes before a layer's FFN: "attention", "mixer (Mamba)"; empty if nothing does."""
         return mixer_name(self.structure.blocks[layer])
 
     @property
     def heads_a_layer(self) -> str:
-        """The number of heads in a layer as text, such as "4 heads"; if layers differ, for each kind of token mixer."""
+        """The number of heads in a layer as text, such as "4 heads".
+
+        If the layers have several kinds of token mixer, the text gives the number for each kind.
+        """
         return heads_in_words(self.structure.blocks)
 
     def __reduce__(self) -> str:
@@ -149,7 +152,7 @@ class Decoder:
         return memory_name(layer, number, self.experts_of(layer), pole)
 
     def is_signed(self, layer: int) -> bool:
-        """Tell whether the memories of a layer can have large negative coefficients, as they can in a gated FFN."""
+        """Tell whether the memories of a layer can have large negative coefficients; they can in a gated FFN."""
         site = self.structure.blocks[layer].feed_forward
         return site is not None and site.has_memories and site.is_gated
 
@@ -165,7 +168,11 @@ class Decoder:
 
     @property
     def coarsest_dtype_name(self) -> str:
-        """The least precise dtype in a forward pass: of weights, quantized layers, or norms in a float64 model."""
+        """The name of the least precise dtype in which a forward pass computes.
+
+        This is the dtype of the weights, unless a quantized layer computes in a coarser one, or the final norm does in
+        a float64 model.
+        """
         dtypes = [self.dtype, *(read.computes_in for read in self.structure.effective.values())]
         if self.dtype == torch.float64 and self.structure.final_norm is not None:
             dtypes.append(self.structure.final_norm.computes_in)

@@ -34,7 +34,8 @@ def weights_checksum(lm: Decoder) -> str:
     """Return 16 hexadecimal digits that change when an entry of a parameter or buffer changes.
 
     They are the first digits of a SHA-256 hash over the name, shape and dtype of each tensor, and the sum of its bytes
-    read as integers. This reads the weights once, at the speed of memory. Exchanging two entries can go unnoticed.
+    read as integers. The weights are read once, as fast as memory allows. If two entries are exchanged, the digits
+    may stay the same.
     """
     digest = hashlib.sha256()
     for name in sorted(parameter_names(lm.hf)):
@@ -60,13 +61,13 @@ def sampled_fingerprint(lm: Decoder) -> str:
 
 
 def converted_fingerprints(lm: Decoder) -> dict[str, str]:
-    """Return what `sampled_fingerprint` gives if all parameters are converted to a dtype, by the dtype's name."""
+    """Return the `sampled_fingerprint` of the model converted to each of several dtypes, by the dtype's name."""
     names = [str(dtype).removeprefix("torch.") for dtype in _CONVERTED]
     return dict(zip(names, _sampled(lm, _CONVERTED), strict=True))
 
 
 def _sampled(lm: Decoder, dtypes: Sequence[torch.dtype | None]) -> list[str]:
-    """Return one fingerprint for each dtype, to which all parameters are converted; None: no conversion."""
+    """Return one fingerprint of the parameters converted to each dtype; a dtype of None means no conversion."""
     digests = [hashlib.sha256() for _ in dtypes]
     for name in parameter_names(lm.hf):
         parameter = parameter_at(lm.hf, name)

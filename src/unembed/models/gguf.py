@@ -91,7 +91,7 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
             )
             tokenizer = AutoTokenizer.from_pretrained(path.parent, **given)
     except Exception as error:  # transformers and gguf raise many kinds
-        raise ModelUnavailable(f"file {path}", why=f"transformers does not read it: {first_sentence(error)}") from error
+        raise ModelUnavailable(f"file {path}", why=f"transformers cannot read it: {first_sentence(error)}") from error
     check_weights(path.name, info)
     check_fields(path.name, {name: field.contents() for name, field in reader.fields.items()}, hf.config)
     check_tensors(path.name, {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}, hf)
@@ -100,7 +100,7 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
 
 
 def _unpacked() -> dict[str, Any]:
-    """Return the argument that makes transformers dequantise the weights, if this version of transformers has one."""
+    """Return the keyword argument that makes transformers dequantise the weights; empty if this version has none."""
     import transformers
 
     config = getattr(transformers, "GgufConfig", None)
@@ -109,7 +109,7 @@ def _unpacked() -> dict[str, Any]:
 
 @contextmanager
 def _without_bar() -> Iterator[None]:
-    """A context without the progress bar of transformers' GGUF reader, which no setting of transformers turns off."""
+    """A context that hides the progress bar of transformers' GGUF reader, which no setting of transformers hides."""
     from transformers import modeling_gguf_pytorch_utils
 
     reader: Any = modeling_gguf_pytorch_utils

@@ -26,9 +26,9 @@ _ALSO_CALLED = {
     "layer_norm_rms_epsilon": ("rms_norm_eps",),
     "feed_forward_length": ("intermediate_size", "n_inner"),
 }
-"""The name of a field in transformers' configurations, for fields whose names differ."""
+"""For GGUF fields that have another name in transformers' configurations: the names that they have there."""
 _NEUTRAL = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0, "rope.scaling.attn_factor": 1.0}
-"""For some fields, the value with which the field changes nothing."""
+"""For some fields, the value that has no effect, so that it does not matter whether transformers reads the field."""
 
 
 def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig) -> None:
@@ -54,8 +54,8 @@ def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig)
     if changing:
         raise ModelUnavailable(
             f"file {name}",
-            why=f"transformers does not read its {', '.join(changing)}, which changes every result",
-            instead="Open the model as transformers saves it",
+            why=f"transformers ignores {', '.join(changing)} in it, and without this every result would be wrong",
+            instead="Open the model in transformers' own format (a folder with config.json)",
         )
     if lost:
         warnings.warn(
@@ -66,7 +66,7 @@ def check_fields(name: str, fields: Mapping[str, Any], config: PreTrainedConfig)
 
 
 def _fields_read(architecture: str) -> set[str] | None:
-    """Return the fields that transformers reads for an architecture; None if its table lacks the architecture."""
+    """Return the fields that transformers reads for an architecture; None if transformers does not list it."""
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
     def plain(word: str) -> str:
@@ -77,7 +77,7 @@ def _fields_read(architecture: str) -> set[str] | None:
 
 
 def _is_in(config: PreTrainedConfig, field: str, value: Any) -> bool:
-    """Tell whether the config has the value of a field by chance, although transformers did not read the field."""
+    """Tell whether the config has the right value for a field although transformers did not read the field."""
     last = field.rpartition(".")[2]
     inner = config.get_text_config()
     values = [getattr(inner, known, None) for known in (last, *_ALSO_CALLED.get(last, ()))]
@@ -100,8 +100,8 @@ def check_tensors(name: str, sizes: Mapping[str, int], hf: PreTrainedModel) -> N
     if factors := [tensor for tensor in sizes if tensor.startswith(("rope_freqs", "rope_factors"))]:
         raise ModelUnavailable(
             f"file {name}",
-            why=f"transformers ignores its rotary factors ({factors[0]}), so that every result would be wrong",
-            instead="Open the safetensors from which it was made",
+            why=f"transformers ignores its rotary factors ({factors[0]}), and without them every result would be wrong",
+            instead="Open the safetensors model from which this file was made",
         )
     surplus = sum(sizes.values()) - sum(parameter.numel() for parameter in hf.parameters())
     if surplus > 0:

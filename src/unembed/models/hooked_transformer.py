@@ -18,11 +18,13 @@ from unembed.results import NOT_A_NUMBER, format_number
 _TOKENS = 16
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2}
 _HALF_PRECISION = 0.5
-"""Largest accepted difference of log-probabilities: folding norms rounds differently."""
+"""Largest accepted difference of log-probabilities in half precision.
+
+The two models round differently, because a HookedTransformer has its norms folded into its weights."""
 
 
 def is_hooked(model: object) -> bool:
-    """Tell whether a model is a `HookedTransformer`; TransformerLens need not be importable."""
+    """Tell whether a model is a `HookedTransformer`, without importing TransformerLens."""
     return any(kind.__name__ == "HookedTransformer" for kind in type(model).__mro__)
 
 
@@ -36,7 +38,7 @@ def name_of(model: Any) -> str:
     if not name or not getattr(model.cfg, "original_architecture", None):
         raise InvalidInput(
             "a HookedTransformer cannot be opened",
-            why="it was not made by from_pretrained, so that there is no transformers model of it",
+            why="it was not made by from_pretrained, so there is no transformers model that could be opened instead",
             instead="Pass the transformers model itself",
         )
     return name
@@ -47,7 +49,8 @@ def check_same(model: Any, hf: PreTrainedModel, name: str) -> None:
     """Compare the predictions of both models on tokens spread over the vocabulary.
 
     Raises:
-        InvalidInput: they differ, for example because the HookedTransformer was trained further or has fewer layers.
+        InvalidInput: the predictions differ, for example because the HookedTransformer was trained further or has fewer
+            layers.
     """
     known = min(int(model.cfg.d_vocab), hf.config.get_text_config().vocab_size)
     tokens = torch.linspace(0, known - 1, _TOKENS).long()[None]

@@ -34,7 +34,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name can only be a path: no repository of the hub has such an id."""
+    """Tell whether a name must be a path, because no repository on the hub can have such an id."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 

@@ -1,4 +1,4 @@
-"""Check what transformers reports while loading: refuse a model with missing weights, warn about the rest."""
+"""Check the messages of transformers while it loads a model: refuse missing weights, warn about the rest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LogMessages(logging.Handler):
 def collected_log(name: str) -> Iterator[LogMessages]:
     """A context that hides transformers' progress bars and collects its log messages instead of printing them.
 
-    The caller turns them into warnings with `warn` when loading has succeeded.
+    When loading has succeeded, the caller turns the collected messages into warnings with `LogMessages.warn`.
 
     Args:
         name: the name of the model or tokenizer, for the messages.
@@ -86,8 +86,12 @@ def check_weights(name: str, info: Mapping[str, Any]) -> None:
         wrapper = next((w for w in _WRAPPERS if any(w in key for key in extra)), None)
         raise ModelUnavailable(
             f"model {name}",
-            why=f"its files lack {_listed(missing)}, which transformers would draw at random"
-            + (f"; the names in the files begin with {wrapper!r}, as a wrapped model saves them" if wrapper else ""),
+            why=f"its files lack {_listed(missing)}, which transformers would initialise at random"
+            + (
+                f"; the names in the files begin with {wrapper!r}, as a model saved in a wrapper has them"
+                if wrapper
+                else ""
+            ),
             instead=f"Save the model inside the wrapper, or remove {wrapper!r} from the names"
             if wrapper
             else "Save the whole model again",

@@ -236,7 +236,7 @@ def _placed(hf: PreTrainedModel, device: Any) -> PreTrainedModel:
 
 
 def _path(name: str) -> Path:
-    """Return the name as a path; a path to nothing is accepted.
+    """Return the name as a path, whether or not anything exists there.
 
     Raises an error if the path is too long, names the home folder of an unknown user (`~user`), or may not be accessed.
     """
@@ -366,14 +366,15 @@ def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerB
             return None, "it is custom code, which runs only if you allow it (trust_remote_code)"
         return None, f"it cannot be read: {first_sentence(error)}" if has_files else ""
     messages.warn()
-    # Without tokenizer files, some tokenizer classes start with special tokens only; such a tokenizer is useless.
+    # Without tokenizer files, some tokenizer classes still create a tokenizer, which has only special tokens and is
+    # useless.
     if len(found) > len(found.all_special_tokens):
         return found, ""
     return None, "it has no tokens but special ones" if has_files else ""
 
 
 def _no_decoder(where: str) -> str:
-    """Return a sentence that names the kind of a model that transformers does not open as a decoder."""
+    """Return the reason why transformers does not open a model as a decoder: the kind of model that it is."""
     try:
         config = AutoConfig.from_pretrained(where, local_files_only=True)
     except (OSError, ValueError, KeyError):
@@ -391,7 +392,7 @@ def _no_decoder(where: str) -> str:
 
 
 def _check_is_decoder(hf: PreTrainedModel) -> None:
-    """Refuse an encoder such as BERT, whose positions also attend to later ones, although transformers loads it."""
+    """Refuse an encoder such as BERT, whose positions also attend to later ones; transformers itself would load it."""
     is_masked = hf.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if is_masked and getattr(hf.config, "is_decoder", None) is False:
         raise ModelNotUnderstood(

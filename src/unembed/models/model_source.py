@@ -28,14 +28,14 @@ class UnopenedModel(Protocol):
 
     @property
     def is_as_saved(self) -> bool:
-        """Whether the model is opened as it was saved: same dtype and tokenizer, no adapter, no lens."""
+        """Whether the model is opened as it was saved: with its dtype and tokenizer, and without adapter or lens."""
         ...
 
     @property
     def lens_identity(self) -> str | None:
-        """A name for the lens that scores tokens if the user names no basis; found without opening the model.
+        """An identifier of the lens by which tokens are scored if the user chooses no basis; None for the logit lens.
 
-        None for the logit lens.
+        It is found without opening the model.
         """
         ...
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 LIKELY = 20
-"""The tokens that a component changes most are chosen among this many of the likeliest tokens with the component, and
-as many without it."""
+"""How many of the most likely tokens are candidates for the tokens that a component changes most.
+
+The candidates are this many tokens from the run with the component, and this many from the run without it."""
 MOVED = 3
 """Default number of raised tokens, and of lowered tokens, that are listed for a component."""
 
@@ -73,11 +74,11 @@ def scored(lm: Decoder, ids: Int[Tensor, " k"], scores: Float[Tensor, " k"]) -> 
 
 @dataclass(frozen=True)
 class MovedTokens:
-    """The tokens whose probability a component changes by the largest factors, measured.
+    """The tokens whose probabilities differ by the largest factors between the runs with and without a component.
 
     Attributes:
-        raised: tokens that are likelier with the component, the largest factor first; text as it is printed.
-        lowered: tokens that are less likely with it.
+        raised: the printable texts of tokens that are likelier with the component, the largest factor first.
+        lowered: the same for tokens that are less likely with the component.
     """
 
     raised: tuple[str, ...] = ()
@@ -87,11 +88,11 @@ class MovedTokens:
 def moved_tokens(lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"]) -> MovedTokens:
     """Return the tokens that a component raises and lowers most.
 
-    Only the `LIKELY` most likely tokens with the component, and as many without it, are compared.
+    Only the `LIKELY` most likely tokens of each of the two runs (with and without the component) are compared.
 
     Args:
         own: log probabilities of the unchanged run.
-        without: log probabilities without the component.
+        without: log probabilities of the run without the component.
     """
     size = min(LIKELY, lm.d_vocab)
     likely = list(dict.fromkeys(numbers(own.topk(size).indices) + numbers(without.topk(size).indices)))

@@ -34,8 +34,8 @@ class Norm:
     path: str
     width: int
     embedding: nn.Module | None = None
-    """The model's token embedding. Gain and bias are on its device, like all tensors of an analysis; if None, on the
-    norm's."""
+    """The model's token embedding, on whose device analyses compute. Gain and bias are moved to that device; if this is
+    None, they stay on the norm's."""
 
     @cached_property
     def eps(self) -> float:
@@ -48,12 +48,12 @@ class Norm:
 
     @cached_property
     def _responses(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """A vector of signs, and the module's outputs for it times 128, times -128, and times 128 plus 32."""
+        """A vector s of signs, and the module's outputs for the inputs 128 s, -128 s and 128 s + 32."""
         parameter = next(self.module.parameters(), None)
         dtype = torch.float32 if parameter is None else parameter.dtype
         device = device_of(self.module)
-        # Values of alternating sign have mean 0 and root mean square _PROBE, so both LayerNorm and RMSNorm map them to
-        # the signs.
+        # Alternating signs times _PROBE have mean 0 and root mean square _PROBE, so LayerNorm and RMSNorm both divide
+        # them by _PROBE: what the module returns for them is gain * signs + bias.
         signs = torch.ones(self.width, dtype=dtype, device=device)
         signs[1::2] = -1
         with torch.no_grad():
@@ -120,19 +120,19 @@ class Norm:
     def pulled_back(
         self, direction: Float[Tensor, "*any d_model"], scale: Float[Tensor, "*scale 1"]
     ) -> Float[Tensor, "*out d_model"]:
-        """Return the equivalent direction before the norm: its dot product with v is `frozen(v, scale) . direction`."""
+        """Return the direction before the norm whose dot product with any v is `frozen(v, scale) . direction`."""
         direction = direction * self.gain / scale
         if self.centred:
             direction = direction - direction.mean(dim=-1, keepdim=True)
         return direction
 
     def folded(self, W: Float[Tensor, "d_model out"]) -> Float[Tensor, "d_model out"]:
-        """Fold the norm's gain, and its centring if it has one, into a copy of a matrix that reads its output."""
+        """Return a copy of a matrix that reads the norm's output, with the norm's gain and centring folded in."""
         W = self.gain[:, None].to(W.dtype) * W
         return W - W.mean(dim=0, keepdim=True) if self.centred else W
 
     def check(self, x: Float[Tensor, "*pos d_model"], y: Float[Tensor, "*pos d_model"], tolerance: float) -> None:
-        """Refuse a norm whose actual output `y` for input `x` differs from that of the linear map described here.
+        """Raise an error if the norm's recorded output `y` for its input `x` is not what this class computes from `x`.
 
         Raises:
             ModelNotUnderstood: the module is neither LayerNorm nor RMSNorm up to gain and bias.
@@ -187,8 +187,8 @@ class ChannelGain(Norm):
 class OpaqueNorm(Norm):
     """A norm that is not linear even if its scale is a constant, such as a gated norm.
 
-    Captures and sums work without it. Analyses that need a linear map (circuits, folded weights) are refused: reading
-    `gain`, `bias` or `centred` raises `Unsupported`.
+    Capturing activations and summing contributions need no linear map, so they work with it. Analyses that need one
+    (circuits, folded weights) are refused: reading `gain`, `bias` or `centred` raises `Unsupported`.
     """
 
     reason: str = ""

@@ -108,7 +108,7 @@ def _offloading(module: nn.Module) -> Any:
             return hook
     raise Unsupported(
         f"the weights of {type(module).__name__}",
-        why="they are on the meta device and accelerate has put no hook on this module that could load them",
+        why="they are on the meta device, and this module has no hook of accelerate that could load them",
         instead="Open the model with device_map=, without preload_module_classes",
     )
 

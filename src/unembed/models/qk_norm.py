@@ -1,4 +1,4 @@
-"""Treat QK-norm, which divides queries or keys by their size, as a linear map with a known scale.
+"""Treat QK-norm, the norm applied to queries or keys, as a linear map with a known scale.
 
 Some models normalise each head separately, with the same gains for all heads or with different ones; others normalise
 all heads as one vector. Gain, bias, centring and the shape that the module accepts are measured on the module.
@@ -19,11 +19,11 @@ _PROBE, _SHIFT = 128.0, 32.0
 
 @dataclass(frozen=True, eq=False)
 class QKNorm:
-    """Everything in a query or key norm except its division, for all heads of a layer: centring, gain and bias."""
+    """The parts of a query or key norm other than its division, for all heads of a layer: centring, gain and bias."""
 
     module: nn.Module
     shape: tuple[int, ...]
-    """The shape in which the module receives one position of all heads."""
+    """The shape of the module's input for a single position, all heads together."""
     gain: Float[Tensor, "head d_head"]
     bias: Float[Tensor, "head d_head"]
     centred: bool

@@ -12,7 +12,7 @@ SHIPPED: dict[str, str] = {
     "attn-1l": "attention only, one layer, no norms",
     "attn-2l": "attention only, two layers, no norms: has induction heads",
 }
-"""Names and descriptions; the model cards next to the weights describe how each was trained."""
+"""The description of each model, by name. The model cards next to the weights describe how each was trained."""
 
 _FOLDER = Path(__file__).parent / "shipped"
 

@@ -91,7 +91,7 @@ class Vocabulary:
         return self.has_chat_template and not all(map(self._is_chat, texts))
 
     def _is_chat(self, text: str) -> bool:
-        """Tell whether a text was made with the chat template: it begins with the template's first special token."""
+        """Tell whether a text was made with the chat template, by its start: the template's first special token."""
         return bool(self._opening_token) and text.startswith(self._opening_token)
 
     @cached_property
@@ -190,7 +190,7 @@ class Vocabulary:
 
     @cached_property
     def _pieces(self) -> list[str | None]:
-        """The tokenizer's name of each id; None for ids without a token, since ids may have gaps."""
+        """The string of each id in the tokenizer's vocabulary; None for ids without a token (ids may have gaps)."""
         pieces: list[str | None] = [None] * self._d_vocab
         for piece, i in self._tokenizer.get_vocab().items():
             if 0 <= i < self._d_vocab:
@@ -304,7 +304,7 @@ def unlearned_by_counts(counts: Int[Tensor, " known"], d_vocab: int) -> Bool[Ten
 def unlearned_by_embedding(
     rows: Float[Tensor, "d_vocab d_model"], known: Bool[Tensor, " d_vocab"] | None = None
 ) -> Bool[Tensor, " d_vocab"]:
-    """Mark the tokens whose unembedding was not trained: rows much closer to the mean row than the rest.
+    """Mark the tokens whose unembedding was not trained: their rows are much closer to the mean row than others.
 
     A row is marked if the logarithm of its distance from the mean row lies more than 5 robust standard deviations below
     the median. Ids without a token (False in `known`) are always marked.
@@ -339,7 +339,7 @@ def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = 
     except UnicodeEncodeError:
         raise error(
             what.format(ascii(text[:60])),
-            why="it contains half of a character (of a surrogate pair, as a cut \\u escape leaves it)",
+            why="it contains only half of a character (one of a surrogate pair, such as one \\u escape out of two)",
             instead="Give whole characters",
         ) from None
     shown = what.format(repr(given[:60])[1:])

@@ -1,7 +1,8 @@
-"""Find the fingerprint of a model's weights without opening the model, from the size and time of its files.
+"""Look up the fingerprint of a model's weights without opening the model, if its files have not changed.
 
-A record is written to the cache folder when a model is opened with its default dtype. With this record, a question that
-an index answers needs neither torch nor the weights.
+When a model is opened with its default dtype, a record of the fingerprint is written to the cache folder, with the size
+and modification time of each file. With this record, a question that an index can answer needs neither torch nor the
+weights.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _as_matrix(module: nn.Module, weight: object) -> Float[Tensor, "d_in d_out"]
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         raise Unsupported(
             f"the weights of {type(module).__name__}",
-            why="they are packed, not a matrix of numbers",
+            why="they are stored packed (quantized), not as a matrix of numbers",
             instead="Load the model without quantization",
         )
     weight = weight.detach()

@@ -110,7 +110,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat([self._scores_in(b, x) for b in range(len(self.spans))], dim=-1)
 
     def _first(self, x: Float[Tensor, "*pos d_model"]) -> Float[Tensor, "*pos first"]:
-        """Return the log-probabilities of the first band's words, then those of the classes of the other bands."""
+        """Return the log-probabilities of the first softmax: words of the first band, then one class per other band."""
         scores = torch.cat([self._scores_in(0, x), self.class_proj(x)], dim=-1)
         return scores.log_softmax(dim=-1, dtype=_precise(scores))
 
@@ -126,7 +126,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def log_probabilities(self, x: Float[Tensor, "row d_model"], words: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
-        """Return log p of one word for each vector; bands that contain none of the words are not computed."""
+        """Return log p of one given word for each vector; bands that contain none of these words are not computed."""
         first, n_first = self._first(x), self.spans[0][1]
         found = first.gather(1, words.clamp(max=n_first - 1)[:, None])[:, 0]
         for band in range(1, len(self.spans)):
@@ -151,7 +151,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _of(module: nn.Module) -> Tensor:
-    """Return a module's weight, which is loaded if it is offloaded."""
+    """Return a module's weight; if it is offloaded, it is loaded first."""
     weight = parameter(module)
     assert weight is not None
     return weight

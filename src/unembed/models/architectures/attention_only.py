@@ -28,8 +28,8 @@ class AttentionOnlyConfig(PretrainedConfig):
     model_type = "unembed_attention_only"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
-    # transformers would generate a constructor with these sizes as its only parameters, but it also passes other
-    # fields.
+    # A constructor that transformers generates from the class would accept only these sizes. But transformers also
+    # passes other config fields to the constructor, so it must accept them too (`settings`).
     def __init__(
         self,
         vocab_size: int = 8192,
@@ -92,7 +92,7 @@ class AttentionOnlyLayer(nn.Module):
 
 
 class AttentionOnlyPreTrainedModel(PreTrainedDecoder):
-    """The settings with which transformers returns hidden states and attention weights."""
+    """The class attributes from which transformers knows how to return hidden states and attention weights."""
 
     config: AttentionOnlyConfig
     config_class = AttentionOnlyConfig
@@ -117,7 +117,7 @@ class AttentionOnlyModel(Body, AttentionOnlyPreTrainedModel):
     def entering(
         self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
     ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
-        """Return the embedded tokens, and the position vectors as an argument of every block."""
+        """Return the embedded tokens, and the position vectors, which every block receives as an argument."""
         return embedded, {"position_embeddings": self.embed_positions(position_ids)}
 
 

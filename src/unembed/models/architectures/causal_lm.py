@@ -115,7 +115,7 @@ class Body:
     def entering(
         self, embedded: Float[Tensor, "batch pos d_model"], position_ids: Int[Tensor, "#batch pos"]
     ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
-        """Return the stream that enters the first block, and further arguments of every block."""
+        """Return the stream that enters the first block, and the further arguments that every block receives."""
         raise NotImplementedError
 
     def leaving(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:

@@ -3,7 +3,8 @@
 A fairseq checkpoint is a pickle. It is read with torch's restricted unpickler, which builds only tensors and plain
 containers. The only other class allowed is `argparse.Namespace` (the arguments of the training).
 
-Source: fairseq's `transformer_lm_wiki103` and `Dictionary`; older checkpoints are treated as fairseq's upgrades do.
+Source: fairseq's `transformer_lm_wiki103` and `Dictionary`. Checkpoints of older fairseq versions are converted in the
+same way as fairseq converts them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Dictionary:
 
     words: tuple[str, ...]
     counts: Int[Tensor, " word"]
-    """Zero for the four specials, which the file does not list, and for padding words."""
+    """Zero for the four special tokens, which the file does not list, and for padding words."""
 
 
 def read_dictionary(path: str | Path) -> Dictionary:
@@ -84,7 +85,10 @@ class FairseqModel:
     model: WikiLMForCausalLM
     tokenizer: PreTrainedTokenizerFast
     token_counts: Int[Tensor, " d_vocab"]
-    """The dictionary's counts. It never lists `</s>` and `<unk>`, which every text has: they get the largest count."""
+    """How often each word occurs in the training text, from the dictionary.
+
+    The dictionary gives no counts for `</s>` and `<unk>`, although both are frequent, so they get the largest count.
+    """
 
 
 def find_checkpoint(path: str | Path) -> tuple[Path, Path] | None:
@@ -208,7 +212,7 @@ def converted(
         out["model.norm.weight"] = reading.take("decoder.layer_norm.weight")
         out["model.norm.bias"] = reading.take("decoder.layer_norm.bias")
     if left:
-        raise reading.refusal(f"it also contains {', '.join(sorted(left)[:3])}")
+        raise reading.refusal(f"it contains tensors that a WikiLM does not have: {', '.join(sorted(left)[:3])}")
     _check_arguments(reading, arguments)
     config = WikiLMConfig(
         vocab_size=sum(sizes),
@@ -233,7 +237,7 @@ def converted(
 
 @dataclass
 class _Reading:
-    """The tensors of a checkpoint that have not been used yet, so that an unused one can be reported."""
+    """The tensors of a checkpoint that are not converted yet; any that are left at the end are reported."""
 
     left: dict[str, Tensor]
     name: str
@@ -244,16 +248,16 @@ class _Reading:
 
     def take(self, key: str) -> Tensor:
         if key not in self.left:
-            raise self.refusal(f"it has no {key}")
+            raise self.refusal(f"it has no tensor {key}")
         return self.left.pop(key)
 
     def take_equal(self, key: str, other: Tensor) -> None:
         """Check that a tensor equals another one, and mark it as used."""
         if not torch.equal(self.take(key), other):
-            raise self.refusal(f"{key} should repeat the embedding (tied weights) and does not")
+            raise self.refusal(f"{key} and the embedding should be equal (tied weights), but differ")
 
     def count(self, pattern: str) -> int:
-        """Count the tensors whose names match a pattern with a number, which must run from 0 without gaps."""
+        """Count the tensors whose names match a pattern with a number; they must be 0, 1, 2, ... without gaps."""
         numbers = sorted(int(m.group(1)) for key in self.left if (m := re.fullmatch(pattern, key)))
         if numbers != list(range(len(numbers))):
             raise self.refusal(f"some of its tensors are numbered {numbers}, not 0, 1, 2 and so on")
@@ -261,7 +265,7 @@ class _Reading:
 
 
 def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
-    """Check that the softmax uses the embedding's word vectors; return whether it uses its projections too."""
+    """Check that the softmax shares the embedding's word vectors; return whether it shares the projections too."""
     softmax = "decoder.adaptive_softmax"
     reading.take_equal(f"{softmax}.head.word_proj.weight", out["model.embed_tokens.bands.0.words.weight"])
     out["lm_head.class_proj.weight"] = reading.take(f"{softmax}.head.class_proj.weight")
@@ -275,7 +279,7 @@ def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
         # transposed, (width, d_model).
         tied.append(projection.shape == widening.shape)
         if tied[-1] and not torch.equal(projection, widening):
-            raise reading.refusal(f"{softmax}.tail.{b - 1}.0.weight does not repeat the embedding's projection")
+            raise reading.refusal(f"{softmax}.tail.{b - 1}.0.weight differs from the embedding's projection")
         if not tied[-1]:
             out[f"lm_head.projections.{b - 1}.weight"] = projection
     if len(set(tied)) > 1:
@@ -284,7 +288,7 @@ def _readout(reading: _Reading, out: dict[str, Tensor], n_bands: int) -> bool:
 
 
 def _current_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the tensors of old checkpoints as fairseq does today: split stacked q, k, v; name numbered norms."""
+    """Give tensors of old checkpoints their present names: numbered norms are renamed, and stacked Q, K, V split."""
     out: dict[str, Tensor] = {}
     for key, tensor in state.items():
         key = re.sub(r"\.layer_norms\.0\.", ".self_attn_layer_norm.", key)
@@ -312,4 +316,4 @@ _UNDERSTOOD: dict[str, tuple[Any, ...]] = {
 def _check_arguments(reading: _Reading, arguments: Mapping[str, Any]) -> None:
     for argument, understood in _UNDERSTOOD.items():
         if argument in arguments and bool(arguments[argument]) not in understood:
-            raise reading.refusal(f"it was trained with {argument}={arguments[argument]}")
+            raise reading.refusal(f"it was trained with {argument}={arguments[argument]}, which is not supported")

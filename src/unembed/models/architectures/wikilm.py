@@ -28,7 +28,7 @@ from unembed.models.architectures.adaptive_softmax import AdaptiveEmbedding, Ada
 from unembed.models.architectures.causal_lm import Attention, Body, CausalReadout, PreTrainedDecoder
 
 _FIRST_POSITION = 2
-"""fairseq numbers positions from the padding id (1) plus one."""
+"""The number of the first position: fairseq starts to count at the id of the padding token (1) plus one."""
 
 
 class WikiLMConfig(PretrainedConfig):
@@ -72,13 +72,13 @@ class WikiLMConfig(PretrainedConfig):
             max_position_embeddings: the training length in tokens. Positions are sinusoids, so no weights depend on it.
             initializer_range: standard deviation of random weights.
             use_cache: whether generation caches keys and values.
-            settings: fields of every transformers config.
+            settings: further fields, which every transformers config has.
         """
         bounds = [0, *cutoffs, vocab_size]
         if any(low >= high for low, high in pairwise(bounds)):
             raise InvalidInput(
                 f"cutoffs {list(cutoffs)}",
-                why=f"they must rise between 0 and the vocabulary's size, {vocab_size}",
+                why=f"they must increase, and lie between 0 and the vocabulary's size, {vocab_size}",
                 instead="Give the first word id of every band but the first",
             )
         self.vocab_size = vocab_size
@@ -170,7 +170,7 @@ class WikiLMLayer(nn.Module):
 
 
 class WikiLMPreTrainedModel(PreTrainedDecoder):
-    """The settings with which transformers returns hidden states and attention weights."""
+    """The class attributes from which transformers knows how to return hidden states and attention weights."""
 
     config: WikiLMConfig
     config_class = WikiLMConfig

@@ -97,7 +97,7 @@ def _one_component(mixing: Mixing, writer: BlockWriter, constant: Tensor | None)
 def _with_layout(
     mixing: Mixing, site: AttentionSite, projected: Projected, projections: dict[str, ModuleCall]
 ) -> AttentionSite:
-    """Add the layout of queries, keys and values, and how attention weights follow from them, to the description."""
+    """Add to the description the layout of queries, keys and values, and the formula of the attention weights."""
     layout = projected.layout
     value_input = next(p.given for p in projections.values() if p.module is layout.v)[None]
     query_input = next(p.given for p in projections.values() if p.module is layout.q)[None]
@@ -129,9 +129,9 @@ def _pre_norm(mixing: Mixing, entered: Tensor | None) -> Norm | None:
 
 
 def _computes_weights(probe: Probe, module: nn.Module) -> bool:
-    """Tell whether a module computes attention weights although it returned none.
+    """Tell whether a module that returned no attention weights is nevertheless ordinary attention.
 
-    If the attention of some layer returned its weights, a module that returned none is a linear or recurrent mixer.
+    In a model in which some layer returned attention weights, a mixer that returned none is a linear or recurrent one.
     """
     name = type(module).__name__.lower()
     if "attention" not in name or re.search("linear|lightning|delta|mamba|rwkv|retention", name):
@@ -140,7 +140,10 @@ def _computes_weights(probe: Probe, module: nn.Module) -> bool:
 
 
 def _attention_path(probe: Probe, path: str, source: str) -> str:
-    """Return the innermost module around or inside `source` that returned attention weights; else the mixer itself."""
+    """Return the path of the innermost module, around or inside `source`, that returned attention weights.
+
+    If none did, return the path of the whole mixer.
+    """
     around = [p for p in probe.recording.calls if p.startswith(path + ".") and (source + ".").startswith(p + ".")]
     inside = [p for p in probe.recording.calls if p.startswith(source + ".")]
     # If several nested modules returned the weights, the innermost computes them (GPT-Neo wraps its attention module).
@@ -166,7 +169,7 @@ def _head_count(probe: Probe, module: nn.Module, weights: Tensor | None, z: Tens
     if weights is not None:
         counts = [weights.shape[1]]
     else:
-        # The mixer of xLSTM does not store its number of heads itself; the norm inside it does.
+        # In xLSTM, the number of heads is an attribute of the norm inside the mixer, not of the mixer itself.
         counts = [getattr(part, name, None) for part in module.modules() for name in _HEAD_COUNTS]
         if "attention" in type(module).__name__.lower():  # it may have no attribute with the number of heads
             counts.append(getattr(probe.config, "num_attention_heads", None))

@@ -110,7 +110,8 @@ def find_layout(mixing: Mixing, projections: Mapping[str, ModuleCall]) -> Projec
         values = values.repeat_interleave(mixing.n_heads // candidate.n_kv_heads, 0)
         errors[candidate] = relative(mixing.pattern.to(values.dtype) @ values, goal)
     best = min(errors, key=errors.__getitem__, default=None)
-    # In half precision, ten times the tolerance would accept a wrong split, so the accepted error is smaller.
+    # An error of up to ten times the tolerance is accepted. In half precision the tolerance itself is large, and ten
+    # times as much would also accept a wrong split, so there the limit is twice the tolerance.
     return best if best is not None and errors[best] <= (10 if tolerance < 1e-3 else 2) * tolerance else None
 
 

@@ -32,8 +32,8 @@ def score_rule(
 ) -> ScoreRule:
     """Find the formula that turns queries and keys into the recorded attention pattern.
 
-    A model may not use the sliding window in its config, so other windows are tried if that one does not give the
-    pattern.
+    Some models ignore the sliding window that their config states, so other windows are tried if that one does not give
+    the recorded pattern.
 
     Args:
         missing: the reason to store in the rule if no formula is found.
@@ -145,7 +145,7 @@ def _score_error(
 def _best(rules: list[tuple[float, ScoreRule]]) -> ScoreRule:
     """Return the first formula whose error is at most twice the smallest error.
 
-    If another rotation, or no rotation, fits as well, the rotation is marked as uncertain.
+    If a formula with another rotation, or with none, also has so small an error, the rotation is marked as uncertain.
     """
     least = min(error for error, _ in rules)
     close = [rule for error, rule in rules if error <= 2 * least + 1e-9]
@@ -156,7 +156,10 @@ def _best(rules: list[tuple[float, ScoreRule]]) -> ScoreRule:
 
 
 def _scales(module: nn.Module, d_head: int) -> list[float]:
-    """Return the factors of q . k to try: the module's attributes, 1 / sqrt(d_head), 1, and GPT-2's scale by layer."""
+    """Return the factors of q . k to try.
+
+    They are the module's attributes, 1 / sqrt(d_head), 1, and 1 / (sqrt(d_head) * (layer + 1)), an option of GPT-2.
+    """
     number = getattr(module, "layer_idx", None)
     by_layer = d_head**-0.5 / (1 if number is None else number + 1)
     named = (getattr(module, name, None) for name in ("scaling", "softmax_scale"))
@@ -164,7 +167,7 @@ def _scales(module: nn.Module, d_head: int) -> list[float]:
 
 
 def _rotaries(mixing: Mixing) -> list[Rotary]:
-    """Return the rotary embeddings to try: from angles that the module received, computes, or stores in a buffer."""
+    """Return the rotary embeddings to try: from angles that the module receives, computes, or stores in a buffer."""
     config, calls = mixing.probe.config, mixing.probe.recording.calls
     in_buffer = facts_of(config.model_type).rotary_in_buffer
     own = calls.get(f"{mixing.path}.rotary_emb")  # RecurrentGemma's attention computes its angles itself

@@ -68,7 +68,7 @@ def resolve_block(probe: Probe, path: str, module: nn.Module, x: Tensor) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """The one or two sums by which a block turns the stream that enters it into the stream that leaves it."""
+    """The one or two sums (before and after the FFN reads the stream) by which a block changes the stream."""
 
     early: BlockSum | None
     """The sum that is added before the FFN reads the stream; None if the block adds everything in one step."""
@@ -110,8 +110,8 @@ def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str
         if found is not None and found.error <= probe.tolerance and not set(norms) & set(found.paths):
             return found
         best = found if best is None or (found is not None and found.error < best.error) else best
-    # In some models a norm is applied to the stream itself before the block reads it (MiniMax, the first block of
-    # RWKV).
+    # In some models (MiniMax, the first block of RWKV) the block adds to the normalised stream, not to the stream that
+    # entered it. So every norm that reads the stream is tried as the base of the sum.
     for norm in norms:
         normed = probe.recording.returned(norm)
         found = None if normed is None else find_sum(probe, normed, target, [p for p in children if p != norm])
@@ -121,7 +121,7 @@ def _sum(probe: Probe, path: str, base: Tensor, target: Tensor, called: list[str
     gain = 1.0 if best is None or isinstance(best.gain, Tensor) else best.gain
     raise probe.fail(
         f"block {path}",
-        f"its output is not stream + attention + FFN (relative error {format_error(error, 2)}, stream times "
-        f"{format_number(gain)}): something else is added, or the stream itself is normalised",
+        f"its output is not stream + attention + FFN (relative error {format_error(error, 2)}, with the stream "
+        f"multiplied by {format_number(gain)}): something else is added, or the stream itself is normalised",
         probe.way_on,
     )

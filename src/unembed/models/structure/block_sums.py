@@ -18,7 +18,9 @@ from unembed.models.structure.probe import Probe, holds_weights, relative, same
 
 _MOST_WRITERS = 4
 _ENOUGH = 3.0
-"""A further module is accepted only if it makes the error this many times smaller, which rounding alone does not."""
+"""A further module is accepted only if the error without it is at least this many times as large.
+
+Rounding alone can make the error a little smaller with any further module."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,7 @@ class BlockSum:
     norm: str | None = None
     """The path of the norm that is applied to the base, if any."""
     channels: tuple[Tensor, Tensor] | None = None
-    """Factor and shift of the one added output for each channel; None if one number multiplies all channels."""
+    """For a sum with only one output: its factor and shift for each channel. None if outputs have one factor each."""
 
 
 def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:
@@ -157,7 +159,7 @@ def _with_constant(probe: Probe, base: Tensor, target: Tensor, candidates: list[
 
 
 def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
-    """Find a sum of one module's output and the base, with the base multiplied channel by channel (Doge)."""
+    """Find a sum of one module's output and the base, in which each channel of the base has its own factor (Doge)."""
     best = None
     for path, t in candidates:
         left, x = (target - t).double()[0], base.double()[0]
@@ -169,7 +171,7 @@ def _with_gains(probe: Probe, base: Tensor, target: Tensor, candidates: list[tup
 
 
 def _with_channels(base: Tensor, target: Tensor, candidates: list[tuple[str, Tensor]]) -> BlockSum | None:
-    """Find a sum in which one output and the base are multiplied channel by channel, and a vector is added (ZAYA).
+    """Find a sum of one output, the base and a vector, in which each channel has factors of its own (ZAYA).
 
     Each channel has three unknowns and six equations, one for each position, so that a block which computes something
     else leaves an error.

@@ -20,17 +20,17 @@ class BlockWriter:
     probe: Probe
     output: str
     source: str
-    """The path of the module that computed the vector; its output passes through the norm, if there is one."""
+    """The path of the module that computed the vector, before the norm at `norm_path` if there is one."""
     raw: Tensor
-    """The output of that module."""
+    """The output of the module at `source`."""
     multiplier: float = 1.0
     """Factor by which the output is multiplied before it is added to the stream."""
     norm_path: str | None = None
-    """The path of the norm between that module and the stream, if there is one."""
+    """The path of the norm between the module at `source` and the stream, if there is one."""
     channels: tuple[Tensor, Tensor] | None = None
     """Gain and shift of each channel, applied to the output before it is added to the stream."""
     behind: str = ""
-    """The kind of module that mixes positions between the branch and the stream, if there is one."""
+    """The class of the convolution between the module at `source` and the stream; empty if there is none."""
 
     @property
     def module(self) -> nn.Module:
@@ -55,7 +55,7 @@ class BlockWriter:
 
 
 def writers_of(probe: Probe, found: BlockSum, scale: float) -> list[BlockWriter]:
-    """Return the modules that a `BlockSum` adds to the stream, each with the module before its norm, if it has one.
+    """Return the writers of a `BlockSum`: the modules whose outputs it adds to the stream.
 
     Args:
         scale: the factor of the whole sum; the multipliers are divided by it.
@@ -86,12 +86,12 @@ def _computing(probe: Probe, norm: str, given: Tensor | None) -> str:
     beside = (p for p in probe.recording.calls if p.startswith(norm.rsplit(".", 1)[0] + ".") and p != norm)
     source = next((p for p in beside if _same_numbers(probe.recording.returned(p), given)), None)
     if source is None:
-        raise probe.fail(norm, "its input is not a module's output, so it is unknown what adds to the stream")
+        raise probe.fail(norm, "its input is not a module's output, so which module adds to the stream is unknown")
     return source
 
 
 def _norm_at_its_end(probe: Probe, output: str) -> str | None:
-    """Return the path of the norm whose output is the output of the module around it (AXK1); None if there is none."""
+    """Return the path of the norm inside the module at `output` that computes its output (AXK1), or None."""
     returned = probe.recording.returned(output)
     inside = (p for p, m in probe.norms.items() if p.startswith(f"{output}.") and not is_linear(m))
     return next((p for p in inside if _same_numbers(probe.recording.returned(p), returned)), None)

@@ -60,7 +60,7 @@ class PassFailed(Exception):
     """Raised when the model's own forward pass failed; `__cause__` is the exception that the model raised."""
 
     def __init__(self, within: str) -> None:
-        """Store `within`: the path of the innermost module that was running, "" for the model itself."""
+        """Store the path of the innermost module that was running when the pass failed; "" for the model itself."""
         super().__init__(within)
         self.within = within
 
@@ -86,8 +86,8 @@ def given_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None
 
 
 def _with_positions(t: Tensor | None) -> Tensor | None:
-    # The batch axis may be missing: OPT flattens batch and positions inside its blocks, and a table of positions has
-    # none.
+    # The batch axis may be missing: OPT merges batch and positions into one axis inside its blocks, and the output of a
+    # table of positions has no batch axis.
     return t[None] if t is not None and t.dim() == 2 and t.shape[0] == N_TOKENS else t
 
 

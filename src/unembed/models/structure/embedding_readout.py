@@ -15,7 +15,8 @@ def embedding_of(
 ) -> tuple[nn.Module | None, float | None]:
     """Return the module that adds positions to the stream (or None), and the factor of the token embedding.
 
-    The factor is None where what enters the stream is not the embedding matrix's row times one number.
+    The factor is the number by which the rows of the embedding matrix are multiplied when they enter the stream; None
+    if the stream does not consist of such multiples.
     """
     table = parameter(embedding)
     plain = table is not None and table.shape[-1] == x.shape[-1]
@@ -32,7 +33,7 @@ def embedding_of(
                 candidates.append((module, returned.expand_as(x).to(x.dtype)))
 
     def fitting(embedded: Tensor) -> tuple[nn.Module | None, float] | None:
-        """Return the module whose output, plus a multiple of `embedded`, is the stream; and the multiple."""
+        """Return the module whose output plus factor * `embedded` is the stream (None: no module), and the factor."""
         for module, added in candidates:
             scale = float(((x - added) * embedded).double().sum() / embedded.double().square().sum())
             if relative(scale * embedded + added, x) <= 10 * probe.tolerance:
@@ -43,12 +44,13 @@ def embedding_of(
         return found[0], _snapped(found[1], _embedding_scales(probe), probe.tolerance)
     if probe.norm_returning(x, "") is not None:
         return None, None
-    # An adaptive input embedding is not a single matrix, so its output is compared with the stream, not its rows.
+    # An adaptive input embedding has no single matrix whose rows could be compared with the stream, so its recorded
+    # output is compared instead.
     given = probe.recording.returned(probe.path_of(embedding))
     if given is not None and given.shape == x.shape and (found := fitting(given)) is not None:
         return found[0], None
-    # CTRL and NanoChat add positions, or normalise, outside any module. The stream that enters block 0 then counts as
-    # one component, which is not split.
+    # In the remaining models, code outside any module changes the stream before block 0: CTRL adds positions, NanoChat
+    # normalises. The stream that enters block 0 then counts as one component, which is not split.
     return None, None
 
 
@@ -64,7 +66,7 @@ def _snapped(value: float, exact: list[float], tolerance: float) -> float:
 
 
 def _divided(probe: Probe, head: nn.Module, entered: Tensor, last: Tensor) -> tuple[Norm, float] | None:
-    """Return the final norm, and the factor of its output before the head (MiniCPM 3); None if there is none."""
+    """Return the final norm, and the factor by which its output is multiplied before the head (MiniCPM 3), or None."""
     if parameter(head, "bias") is not None:
         return None
     for path in probe.norms:
@@ -88,13 +90,13 @@ def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None
     if norm_path is not None:
         final_norm = probe.norm(norm_path)
         if not same(probe.recording.given(norm_path), last):
-            raise probe.fail("its readout", f"{norm_path} does not read the last block's output")
+            raise probe.fail("its readout", f"the input of {norm_path} is not the last block's output")
     elif same(entered, last):
         final_norm = None
     elif (divided := _divided(probe, head, entered, last)) is not None:
         final_norm, before = divided
     else:
-        raise probe.fail("its readout", "the head reads neither the last block's output nor a norm of it")
+        raise probe.fail("its readout", "the head's input is neither the last block's output nor a norm of it")
     scale = float((logits * out).double().sum() / out.double().square().sum())
     if before is not None:
         if relative(scale * out, logits) > probe.tolerance:
@@ -106,8 +108,8 @@ def readout_of(probe: Probe, head: nn.Module, last: Tensor) -> tuple[Norm | None
     def capped(cap: float | None) -> bool:
         return bool(cap) and relative(cap * torch.tanh(out / cap), logits) <= probe.tolerance
 
-    # In half precision, small logits cannot show whether there is a cap, so the cap in the config is tried first, and
-    # then no cap.
+    # A soft cap hardly changes small logits, so in half precision they fit with or without a cap. The cap in the config
+    # is therefore tried first, then no cap.
     configured_cap = getattr(probe.config, "final_logit_softcapping", None)
     if configured_cap is not None and capped(configured_cap):
         return final_norm, 1.0, float(configured_cap)

@@ -26,7 +26,7 @@ class ExpertPass:
     weights: Tensor | None = None
     activations: list[Tensor] = field(default_factory=list)
     pairs: Pairs | None = None
-    """The pairs of the rows of activations, where the router itself returns them (JetMoE)."""
+    """The expert, position and gate weight of each row of activations, if the router returns them itself (JetMoE)."""
     shared: Tensor | None = None
     shared_gate: Tensor | None = None
 
@@ -79,11 +79,11 @@ class ExpertStorage(ABC):
 
     @abstractmethod
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Record activations and the router's choices of every pass in `current`, until the stack closes."""
+        """Until `stack` is closed, record the activations and the router's choices of every pass in `current`."""
 
     @abstractmethod
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the expert, position and gate weight of each row of activations, and the activations."""
+        """Return the recorded activations, and for each of their rows the expert, the position and the gate weight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +93,9 @@ class Stacked(ExpertStorage):
     is_transposed: bool
     """True if the rows of each expert's stored down-projection are value vectors; False if its columns are."""
     is_interleaved: bool
-    """True where gate and up alternate along the width of their common weight, instead of standing side by side."""
+    """True if gate and up columns alternate in their common weight; False if all of one kind come before the other."""
     order: str
-    """The order in which the pairs of position and expert are computed (`ordered`)."""
+    """The order in which the experts' module computes the pairs of position and expert: see the function `ordered`."""
 
     @property
     def is_gated(self) -> bool:
@@ -136,10 +136,10 @@ class Stacked(ExpertStorage):
         return both.index_select(1, torch.arange(at, both.shape[1], 2, device=both.device))
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Record the activations before the down-projection in every pass, until the stack closes.
+        """Until `stack` is closed, record the activations before the down-projection in every pass.
 
         transformers' "eager" and fused implementations do not expose these activations. Experts that use one of them
-        compute with grouped matrix products until the stack closes (with batched ones in float64).
+        compute with grouped matrix products until then (with batched ones in float64).
         """
         module: Any = self.module
         stack.callback(module.register_forward_pre_hook(current.begin, with_kwargs=True).remove)
@@ -151,7 +151,7 @@ class Stacked(ExpertStorage):
         stack.enter_context(_grouped(module))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the expert, position and gate weight of each row of activations, and the activations."""
+        """Return the recorded activations, and for each of their rows the expert, the position and the gate weight."""
         assert current.chosen is not None and current.weights is not None
         activation = torch.cat(current.activations) if len(current.activations) > 1 else current.activations[0]
         k = current.chosen.shape[-1]

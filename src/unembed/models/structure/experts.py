@@ -29,7 +29,7 @@ class RoutedCoefficients:
     n_positions: int
     """Number of positions of the forward pass, all prompts of the batch together."""
     expert: Int[Tensor, " pair"]
-    """The expert of each pair of a position and an expert that its router chose."""
+    """The expert of each pair: one pair for each position and each expert that the router chose there."""
     position: Int[Tensor, " pair"]
     weight: Float[Tensor, " pair"]
     activation: Float[Tensor, "pair width"]
@@ -119,16 +119,16 @@ class RoutedCoefficients:
 
 @dataclass(frozen=True, eq=False)
 class SharedExpert:
-    """An expert that processes every position, without a choice by the router."""
+    """An expert that processes every position; the router does not choose it."""
 
     down_proj: nn.Module
     up_proj: nn.Module | None
-    """None where the input of the down-projection has no known formula."""
+    """The up-projection; None if no known formula gives the input of the down-projection."""
     gate_proj: nn.Module | None
-    """The same module as `up_proj` when both are fused in one weight."""
+    """The gate projection, or None; the same module as `up_proj` if both are fused in one weight."""
     gate_first: bool
     gate: nn.Module | None
-    """The projection to one number whose sigmoid multiplies the expert's output; None where nothing does."""
+    """The projection to one number whose sigmoid multiplies the expert's output; None if there is no such factor."""
     multiplier: float
     width: int
 
@@ -136,13 +136,13 @@ class SharedExpert:
         """Return the key vectors as columns: of the up-projection (`which="up"`) or of the gate projection ("gate").
 
         Raises:
-            Unsupported: there is no formula for the coefficients.
+            Unsupported: the keys were not found, because no known formula gives the coefficients.
         """
         module = self.gate_proj if which == "gate" else self.up_proj
         if module is None:
             raise Unsupported(
                 "the keys of a shared expert",
-                why="what its down-projection receives has no known formula",
+                why="the input of its down-projection follows no known formula",
                 instead="Use values, coefficients or sub-updates, which work",
             )
         columns = own(module).T
@@ -226,7 +226,7 @@ class Experts:
 
     @torch.no_grad()
     def keys(self, which: str) -> Float[Tensor, "d_model memory"]:
-        """Return a copy of all key vectors as columns: `which` is "up" or "gate". For biases they are 0."""
+        """Return a copy of all key vectors as columns; `which` is "up" or "gate". Memories of biases have key 0."""
         keys = self.storage.keys(which)  # (expert, key, d_model)
         if self.has_bias:
             keys = torch.cat([keys, torch.zeros_like(keys[:, :1])], dim=1)

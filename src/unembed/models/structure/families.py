@@ -22,7 +22,8 @@ class FamilyFacts:
     pairs over the first `rotary_dim` channels, base 10,000 (GPT-J, CodeGen)."""
 
     eager_alibi_is_doubled: bool = False
-    """The eager attention adds ALiBi twice, so that its pattern is not what the model computes (Falcon-RW upstream)."""
+    """A bug of transformers: the eager attention adds ALiBi twice, so the attention pattern that it returns is not the
+    one with which the model normally computes (Falcon-RW)."""
 
     no_values: str = ""
     """Reason why no values are found: they are not the output of a module, or not a linear map of one position, or no
@@ -37,8 +38,8 @@ class FamilyFacts:
     empty for other families."""
 
     float32_state_without_cache: bool = False
-    """Without a cache its recurrent state is float32 in every dtype, which its kernel for whole chunks does not
-    multiply in half precision; a cache, made in the model's dtype, is overwritten in place."""
+    """Without a cache, the recurrent state is float32 whatever the model's dtype is; in half precision the kernel for
+    whole chunks then fails. With a cache, the state has the model's dtype, but is overwritten in place."""
 
     refused: str = ""
     """Why the family cannot be opened at all; empty when it can."""
@@ -119,5 +120,5 @@ _NO_FACTS = FamilyFacts()
 
 
 def facts_of(model_type: str) -> FamilyFacts:
-    """Return the facts about a model type; if it is not in the table, the defaults."""
+    """Return the facts about a model type; for a type that is not in the table, the defaults."""
     return FAMILIES.get(model_type, _NO_FACTS)

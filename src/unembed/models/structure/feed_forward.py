@@ -40,9 +40,9 @@ def ffn_path_of(probe: Probe, path: str, module: nn.Module) -> str | None:
 
 
 def ffn_input(probe: Probe, block: str, path: str) -> tuple[Tensor, str | None, Tensor] | None:
-    """Return what an FFN reads, the path of the norm that computes it (or None), and the stream before that norm.
+    """Return an FFN's input, the path of the norm that computes it (or None), and the stream before that norm.
 
-    None if they were not recorded. `block` and `path` are the paths of the block and of the FFN.
+    Return None if they were not recorded. `block` and `path` are the paths of the block and of the FFN.
     """
     read = probe.recording.given(f"{block}.fc1" if path == block else path)
     if read is None:

@@ -101,7 +101,7 @@ def _router(ffn: nn.Module, n_experts: int, d_model: int) -> nn.Module | None:
 def _shared_expert(
     probe: Probe, ffn_path: str, experts_path: str, target: Tensor, routed: Tensor, formula: Formula
 ) -> tuple[SharedExpert | None, float]:
-    """Return the expert that processes every position (or None), and the factor of the routed experts' sum."""
+    """Return the shared expert (or None), and the factor by which the routed experts' sum is multiplied."""
     ffn = probe.hf.get_submodule(ffn_path)
     linear = {
         n: m for n, m in ffn.named_modules() if n and is_linear(m) and not f"{ffn_path}.{n}".startswith(experts_path)
@@ -122,7 +122,8 @@ def _shared_expert(
             goal = target.double().flatten().cpu()
             numbers = torch.linalg.lstsq(columns, goal[:, None]).solution[:, 0]
             choices.append((relative(columns @ numbers, goal), down, gate, numbers.tolist()))
-    # A shared expert is accepted only if it makes the error at least 1.5 times smaller.
+    # A further term always makes the error of a fit a little smaller, so a shared expert is accepted only if the error
+    # without it is at least 1.5 times as large.
     _, down, gate, numbers = min(choices, key=lambda c: c[0] * (1 + 0.5 * (c[1] is not None)))
     numbers = [_snapped(probe, n) for n in numbers]
     if down is None:

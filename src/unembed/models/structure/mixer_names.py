@@ -18,7 +18,7 @@ _KINDS = {
     "LinearAttention": "linear attention",
     "RecurrentBlock": "RG-LRU",
 }
-"""Kinds of mixers other than attention, by a part of their class's name; the first that fits."""
+"""The kinds of mixers other than attention: the first entry whose key is a part of the class name applies."""
 
 
 def mixer_kind(site: AttentionSite) -> str:
@@ -33,7 +33,7 @@ def site_name(site: AttentionSite) -> str:
 
 
 def mixer_name(block: Block) -> str:
-    """Name what a block adds before its FFN: "attention", "mixer (Mamba)" or "attention and mamba"; "" for nothing."""
+    """Name what comes before a block's FFN: "attention", "mixer (Mamba)", "attention and mamba"; "" for nothing."""
     own = [] if block.mixer is None else [site_name(block.mixer)]
     return " and ".join([*own, *(writer.label for writer in block.early_writers)])
 
@@ -52,5 +52,5 @@ def heads_in_words(blocks: Sequence[Block]) -> str:
             parts.append(f"{min(numbers)}{several}{'' if len(by_kind) == 1 else f' {kind}'} heads")
     if parts:
         return ", ".join(parts)
-    # The heads of JetMoE and Inkling attend, but their outputs cannot be separated.
+    # JetMoE and Inkling have attention heads, but the outputs of single heads cannot be separated.
     return "heads with one joint output" if "attention" in by_kind else "no heads"

@@ -99,9 +99,9 @@ class Probe:
 
     @property
     def way_on(self) -> str | None:
-        """The advice for an error about a block's sum that was not found: load the model in float32.
+        """What to do if no sum was found that gives a block's output: load the model in float32.
 
-        None if it already is in float32 or float64, where rounding is not the cause.
+        None if the model already is in float32 or float64, where rounding is not the reason.
         """
         within = "Load with dtype='float32': gains per channel are within rounding errors"
         return within if self.tolerance > 1e-3 else None

@@ -27,7 +27,7 @@ Matrix = Float[Tensor, "d_in d_out"]
 Layout = Callable[[nn.Module], Matrix]
 
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""For each of eight columns, its place in a 32-bit word of AWQ's layout."""
+"""In AWQ's layout a 32-bit word holds eight 4-bit columns; this is the place of each column in the word."""
 
 
 def layouts_of(module: nn.Module) -> tuple[Layout, ...]:

@@ -107,7 +107,7 @@ def _ends(hf: PreTrainedModel, config: Any) -> tuple[nn.Module, nn.Module]:
         raise not_understood(hf, "it cannot be opened", refused or facts_of("t5").refused)
     embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     if head is None or embedding is None:
-        raise not_understood(hf, "its readout", "it has no language-model head, so there is no vocabulary to read in")
+        raise not_understood(hf, "its readout", "it has no language-model head, so its stream cannot be read as tokens")
     return embedding, head
 
 
@@ -177,8 +177,8 @@ def _blocks(probe: Probe, blocks_path: str, modules: nn.ModuleList, x: Tensor) -
 
 def _find_blocks(hf: PreTrainedModel, config: Any) -> tuple[str, nn.ModuleList]:
     n_layers = config.num_hidden_layers
-    # The tables of an adaptive embedding (one for each band) are not blocks, even if there are as many tables as
-    # blocks.
+    # The tables of an adaptive embedding (one for each band) also form a list of modules. They are not blocks, even if
+    # there are as many of them as blocks.
     embedding = hf.get_input_embeddings()
     tables = set() if embedding is None else {id(m) for m in embedding.modules()}
     inside = {id(m) for m in hf.get_decoder().modules()} - tables
@@ -202,7 +202,7 @@ def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
 
 
 def _with_common_rotation(blocks: list[Block]) -> list[Block]:
-    """Where a block's attention does not show how it applies rotary angles, copy that from a block that does."""
+    """If a block's attention pattern does not show how rotary angles are applied, copy this from another block."""
     shown = common_style([block.mixer.scores.rotary for block in blocks if block.mixer is not None])
     if shown is None:
         return blocks

@@ -97,7 +97,8 @@ def _matching(hf: nn.Module, cos_sin: tuple[Tensor, Tensor]) -> Rotary:
                 best, error = rotary, miss / factor
     if best is not None:
         return best
-    # No buffer holds the angles, so scale and angles are computed from the cosines and sines, with their precision.
+    # No buffer contains the angles, so scale and angles are computed from the cosines and sines that the attention
+    # received, and are only as precise as these.
     factor = float((cos[0].square() + sin[0].square()).sqrt().mean())
     angles = torch.atan2(sin[1], cos[1])
     if angles.numel() % 2 == 0 and torch.equal(angles[::2], angles[1::2]):

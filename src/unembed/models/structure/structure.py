@@ -36,7 +36,8 @@ class HeadLayout:
     q: nn.Module
     k: nn.Module
     v: nn.Module
-    """`q`, `k` and `v` are the projections; the same module three times unless `kind` is "split"."""
+    """The projections `q`, `k` and `v` compute queries, keys and values. Unless `kind` is "split", they are the
+    same module."""
 
 
 GATES = {
@@ -53,15 +54,19 @@ class ValueSource:
 
     module: nn.Module
     form: str
-    """How the output holds them: "heads" (side by side), "stacked", "per_group" and "qkv_blocks" (as in a fused
-    projection), "latent" (the last d_head channels of each head's slice, as in latent attention), "halves" (one half of
-    each head in either half, as in differential attention), "head_axis" or "head_axis_first" (an axis of its own, after
-    or before the positions)."""
+    """How the values are arranged in the output:
+
+    - "heads": head after head
+    - "stacked", "per_group" and "qkv_blocks": as in a fused projection of queries, keys and values
+    - "latent": the last d_head channels of each head's slice, as in latent attention
+    - "halves": each half of the output contains one half of every head, as in differential attention
+    - "head_axis" and "head_axis_first": heads have an axis of their own, after or before the axis of positions
+    """
     n_heads: int
     n_kv_heads: int
     d_head: int
     factor: float
-    """Factor of the mixed values in z, the input of the out-projection; 1 in most families."""
+    """Number by which the mixed values are multiplied to give z, the out-projection's input; 1 in most families."""
     clip: float | None
     gate: str
     """What multiplies the mixed values to give z: "" if nothing does, "head" for one factor per position
@@ -111,7 +116,7 @@ class Writer:
     """The module's output, times `multiplier`, is added to the stream."""
     multiplier: float
     each_stream: bool = False
-    """True where it writes a different vector to each of several streams."""
+    """True if the module adds a different vector to each of several streams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +132,7 @@ class ScoreRule:
     alibi_slopes: Float[Tensor, " n_heads"] | None = None
     window: int | None = None
     missing: str = "its attention scores could not be rebuilt from queries and keys when the model was opened"
-    """Why the pattern could not be rebuilt, so that there are no QK circuits; empty where it was."""
+    """Why the pattern could not be rebuilt from queries and keys, so that there are no QK circuits; empty if it was."""
 
     @property
     def understood(self) -> bool:
@@ -153,7 +158,7 @@ class AttentionSite:
     branch_norm: Norm | None
     multiplier: float
     constant: Float[Tensor, " d_model"] | None
-    """A bias that the block adds to the module's output (GPT-NeoX Japanese)."""
+    """A bias that the block itself adds after the module's output (GPT-NeoX Japanese); None if there is none."""
     n_heads: int
     """Number of heads; 0 if the mixer does not end in an out-projection over heads."""
     n_kv_heads: int
@@ -161,7 +166,7 @@ class AttentionSite:
     is_attention: bool
     """True where the module computes attention weights."""
     values_missing: str
-    """Why W_Q, W_K and W_V are not available; empty where they are."""
+    """Why W_Q, W_K and W_V are not available; empty if they are."""
     scores: ScoreRule
     values: ValueSource | None = None
     """Where the values can be captured; None where they were not found."""
@@ -173,9 +178,9 @@ class AttentionSite:
     readings: HeadReadings | None = None
     """If `head_layout` is None: how queries, keys and values are computed, such as through a latent vector."""
     no_heads: str = ""
-    """Why the mixer's output is not a sum over heads, if the reason is not just that there is no out-projection."""
+    """Why the mixer's output is not a sum over heads; empty if it is one, or if there is simply no out-projection."""
     differential: DifferentialPattern | None = None
-    """How attention patterns follow from two softmaxes per head; None if each head has one softmax."""
+    """How a head's attention pattern is computed from two softmaxes; None if each head has only one."""
 
     def pattern(self, weights: Float[Tensor, "batch softmax dst src"]) -> Float[Tensor, "batch head dst src"]:
         """Return the heads' patterns, computed from the attention weights that the module returns."""
@@ -247,7 +252,7 @@ class FeedForwardSite:
 
     module: nn.Module
     entry: nn.Module
-    """The module that the stream enters first: the pre-norm where there is one."""
+    """The first module of the FFN that receives the stream: the norm before the FFN, if there is one."""
     output: nn.Module
     """The FFN adds this module's output, times `multiplier`, to the stream."""
     pre_norm: Norm | None
@@ -256,13 +261,13 @@ class FeedForwardSite:
     down_proj: nn.Module | None = None
     up_proj: nn.Module | None = None
     gate_proj: nn.Module | None = None
-    """The same module as `up_proj` when both are fused in one weight."""
+    """The gate projection, or None; the same module as `up_proj` if both are fused in one weight."""
     gate_first: bool = False
     activation: str = "unknown"
     experts: Experts | None = None
     """The experts to which the memories belong, in a mixture of experts."""
     memories_missing: str = ""
-    """Why the FFN has no memories here; empty where it has."""
+    """Why the FFN's memories cannot be read; empty if they can."""
     channel_gate: nn.Module | None = None
     """The projection whose sigmoid multiplies each channel of the memories' output, at each position (RWKV)."""
 
@@ -318,27 +323,28 @@ class Block:
     parallel: bool
     """True where attention and FFN both read resid_pre: then there is no resid_mid."""
     early_writers: tuple[Writer, ...] = ()
-    """Writers other than the mixer, before the FFN reads the stream."""
+    """Writers other than the mixer that add to the stream before the FFN reads it."""
     late_writers: tuple[Writer, ...] = ()
-    """Writers other than the FFN, parallel to it or after it."""
+    """Writers other than the FFN that add to the stream together with the FFN or after it."""
     entry_gain: float | Float[Tensor, " d_model"] = 1.0
-    """Factor of resid_pre before the mixer's output is added (a number, or one per channel)."""
+    """Number (or one number per channel) by which resid_pre is multiplied before the mixer's output is added."""
     middle_gain: float | Float[Tensor, " d_model"] = 1.0
-    """Factor of resid_mid before the FFN's output is added."""
+    """Number (or one per channel) by which resid_mid is multiplied before the FFN's output is added."""
     exit_gain: float | Float[Tensor, " d_model"] = 1.0
-    """Factor of the block's whole output (Gemma 4's layer scalar)."""
+    """Number by which the block's whole output is multiplied (Gemma 4's layer scalar)."""
 
     entry_norm: Norm | None = None
     """The norm that is applied to the stream itself before the mixer's output is added (MiniMax)."""
     middle_norm: Norm | None = None
     """The norm that is applied to the stream itself before the FFN's output is added."""
     handover: float = 1.0
-    """Factor of the block's output before the next block (RWKV); resid_post already includes it."""
+    """Factor of the block's output before the next block reads it (RWKV). resid_post already contains it."""
     streams: Streams | None = None
     """How several residual streams are mixed; None for one stream. With several, there is no resid_mid, and resid_pre
     and resid_post are the streams combined as the model combines them after the last layer."""
     middle_module: nn.Module | None = None
-    """With several streams, the module whose input gives the streams before the FFN, or after it."""
+    """With several streams, the module whose input is captured for attributions: the streams before the FFN
+    (hyper-connections), or the active stream after it (AltUp)."""
 
     @property
     def is_sequential(self) -> bool:

@@ -1,7 +1,7 @@
 """Model families whose blocks differ from the usual transformer block. Other families need no file in this folder.
 
-The rest of the package uses only the names below. Of these functions, those that are called for a usual block return
-None, nothing or their argument.
+The rest of the package uses only the names that this file imports. Some of these functions are called for every block;
+for a usual block they find nothing, and return None, an empty result or their argument unchanged.
 
 - `attention`: attention whose queries, keys and values have no standard layout: latent attention and output gates
   (`head_readings`), values from an unusual module or an earlier layer (`values`), two softmaxes (`differential`)

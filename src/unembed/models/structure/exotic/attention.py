@@ -20,7 +20,7 @@ def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str
     """Add to the description what could be found: the mixed values, what the heads read, and the score formula.
 
     Args:
-        mixing: the attention, which has a pattern and an out-projection over heads.
+        mixing: the attention in the recorded forward pass; it has a pattern and an out-projection over heads.
         site: the description of the attention so far.
         projections: the linear layers inside it, in which no standard layout was found.
     """

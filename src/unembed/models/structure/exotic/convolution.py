@@ -11,7 +11,7 @@ from unembed.models.structure.structure import AttentionSite, FeedForwardSite
 
 
 def before_convolution(probe: Probe, output: str) -> str | None:
-    """Return the path of the module whose output the convolution at `output` reads; None if it is not one."""
+    """Return the path of the module whose output the convolution at `output` reads; None if no convolution is there."""
     if not any(isinstance(m, nn.Conv1d) for m in probe.hf.get_submodule(output).modules()):
         return None
     given, outer = probe.recording.given(output), output.rpartition(".")[0] + "."
@@ -22,7 +22,7 @@ def before_convolution(probe: Probe, output: str) -> str | None:
 
 
 def convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
-    """Remove heads and values from the description of a mixer whose output also reaches later positions."""
+    """Remove heads and values from the description of a mixer whose output is convolved over positions."""
     reason = f"its output goes through {kind}, which mixes positions, before it reaches the stream"
     return replace(
         site, out_projection=None, n_heads=0, values=None, head_layout=None, values_missing=reason, no_heads=reason
@@ -30,6 +30,6 @@ def convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
 
 
 def convolved_ffn(site: FeedForwardSite, kind: str) -> FeedForwardSite:
-    """Remove the memories from the description of an FFN whose output also reaches later positions."""
+    """Remove the memories from the description of an FFN whose output is convolved over positions."""
     reason = f"the output of its memories goes through {kind}, which mixes positions, before it reaches the stream"
     return replace(site, down_proj=None, experts=None, memories_missing=reason)

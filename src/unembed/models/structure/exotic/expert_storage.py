@@ -31,7 +31,7 @@ class EveryPosition(Stacked):
     """
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Replace the experts' forward by an equal one that also records the activations, until the stack closes."""
+        """Replace the experts' `forward`, until `stack` is closed, by an equal one that also records activations."""
         module: Any = self.module
 
         def forward(hidden_states: Tensor) -> Tensor:
@@ -46,9 +46,9 @@ class EveryPosition(Stacked):
         stack.enter_context(replaced(module, "_old_forward" if hasattr(module, "_old_forward") else "forward", forward))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the expert, position and gate weight of each row of activations, and the activations.
+        """Return the recorded activations, and for each of their rows the expert, the position and the gate weight.
 
-        Gate weights are 1 here, since the input of the expert was already multiplied by them.
+        All gate weights are returned as 1, because Llama 4 has already multiplied the experts' inputs by them.
         """
         activation = current.activations[0].flatten(0, 1)
         numbers = torch.arange(len(activation), device=activation.device)
@@ -73,7 +73,7 @@ class Concatenated(ExpertStorage):
         return own(self.module.get_submodule("mlp"), name).unflatten(0, (self.n_experts, self.d_expert))
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Replace the experts' forward by an equal one that also records the activations, until the stack closes."""
+        """Replace the experts' `forward`, until `stack` is closed, by an equal one that also records activations."""
         glu: Any = self.module.get_submodule("mlp")
 
         def forward(x: Tensor, w1: Tensor, v1: Tensor, w2: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Concatenated(ExpertStorage):
         stack.enter_context(replaced(glu, "forward", forward))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the expert, position and gate weight of each row of activations, and the activations."""
+        """Return the recorded activations, and for each of their rows the expert, the position and the gate weight."""
         assert current.chosen is not None and current.weights is not None
         expert, position, slot = ordered(current.chosen, "slots")
         return (expert, position, current.weights[position, slot]), torch.cat(current.activations)
@@ -106,7 +106,7 @@ class ParallelModules(ExpertStorage):
         return both.chunk(2, dim=1)[0 if which == "gate" else 1]
 
     def install(self, stack: ExitStack, current: ExpertPass) -> None:
-        """Record the router's output and the input of the down-projections, until the stack closes."""
+        """Until `stack` is closed, record the router's output and the input of the down-projections."""
 
         def route(_module: nn.Module, _args: Any, output: Any) -> None:
             _, position, weight, counts, _ = output
@@ -121,7 +121,7 @@ class ParallelModules(ExpertStorage):
         stack.callback(self.module.get_submodule("output_linear").register_forward_pre_hook(read).remove)
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:
-        """Return the expert, position and gate weight of each row of activations, and the activations."""
+        """Return the recorded activations, and for each of their rows the expert, the position and the gate weight."""
         assert current.pairs is not None
         return current.pairs, current.activations[0]
 

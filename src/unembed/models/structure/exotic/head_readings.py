@@ -34,14 +34,14 @@ class Latent:
     """The latent is the columns from `start` to `stop` of the module's output."""
     norm: Norm | None
     factor: float
-    """Number by which the normed latent is multiplied (Dots 3)."""
+    """The factor of the latent after its norm (Dots 3)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
     """A range of channels of every head's query, key or value.
 
-    A projection computes equally many channels for each head; the range is the same slice of the channels of each head.
+    A projection computes the same number of channels for each head, and the range is the same slice for every head.
     """
 
     module: nn.Module | None
@@ -188,7 +188,7 @@ def _latent(inside: _Inside, given: Tensor) -> _Into | None:
 
 
 def _columns(part: Tensor, whole: Tensor) -> int | None:
-    """Return the first column of `whole` that `part` equals, if `part` is its first or its last columns; else None."""
+    """Return the index in `whole` at which `part` begins, if `part` equals its first or last columns; else None."""
     width = part.shape[-1]
     if len(part) != len(whole):
         return None

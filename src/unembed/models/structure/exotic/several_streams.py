@@ -28,9 +28,10 @@ EachStream = Float[Tensor, "*pos stream d_model"]
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """Directions at one block: their dot products with the vectors added to the streams sum to one quantity at the end.
+    """Directions at one block that split a quantity at the end of the model, such as a logit, into contributions.
 
-    There is one direction for the output of attention, one for that of the FFN, and one for each stream that enters.
+    There is one direction for the output of attention, one for that of the FFN, and one for each stream that enters the
+    block. The contribution of each is its dot product with its direction; the contributions add up to the quantity.
     """
 
     attention: Float[Tensor, "*pos d_model"]
@@ -60,10 +61,10 @@ class Streams(ABC):
 
     @abstractmethod
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
-        """Convert directions for the streams after a block to those for its outputs and for the streams before it.
+        """Convert directions after a block to directions for what the block adds and for the streams before it.
 
         Args:
-            leaving: the directions for the streams that leave the block.
+            leaving: one direction for each stream that leaves the block.
             entering: the streams that entered the block in the forward pass.
             middle: what `middle_of` returned: the streams before the FFN, or the active stream after it.
         """
@@ -150,7 +151,7 @@ class HyperConnections(Streams):
         return self.split(t)
 
     def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
-        """Convert directions for the streams after a module to those for its output and for the streams before it.
+        """Convert directions for the streams after a module to directions for its output and for the streams before it.
 
         The dot products with the output and with the streams before it add up to those with the streams after it.
         """
@@ -166,7 +167,7 @@ class HyperConnections(Streams):
         return written, mixing @ leaving
 
     def pulled_through_block(self, layer: int, leaving: EachStream, entering: EachStream, middle: Tensor) -> Pulled:
-        """Convert the directions back through the mixing around the FFN, then through that around attention."""
+        """Convert the directions back through the mixing at the FFN, then through the mixing at attention."""
         attention_mixer, ffn_mixer = self._mixers[layer]
         ffn, between = self._pulled(ffn_mixer, leaving, middle)
         attention, before = self._pulled(attention_mixer, between, entering)
@@ -174,7 +175,11 @@ class HyperConnections(Streams):
 
 
 class AltUp(Streams):
-    """Several streams (Gemma 3n): a block reads one of them; all are predicted before it, and corrected after it."""
+    """Several streams (Gemma 3n), of which a block reads only one, the active stream.
+
+    The streams after the block are first predicted from the streams before it; when the block has run, the predictions
+    are corrected by its output.
+    """
 
     def __init__(self, decoder: Any, blocks: list[Any], config: Any) -> None:
         self.count, self._active = config.altup_num_inputs, config.altup_active_idx
@@ -199,7 +204,10 @@ class AltUp(Streams):
         return torch.stack(self._projected(streams)).mean(dim=0)
 
     def pulled_through_end(self, u: Float[Tensor, "*any d_model"], streams: EachStream) -> EachStream:
-        """Multiply u by each stream's projection, with the scaling to the first stream's size taken as constant."""
+        """Return u / n (n streams) for the first stream; for each other, u / n times its projection and scale.
+
+        The scale gives the projected stream the root mean square of the first one; here it is treated as a constant.
+        """
         length = streams[..., 0, :].square().mean(dim=-1, keepdim=True) ** 0.5
         out = [(u / self.count).expand(streams.shape[:-2] + u.shape[-1:])]
         for k, projection in enumerate(self._decoder.altup_unembed_projections, start=1):
@@ -209,7 +217,7 @@ class AltUp(Streams):
         return torch.stack(out, dim=-2)
 
     def middle_module(self, layer: int) -> nn.Module:
-        """Return the norm before the router; its last call in a block reads the active stream after the FFN."""
+        """Return the norm before AltUp's router; its last call in a block receives the active stream after the FFN."""
         return self._blocks[layer].altup.router_norm
 
     def middle_of(self, t: Tensor) -> Tensor:
@@ -231,8 +239,8 @@ class AltUp(Streams):
         predicted[..., a, :] += (half - 1) * ffn
         active = altup.compute_router_modalities(entering[..., a, :])
         mixing = _called(altup.prediction_coefs, active).reshape(*active.shape[:-1], n, n).transpose(-1, -2).to(dtype)
-        # The captured outputs of attention and laurel already contain the factor r, so they use the same direction as
-        # the FFN.
+        # The captured outputs of attention and laurel (a low-rank branch of each block) are already multiplied by
+        # r, so their direction is that of the FFN, without a further factor r.
         return Pulled(ffn, ffn, (ffn, leaving[..., 1:, :].sum(dim=-2)), predicted + mixing @ predicted)
 
 

@@ -43,7 +43,7 @@ def blocks_of_streams(
     whole = (streams.pulled_through_end(u, each) * each).sum(dim=(-1, -2))
     for found, what in ((collapsed, last), (whole, last @ u)):
         if relative(found, what) > 10 * probe.tolerance:
-            raise probe.fail("its readout", "the streams are combined in an unknown way")
+            raise probe.fail("its readout", "it is unknown how the streams are combined")
     return blocks
 
 
@@ -75,7 +75,7 @@ def _block(probe: Probe, path: str, number: int, module: nn.Module, streams: Str
 
 
 def _writer(probe: Probe, path: str, source: str, multiplier: float, norm: str | None) -> BlockWriter:
-    """Describe an attention or FFN module; if `norm` is given, the output of that norm is what is added."""
+    """Describe an attention or FFN module as a writer; with `norm`, the output of that norm is added to the stream."""
     raw = probe.recording.returned(source)
     if raw is None:
         raise probe.fail(f"block {path}", f"{source} returned no tensor")

@@ -17,7 +17,7 @@ _FORMS = ("heads", "latent", "qkv_blocks", "head_axis", "head_axis_first", "halv
 _GATES = (torch.sigmoid, torch.nn.functional.silu, torch.nn.functional.softplus, lambda t: 2 * torch.sigmoid(t))
 
 Output = tuple[nn.Module, int, Tensor]
-"""A tensor that a module returned, with its number among those that the module returned."""
+"""A module, a tensor that it returned, and the index of that tensor among all that it returned."""
 
 
 def find_values(
@@ -28,7 +28,7 @@ def find_values(
     A constant factor, a norm or a gate may come between the mixed values and z.
 
     Args:
-        mixing: an attention with a pattern and z.
+        mixing: the attention in the recorded forward pass, with its pattern and z.
         outputs: the outputs of the modules inside the attention.
         norms: the input and output of each norm inside the attention, each (1, pos, ...).
         tolerance: the largest relative error.
@@ -57,13 +57,16 @@ def _ungated(
     norms: Sequence[tuple[Tensor, Tensor]],
     tolerance: float,
 ) -> ValueSource | None:
-    """Return the values whose mixture is z times a number, or is the input of a norm that returned z times a number."""
+    """Return the values that give z, the out-projection's input, without a gate.
+
+    Their mixture (pattern times values) is a multiple of z, or of the input of a norm whose output is a multiple of z.
+    """
     z = mixing.z
     assert z is not None
     alike = [(g.reshape(z.shape), out.reshape(z.shape)) for g, out in norms if g.numel() == out.numel() == z.numel()]
     goals = [(g, "norm") for g, out in alike if relative(factor_of(out, z) * out, z) <= tolerance / 10]
-    # z itself is tried last: where a norm's scale varies little, its output is nearly proportional to its input, so z
-    # would be accepted by mistake.
+    # A norm before z is tried first, and "no norm" last: where the norm's scale varies little, its input and output are
+    # nearly proportional, so "no norm" would fit too, by mistake.
     for goal, normed in (*goals, (z, "")):
         for source, total in mixed:
             factor = factor_of(total, goal)
@@ -75,13 +78,13 @@ def _ungated(
 def _gated(
     mixing: Mixing, mixed: Sequence[tuple[ValueSource, Tensor]], outputs: Sequence[Output], tolerance: float
 ) -> ValueSource | None:
-    """Return the values whose mixture is z up to a gate: one factor per position and head, or per channel."""
+    """Return the values whose mixture times a gate is z; the gate has one factor per position and head, or channel."""
     z, n_heads, d_head = mixing.z, mixing.n_heads, mixing.d_head
     assert z is not None
     gates = list(_gate_candidates(outputs, n_heads, d_head, len(z)))
     for source, total in mixed:
-        # If the gate is one number for each head and position (such as the share that an attention sink leaves), it is
-        # computed from z, and checked, because it must be the same on all d_head channels.
+        # A gate with one number for each head and position (such as the share that an attention sink leaves) is not
+        # searched among the modules, but fitted to z. It is accepted if the number fits all d_head channels.
         by_head, goal = (t.double().view(-1, n_heads, d_head) for t in (total, z))
         per_head = (by_head * goal).sum(-1, keepdim=True) / by_head.square().sum(-1, keepdim=True).clamp_min(1e-30)
         if relative(per_head * by_head, goal) <= tolerance:
