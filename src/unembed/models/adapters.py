@@ -70,7 +70,7 @@ def apply_adapter(hf: PreTrainedModel, folder: Path, name: str) -> None:
     try:
         with collected_log(str(folder)) as messages:
             info = model.load_adapter(str(folder))
-    except Exception as fault:  # peft and transformers raise many kinds
+    except Exception as fault:  # peft and transformers raise many kinds of error
         raise ModelUnavailable(what, why=f"it does not fit {name}: {first_sentence(fault)}") from fault
     messages.warn()
     if info is not None:

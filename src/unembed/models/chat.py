@@ -98,7 +98,7 @@ def _written(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message]) -> st
                 continue_final_message=goes_on,
             )
         )
-    except Exception as fault:  # templates raise many kinds: roles that do not alternate, a system's message
+    except Exception as fault:  # templates raise many kinds of error, for example for a system message
         raise InvalidInput("a conversation", why=f"the chat template refuses it: {first_sentence(fault)}") from fault
 
 

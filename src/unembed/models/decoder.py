@@ -321,7 +321,7 @@ class Decoder:
         block = self.structure.blocks[layer]
         site = block.attention if block.mixer is None else block.mixer
         if not site.n_heads:
-            _ = site.out_proj  # raises with the reason
+            _ = site.out_proj  # raises an error with the reason, if there are no heads
         return self._within("head", head, site.n_heads)
 
     def layer_and_head(self, layer: int, head: int) -> tuple[int, int]:

@@ -36,7 +36,11 @@ def fetch_model(name: str) -> Path:
     """
     if name not in PUBLISHED:
         names = ", ".join(PUBLISHED)
-        raise InvalidInput(f"model {name!r}", why="it cannot be fetched", instead=f"Choose one of {names}")
+        raise InvalidInput(
+            f"model {name!r}",
+            why="it is not one of the models that can be downloaded",
+            instead=f"Choose one of {names}",
+        )
     folder = published_folder(name)
     if is_fetched(name):
         return folder
@@ -52,7 +56,7 @@ def fetch_model(name: str) -> Path:
         whole = Path(work) / "model"
         weights = _unpacked(PUBLISHED[name], _downloaded(name, PUBLISHED[name], Path(work)))
         _convert(weights, whole)
-        os.replace(weights, whole / weights.name)  # next to its copy, for programs that read GGUF
+        os.replace(weights, whole / weights.name)  # beside the converted model, for programs that read GGUF
         _move(whole, folder)
     return folder
 

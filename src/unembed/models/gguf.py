@@ -90,7 +90,7 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
                 path.parent, dtype=dtype, output_loading_info=True, **_unpacked(), **given
             )
             tokenizer = AutoTokenizer.from_pretrained(path.parent, **given)
-    except Exception as error:  # transformers and gguf raise many kinds
+    except Exception as error:  # transformers and gguf raise many kinds of error
         raise ModelUnavailable(f"file {path}", why=f"transformers cannot read it: {first_sentence(error)}") from error
     check_weights(path.name, info)
     check_fields(path.name, {name: field.contents() for name, field in reader.fields.items()}, hf.config)
@@ -126,7 +126,7 @@ def _reader(path: Path) -> Any:
 
     try:
         return GGUFReader(path)
-    except Exception as error:  # a damaged file raises many kinds
+    except Exception as error:  # a damaged file causes many kinds of error
         raise ModelUnavailable(
             f"file {path}", why=f"it is not a complete GGUF file: {first_sentence(error)}"
         ) from error

@@ -45,7 +45,7 @@ def _unreachable() -> str | None:
 
     try:
         get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
-    except Exception as error:  # of the HTTP library, which differs between versions of huggingface_hub
+    except Exception as error:  # versions of huggingface_hub use different HTTP libraries, with other errors
         return first_sentence(error)
     return None
 
@@ -55,5 +55,5 @@ def _is_cached(name: str, revision: str | None) -> bool:
 
     try:
         return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
-    except ValueError:  # not a valid id of the hub; the loader reports it
+    except ValueError:  # the name cannot be a hub id; the loader will report this
         return True

@@ -243,7 +243,7 @@ def _path(name: str) -> Path:
     try:
         path = Path(name).expanduser()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
-            path.stat()  # unlike `exists`, it says the same in every version of Python
+            path.stat()  # unlike `exists`, it raises the same errors in every version of Python
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ModelUnavailable(f"model {name[:80]}", why=why, instead="Give a folder or a name of the hub") from error
@@ -297,7 +297,7 @@ def _pretrained(
             hf, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
                 where, dtype=_dtype(dtype), output_loading_info=True, **common, **placed, **adapters
             )
-    except Exception as error:  # transformers raises many kinds; each becomes one line with a remedy
+    except Exception as error:  # many kinds of error; each becomes one line with a remedy
         raise _explained(where, error, offline) from error
     check_weights(name, info)
     found, fault = _given_or_read(tokenizer, where, common)
@@ -361,7 +361,7 @@ def _tokenizer(where: str, common: dict[str, Any]) -> tuple[PreTrainedTokenizerB
     try:
         with collected_log(where) as messages:
             found = AutoTokenizer.from_pretrained(where, **common)
-    except Exception as error:  # transformers and tokenizers raise many kinds
+    except Exception as error:  # transformers and tokenizers raise many kinds of error
         if "trust_remote_code" in str(error):
             return None, "it is custom code, which runs only if you allow it (trust_remote_code)"
         return None, f"it cannot be read: {first_sentence(error)}" if has_files else ""

@@ -96,7 +96,8 @@ def moved_tokens(lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Ten
     """
     size = min(LIKELY, lm.d_vocab)
     likely = list(dict.fromkeys(numbers(own.topk(size).indices) + numbers(without.topk(size).indices)))
-    # The model's prediction and its runner-up are always listed, even if they are only some bytes of a character.
+    # Unlearned tokens and tokens that are only some bytes of a character are left out, except for the prediction, its
+    # runner-up, and the prediction without the component.
     first = {*numbers(own.topk(min(2, size)).indices), *numbers(without.topk(1).indices)}
     listed = [token for token in likely if token in first or not lm.unlisted[token]]
     factors = (own - without)[listed].tolist()

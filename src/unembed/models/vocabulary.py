@@ -348,7 +348,7 @@ def check_unicode(text: str, what: str = "text {}", error: type[InvalidInput] = 
     except UnicodeDecodeError as fault:
         raise error(
             shown,
-            why=f"it is not UTF-8: byte 0x{given[fault.start]:02X} at {fault.start} begins no character",
+            why=f"it is not UTF-8: byte 0x{given[fault.start]:02X} at offset {fault.start} begins no valid character",
             instead="Convert it, for example with iconv -t UTF-8",
         ) from None
     raise error(

@@ -89,7 +89,7 @@ def _folder(model: str, revision: str | None) -> Path | None:
             return folder.resolve()
     from huggingface_hub import try_to_load_from_cache
 
-    with suppress(ValueError):  # no id that the hub could have
+    with suppress(ValueError):  # the name cannot be a hub id
         if isinstance(path := try_to_load_from_cache(model, "config.json", revision=revision), str):
             return Path(path).parent
     return None

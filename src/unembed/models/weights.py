@@ -96,7 +96,7 @@ class Weights:
 
     def _mixer(self, layer: int) -> AttentionSite:
         block = self._structure.blocks[layer]
-        return block.attention if block.mixer is None else block.mixer  # `attention` raises with the reason
+        return block.attention if block.mixer is None else block.mixer  # `attention` raises an error with the reason
 
     def _checked(self, module: nn.Module) -> None:
         if module in self._structure.not_linear:
@@ -105,7 +105,7 @@ class Weights:
                 "the weights of a projection",
                 why=self._structure.not_linear[module],
                 instead=("Streams, edits and generation" if is_head else "Streams and attributions by component")
-                + " work; else load the model without quantization",
+                + " work; for anything else, load the model without quantization",
             )
 
     def projection(self, module: nn.Module) -> Float[Tensor, "d_in d_out"]:

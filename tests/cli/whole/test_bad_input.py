@@ -293,7 +293,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIO
 @pytest.mark.parametrize(
     ("prompt", "says"),
     [
-        (b"caf\xe9 is", "'caf\\xe9 is': it is not UTF-8: byte 0xE9 at 3 begins no character. Convert it"),
+        (b"caf\xe9 is", "'caf\\xe9 is': it is not UTF-8: byte 0xE9 at offset 3 begins no valid character. Convert it"),
         ("café is".encode(), "it is UTF-8, but the locale makes Python expect another encoding. Set PYTHONUTF8=1"),
     ],
 )

@@ -65,7 +65,7 @@ def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -
             _with_gains(probe, base, target, candidates),
             _with_channels(base, target, candidates)
             if probe.tolerance < 1e-3
-            else None,  # in half precision it would fit rounding errors
+            else None,  # in half precision, factors for each channel would fit rounding errors
         ):
             if other is not None and other.error <= probe.tolerance:
                 return other
@@ -96,7 +96,9 @@ def _fewest(vectors: Tensor, goal: Tensor) -> tuple[list[int], list[float], floa
             break
         rows = torch.tensor([[0, *s] for s in sets])
         grams = gram[rows[:, :, None], rows[:, None, :]]
-        scale = grams.diagonal(dim1=1, dim2=2).clamp_min(1e-30).sqrt()  # to unit length, so that 1e-13 is relative
+        # Vectors are scaled to unit length, so that 1e-13 on the diagonal, which keeps the system solvable, is small
+        # relative to every vector.
+        scale = grams.diagonal(dim1=1, dim2=2).clamp_min(1e-30).sqrt()
         grams = grams / scale[:, :, None] / scale[:, None, :] + 1e-13 * torch.eye(count + 1, dtype=grams.dtype)
         solutions = torch.linalg.solve(grams, against[rows] / scale) / scale
         left = (size - (solutions * against[rows]).sum(1)).clamp_min(0) / max(size, 1e-30)

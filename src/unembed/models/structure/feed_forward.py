@@ -141,7 +141,8 @@ def _activations(probe: Probe, module_hint: str) -> dict[str, Any]:
     known = ["gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "relu", "relu2"]
     found: dict[str, Any] = {name: ACT2FN[name] for name in [*named, *known] if name in ACT2FN}
     for path, part in probe.hf.get_submodule(module_hint).named_modules():
-        # An activation module that has parameters (xIELU) or is not in ACT2FN (BloomGelu) is tried as it is.
+        # ACT2FN cannot give an activation that has parameters (xIELU) or that it does not contain (BloomGelu), so the
+        # FFN's own activation module is tried too.
         if path and not list(part.children()) and re.search(r"(^|\.)(act|act_fn|activation_fn|gelu_impl)$", path):
             found.setdefault(type(part).__name__, part)
     return found

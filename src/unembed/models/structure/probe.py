@@ -103,7 +103,7 @@ class Probe:
 
         None if the model already is in float32 or float64, where rounding is not the reason.
         """
-        within = "Load with dtype='float32': gains per channel are within rounding errors"
+        within = "Load with dtype='float32': in half precision, rounding errors hide factors of single channels"
         return within if self.tolerance > 1e-3 else None
 
     def fail(self, part: str, why: str, instead: str | None = None) -> ModelNotUnderstood:
@@ -114,6 +114,7 @@ class Probe:
 def called_linears(probe: Probe, path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the linear layers inside a module, with their paths, in the order in which they were called."""
     inside = {f"{path}.{n}": m for n, m in module.named_modules() if n and is_linear(m)}
-    # The parts of a wrapped projection (LoRA's base layer and its two factors) are not projections of the block.
+    # Linear layers inside another linear layer are left out: they are parts of a wrapped projection (LoRA's base layer
+    # and its two factors).
     outer = {p: m for p, m in inside.items() if not any(p.startswith(f"{q}.") for q in inside)}
     return [(p, outer[p]) for p in probe.recording.calls if p in outer]

@@ -39,7 +39,7 @@ def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) ->
         call = probe.recording.calls.get(paths.get(module, ""))
         if call is None or call.given is None or call.returned is None or hasattr(module, "W_U"):
             continue
-        if not is_readable(module):  # reading its weights raises with the reason; nothing else needs them
+        if not is_readable(module):  # whoever reads its weights gets an error with the reason
             continue
         x, y = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
         if (type(module) in (nn.Linear, Conv1D) or next(module.children(), None) is None) and _plain_matches(
@@ -109,6 +109,6 @@ def _not_affine(module: nn.Module, x: Tensor, y: Tensor) -> str:
     scale = whole.norm().clamp_min(1e-30)
     homogeneous = (2 * (halves - zero).double() - whole).norm() / scale
     additive = ((shifted - zero).double() - whole - whole.flip(0)).norm() / scale
-    if not (float(homogeneous) <= limit and float(additive) <= limit):  # also where zero gives NaN
+    if not (float(homogeneous) <= limit and float(additive) <= limit):  # `not <=`, so that NaN counts as not linear
         return "is not linear in its input (it quantizes activations, or routes them)"
     return ""

@@ -41,11 +41,11 @@ class HeadLayout:
 
 
 GATES = {
-    "head": "a factor of each position and head multiplies what its heads mixed",
-    "channel": "a gate of each position and channel multiplies what its heads mixed",
-    "norm": "a norm follows what its heads mixed, before the out-projection",
+    "head": "a factor of each position and head multiplies the mixed values of the heads",
+    "channel": "a gate of each position and channel multiplies the mixed values of the heads",
+    "norm": "a norm is applied to the mixed values of the heads before the out-projection",
 }
-"""For each kind of gate between the mixed values and the out-projection, an explanation in words."""
+"""For each kind of gate between the mixed values (pattern times values) and the out-projection, an explanation."""
 
 
 @dataclass(frozen=True, eq=False)

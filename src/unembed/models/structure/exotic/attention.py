@@ -26,7 +26,8 @@ def without_layout(mixing: Mixing, site: AttentionSite, projections: Mapping[str
     """
     outputs, norms = _inside(mixing)
     no_values = facts_of(mixing.probe.config.model_type).no_values
-    # Differential attention subtracts two similar softmaxes, which makes the rounding error larger than that of either.
+    # Differential attention subtracts two similar softmaxes. The rounding error of the difference is relatively larger
+    # than that of either softmax, so a larger error is accepted.
     tolerance = mixing.probe.tolerance * (1 if mixing.differential is None else 4)
     values = find_values(mixing, outputs, norms, tolerance)
     if values is None:

@@ -41,8 +41,8 @@ class EveryPosition(Stacked):
             activation = current.note(up * module.act_fn(gate))
             return torch.bmm(activation, module.down_proj).view(-1, module.down_proj.shape[2])
 
-        # accelerate replaces `forward` by a wrapper that loads the weights and then calls `_old_forward`. With such a
-        # wrapper, `_old_forward` is replaced instead of `forward`.
+        # To load offloaded weights, accelerate replaces `forward` by a wrapper that loads them and then calls
+        # `_old_forward`. The wrapper must still run, so `_old_forward` is replaced in that case.
         stack.enter_context(replaced(module, "_old_forward" if hasattr(module, "_old_forward") else "forward", forward))
 
     def pairs(self, current: ExpertPass, n_positions: int) -> tuple[Pairs, Float[Tensor, "pair d_expert"]]:

@@ -32,7 +32,7 @@ def with_handovers(probe: Probe, blocks: list[Block], last: Tensor, read: Tensor
         factor = factor_of(y.double(), x.double())
         fits = relative(factor * y, x) <= probe.tolerance
         if not fits and after is not None:
-            raise probe.fail(f"block {block.path}", "the next block's input is not a multiple of its output")
+            raise probe.fail(f"block {block.path}", "the next block's input is not a multiple of this block's output")
         near = round(factor * 2**10) / 2**10
         factor = near if abs(near - factor) <= 1e-3 * abs(factor) else factor
         mended.append(replace(block, handover=factor) if fits else block)

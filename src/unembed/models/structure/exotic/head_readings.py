@@ -74,7 +74,7 @@ class HeadReadings:
 
     parts: Mapping[str, tuple[Reading, ...]]
     """The channel ranges of "q", "k" and "v"; without "q" and "k" if only the values are understood."""
-    normed_values: bool = False  # a norm without a gain divides each head's value by its size (Gemma 4)
+    normed_values: bool = False  # a norm without gain normalises each head's value (Gemma 4)
 
     @property
     def has_latent_keys(self) -> bool:

@@ -131,12 +131,12 @@ class HyperConnections(Streams):
             normed = _called(head.hc_norm, given)
             gate = torch.nn.functional.silu(_called(head.input_mix_weight_down, normed) / self.count)
             gate = torch.sigmoid(_called(head.input_mix_weight_up, gate))
-            ratio = torch.where(given == 0, 0.0, normed / given)  # gain over root mean square, frozen
+            ratio = torch.where(given == 0, 0.0, normed / given)  # gain / root mean square, treated as a constant
             return (gate * ratio / self.count).unflatten(-1, (self.count, -1)).reshape(*shape, self.count, -1)
         flat = given.flatten(2).float()
         weight, base, scale = (own(head, name).to(given.device).float() for name in ("hc_fn", "hc_base", "hc_scale"))
-        # DeepSeek-V4 normalises the input of the projection. The norm of HY-V4 returns a factor instead, by which the
-        # projection's output is multiplied.
+        # In DeepSeek-V4, the norm returns the normalised input of the projection. In HY-V4 it returns a factor by which
+        # the projection's output is multiplied.
         normed = _called(head.input_norm, flat)
         mixed = normed @ weight.T if normed.shape == flat.shape else (flat @ weight.T) * normed
         pre = torch.sigmoid(mixed * scale + base) + head.eps
