@@ -34,7 +34,7 @@ class Mixing:
     module: nn.Module
     out_projection: nn.Module | None
     pattern: Float[Tensor, "head dst src"] | None
-    """None where the module returned no attention weights."""
+    """The attention weights; None if the module returned none."""
     z: Float[Tensor, "pos width"] | None
     """The input of the out-projection."""
     n_heads: int

@@ -18,8 +18,8 @@ class FamilyFacts:
     """What must be known in advance about the models of one `model_type`."""
 
     rotary_in_buffer: bool = False
-    """Rotary angles come from a buffer indexed by position, not from a `position_embeddings` argument: interleaved
-    pairs over the first `rotary_dim` channels, base 10,000 (GPT-J, CodeGen)."""
+    """The attention takes its rotary angles (base 10,000) from a buffer of its own, not from a `position_embeddings`
+    argument. They rotate interleaved pairs of the first `rotary_dim` channels (GPT-J, CodeGen)."""
 
     eager_alibi_is_doubled: bool = False
     """A bug of transformers: the eager attention adds ALiBi twice, so the attention pattern that it returns is not the

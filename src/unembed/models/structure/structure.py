@@ -383,7 +383,7 @@ class Structure:
     """How the model encodes positions: "learned", "rotary", "alibi", "qk_learned" or "none"; "added" where
     positions enter the stream outside any module, so that they cannot be separated from the token embedding (CTRL)."""
     embedding_scale: float | None
-    """Factor by which rows of W_E are multiplied before they enter the stream; None if a norm follows the embedding."""
+    """Factor of the rows of W_E when they enter the stream; None if what enters is not a multiple of these rows."""
     final_norm: Norm | None
     head: nn.Module
     logit_scale: float
