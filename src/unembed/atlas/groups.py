@@ -43,7 +43,7 @@ from unembed.results import Table, check_writable
 from unembed.stream.run import run
 
 WINDOW, FIRINGS = 256, 100
-"""Number of tokens in a window of text; number of positions at which a group is said to fire, which are those with its
+"""Number of tokens in a window of text; number of positions that count as firings of a group, which are those with its
 largest activations."""
 MEMBERS = 8
 """Number of memories that are listed for a group: those with the largest absolute weights."""
