@@ -2,7 +2,7 @@
 
 This package contains metrics of a prediction, activation patching between two prompts, path patching from one component
 to another, ablation, total effects next to direct ones, and attribution patching, which estimates all of these effects.
-How a tensor is captured or replaced is left to `stream`.
+The package `unembed.stream` captures and replaces the tensors.
 """
 
 from unembed.causality.ablation import Ablation as Ablation

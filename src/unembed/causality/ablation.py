@@ -177,7 +177,7 @@ def ablate(
     Args:
         prompt: a prompt; a list of prompts of any lengths; or a corpus from `unembed.open_corpus`. Over a corpus, the
             loss of every predicted token is measured.
-        heads: pairs (layer, head), or "all", which is the default if nothing else is chosen either.
+        heads: pairs (layer, head), or "all", which is the default if no memories, components or layers are given.
         memories: pairs (layer, index), lists of such pairs (each list is ablated together), a dict of names and lists,
             or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
@@ -188,7 +188,8 @@ def ablate(
             tokens. For several prompts, one metric or a list of one for each.
         layers: whole layers (attention and FFN together), or "all".
         how: "exact", or "attribution_patching": the effect of setting each head and memory to zero is estimated from
-            one backward pass, and the `top` largest are ablated (see `attribution_patching`).
+            one backward pass, and then the `top` memories with the largest estimates, and all heads, are ablated to
+            check the estimates (see `attribution_patching`).
         attention_mask: if the prompts are token ids (prompt, pos), 1 at real tokens; padding may be on either side.
         positions: the positions to ablate, counted from a prompt's first real token; by default, all.
         corpus: for "mean" in prompts, a corpus as `unembed.open_corpus` accepts it; by default, the shipped text.
@@ -199,7 +200,7 @@ def ablate(
         seed: over a corpus, the seed of resampling and of the intervals.
         top: with attribution patching, the number of estimates to check by ablation.
         edits: changes to make in all forward passes.
-        batch: number of copies of prompts in memory at once.
+        batch: number of rows (copies of a prompt, each with its own ablation) that run at once.
 
     Returns:
         An `Ablation`; for several prompts `PromptAblations`, for a corpus a `CorpusAblation`; with attribution patching
@@ -210,7 +211,7 @@ def ablate(
         InvalidInput: there is nothing to ablate, a position is outside the prompt, the prompts in `to` are shorter than
             this one, or nothing is predicted in the corpus.
         Unsupported: the corpus has only one segment, so it cannot be resampled.
-        PointMissing: the model has no such activation.
+        PointMissing: the model does not have an activation that is to be ablated.
 
     Memory: the stream of every prompt at every layer, and one batch of copies; for a corpus the stream of one batch at
     every layer, its logits, and one number for each ablation and predicted token.

@@ -109,7 +109,7 @@ def _memories(lm: Decoder, memories: Any) -> list[Group]:
 def _pairs(lm: Decoder, pairs: Any) -> list[Target]:
     found: list[Target] = [("coefficients", *lm.memory(*as_pair("memory", pair))) for pair in pairs]
     if not found:
-        raise InvalidInput("an empty group of memories", why="nothing would be ablated")
+        raise InvalidInput("an empty group of memories", instead="Give at least one pair (layer, index) in each group")
     return list(dict.fromkeys(found))
 
 

@@ -39,7 +39,7 @@ from unembed.stream.interventions import scale_coefficient
 Point = Literal["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "heads", "patterns", "memories"]
 _POINTS: dict[str, PatchPoint] = {"heads": "z", "patterns": "pattern", "memories": "coefficients"}
 _ON_THE_PAGE = ("resid_pre", "attn_out", "mlp_out")
-"""What the explorer's map shows; it shows heads and memories cell by cell."""
+"""The points that the explorer's map of patches can show; results of other points have no link to the explorer."""
 _WINDOW = 512
 """Number of tokens in a window of the shipped text."""
 Groups = dict[str, list[tuple[int, int]]]
@@ -52,7 +52,7 @@ def patch_answer(
     *,
     token: Token = None,
     against: Against = None,
-    points: Annotated[Point, Option("Which activations to patch, one at a time.")] = "resid_pre",
+    points: Annotated[Point, Option("Kind of activations to patch; each activation is patched alone.")] = "resid_pre",
     noising: Noising = False,
     align: Align = False,
     memories_each: Annotated[
@@ -98,7 +98,7 @@ def patch_answer(
 def _heat_map(found: Patching) -> tuple[Exhibit, Figure]:
     """Return the fraction recovered as a table and a heat map, by layer and by position or head."""
     values = found.recovered
-    if values.dim() == 3:  # of memories, the strongest at each layer and position
+    if values.dim() == 3:  # show only the memory with the largest effect at each layer and position
         values = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
     by_head = found.point in ("z", "pattern")
     tokens = zip(found.positions, characters(found.tokens), strict=True)
@@ -329,10 +329,12 @@ def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
     """Return, for each label, the memories that have it in an index."""
     if not names:
         return {}
-    index = opened(build=False)  # an index that is built now has no labels
+    index = opened(build=False)  # a newly built index would have no labels
     if index is None:
         raise InvalidInput(
-            f"concept {names[0]!r}", why=f"there is no index of {lm.name} with labels", instead="Name one with --index"
+            f"concept {names[0]!r}",
+            why=f"there is no index of {lm.name} with labels",
+            instead="Name an index with labels with --index",
         )
     found: Groups = {name: [] for name in names}
     for row in index.labels():

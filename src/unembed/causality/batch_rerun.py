@@ -53,9 +53,9 @@ class BatchRerun:
         self._skips = self._can_skip()
 
     def _can_skip(self) -> bool:
-        """Tell whether a pass that starts at the last layer gives the same losses."""
+        """Tell whether a pass that starts at the last layer gives the losses of the unchanged pass."""
         if self.lm.structure.streams is not None:
-            return False  # the captured tensor is the sum of the streams, not what passes from block to block
+            return False  # several streams were captured as their sum, which cannot be a block's input
         if self.lm.n_layers == 1 or not self.n_predicted:
             return True
         found = self._changed(self.lm.n_layers - 1, ())

@@ -1,8 +1,8 @@
 """Ablation over a corpus: how much the loss rises, over all tokens and for each token, with confidence intervals.
 
 Every ablation is measured on the same tokens as the unchanged model, so each prediction is compared with itself.
-Intervals are percentile bootstraps over segments (sentences or windows), because segments, not tokens, were drawn at
-random.
+Confidence intervals are percentile bootstrap intervals. They resample segments (sentences or windows) and not tokens,
+because the tokens of one segment are not independent.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def ablate_corpus(
         if to == "resample":
             pool = [*rerun.rows(), *(pool if len(batch.lengths) == 1 else [])]
             if len(pool) == 1:
-                continue  # the next batch can draw from this one, which has nothing to draw from
+                continue  # there is no other segment yet; the next batch can draw from this one
             sources = _resampled(pool, len(batch.lengths), batch.shape[1], generator)
         elif by_position:
             sources = [means.up_to(batch.shape[1], corpus.name)] * len(batch.lengths)
@@ -169,8 +169,14 @@ def ablate_corpus(
         segments.append(rerun.segments)
     if not losses:
         if pool:
-            raise Unsupported("resampling over this corpus", why="it has one segment", instead="Ablate to the mean")
-        raise InvalidInput("the loss over this corpus", why="no segment of it has two tokens")
+            raise Unsupported(
+                "resampling over this corpus",
+                why="it has only one segment, and no other to draw from",
+                instead="Ablate to the mean",
+            )
+        raise InvalidInput(
+            "the loss over this corpus", why="no segment of it has two tokens or more, so no token is predicted"
+        )
     predicted = torch.cat(tokens)
     ids, numbered = predicted.unique().tolist(), torch.cat(segments).unique(return_inverse=True)[1]
     notes = {"ablated_to": words, "predictions": len(predicted), "segments": int(numbered.max()) + 1}

@@ -19,7 +19,9 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 
 
 class MeanActivation(Reducer):
-    """The mean of some activations over the counted tokens of a corpus, in float64.
+    """The mean of some activations over a corpus, in float64.
+
+    Padding, and tokens that a window repeats from the one before it, do not count.
 
     Args:
         needs: pairs (capture point, layer).

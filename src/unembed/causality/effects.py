@@ -40,7 +40,9 @@ def total_effects(
     """
     if attribution.by == "source":
         raise Unsupported(
-            "total effects by source token", why="ablating a head removes all its sources", instead='Use by="head"'
+            "total effects by source token",
+            why="ablating a head removes what it reads from all tokens",
+            instead='Use by="head"',
         )
     position = position_of(seen, attribution.position)
     rerun = Rerun(lm, seen.tokens[:, : position + 1], (), edits)

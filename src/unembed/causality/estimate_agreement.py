@@ -1,4 +1,4 @@
-"""Compare estimated effects with exact ones, and bound what the estimates may have missed."""
+"""Compare estimated effects with exact ones, and bound the share of large effects that the estimates missed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Unmeasured(NamedTuple):
         drawn: the number of these that were drawn at random and replaced in the model.
         largest: the largest absolute value of an exact effect among those drawn.
         label: the name of the memory with that effect.
-        share: with 95 % confidence, at most this share of the `number` memories has a larger effect.
+        share: with 95 % confidence, at most this share of the `number` memories has an effect larger than `largest`.
     """
 
     number: int
@@ -62,7 +62,7 @@ def agreement(parts: str, estimate: str, estimated: Sequence[float], exact: Sequ
     if min(len(set(estimated)), len(set(exact))) < 2:
         return Agreement(parts, len(exact), estimate, float("nan"), float("nan"))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scipy warns if numbers differ by rounding alone
+        warnings.simplefilter("ignore")  # scipy warns if numbers differ only by rounding errors
         size: Any = pearsonr(estimated, exact)
         rank: Any = spearmanr(estimated, exact)
     return Agreement(parts, len(exact), estimate, float(size.statistic), float(rank.statistic))
@@ -71,7 +71,7 @@ def agreement(parts: str, estimate: str, estimated: Sequence[float], exact: Sequ
 def share_above(drawn: int) -> float:
     """Return an upper bound (95 % confidence) for the share of a population above the largest of a random sample.
 
-    If a share p of the population lies above it, all n drawn lie below with a probability of at most (1 - p)^n; the p
-    for which this is 5 % is returned. No distribution is assumed.
+    If a share p of the population lies above a value, all n members drawn lie below it with probability (1 - p)^n or
+    less. The result is the p for which this probability is 5 %. No distribution is assumed.
     """
     return 1.0 if drawn < 1 else 1.0 - (1.0 - CONFIDENCE) ** (1.0 / drawn)

@@ -4,7 +4,8 @@ The estimate is first-order: (new - a) * dm/da for the metric m and an activatio
 the activation in another forward pass. The derivative is the model's own (the gradient), or that of a linearised model
 (relevance), which is accurate for larger changes. Estimates are never reported as exact: every head, and the memories
 with the largest estimates, are also replaced in the model. How well estimates and exact effects agree is measured on
-these, and on other memories drawn at random, which also bound what the estimates missed.
+these, and on other memories drawn at random. The random sample also shows how many large effects the estimates may have
+missed.
 
 Source: Nanda 2023, "Attribution patching"; Syed et al. 2023; Rezaei Jafari et al. 2025 ("RelP") for relevance.
 """
@@ -129,7 +130,7 @@ def attribution_patching(
         top: number of rows to list, and number of memories with the largest estimates, by gradient and by relevance, to
             replace in the model. All heads are replaced too. With 0, no estimate is checked.
         sample: number of other memories to draw at random and replace in the model, to measure how well estimates agree
-            with exact effects, and to bound what they missed.
+            with exact effects, and how many large effects the estimates may have missed.
         seed: the seed of that draw.
         edits: changes to make in all runs; with edits, effects are not estimated by relevance.
 

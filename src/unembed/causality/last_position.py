@@ -18,8 +18,7 @@ from unembed.stream.hooks import memory_guard
 from unembed.stream.run import cache_argument
 
 KEYS_AT_ONCE = 32_768
-"""Largest number of positions to which all rows of a batch attend together, which limits the keys and values in
-memory."""
+"""Largest product of a batch's rows and the prompt's positions, which limits the keys and values in memory."""
 
 
 class LastPosition:

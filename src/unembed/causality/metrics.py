@@ -39,11 +39,11 @@ class Metric:
         """
         if self.kind == "kl_divergence":
             expected = reference.detach().double().log_softmax(-1)
-            # This is the Kullback-Leibler divergence, the sum of p log(p / q), where p is the reference run's
-            # distribution.
+            # This is the Kullback-Leibler divergence, the sum of p log(p / q), where p is the distribution of the
+            # reference run and q that of the changed run.
             return lambda logits: (expected.exp() * (expected - logits.double().log_softmax(-1))).sum(-1)
         if self.token is None:
-            raise InvalidInput(f"metric {self.kind!r}", why="it needs a token", instead="Give one")
+            raise InvalidInput(f"metric {self.kind!r}", why="it needs a token", instead="Give a token")
         token = lm.single_token(self.token)
         if self.kind == "logit_difference":
             if self.against is None:
@@ -95,8 +95,9 @@ def bound(
 ) -> tuple[MetricFunction, str]:
     """Return a metric as a function of logits, and its description.
 
-    If `metric` is None, it is the logit of the reference run's prediction minus that of the corrupted run's. If both
-    predict the same token, or there is no corrupted run, the second most probable token is used instead.
+    If `metric` is None, the metric is the logit of the reference run's prediction minus the logit of the corrupted
+    run's prediction. If both predict the same token, or there is no corrupted run, the second most probable token is
+    used instead.
 
     Raises:
         InvalidInput: the metric is not callable, or does not return one number for each row.
@@ -130,5 +131,9 @@ def metric_of_each(
     """
     metrics = list(metric) if isinstance(metric, Sequence) else [metric] * n
     if len(metrics) != n:
-        raise InvalidInput(f"{len(metrics)} metrics", why=f"there are {n} {what}", instead="Give one, or one for each")
+        raise InvalidInput(
+            f"{len(metrics)} metrics",
+            why=f"there are {n} {what}",
+            instead=f"Give one metric for all {what}, or one for each",
+        )
     return metrics

@@ -53,10 +53,12 @@ def continue_patched(
     """
     if point in ("z", "coefficients") and index is None:
         raise InvalidInput(
-            f"a patch of {point}", why="a continuation patches a single head or memory", instead="Give its index"
+            f"a patch of {point}", why="a continuation patches a single head or memory", instead="Give the index of one"
         )
     if point == "pattern":
-        raise InvalidInput("a continuation of a patched pattern", why="the clean pattern has no rows for new tokens")
+        raise InvalidInput(
+            "a continuation of a patched pattern", why="the clean run's pattern has no rows for new tokens"
+        )
     layer = lm.layer(layer)
     if point == "z":
         index = lm.head(index)  # type: ignore[arg-type]

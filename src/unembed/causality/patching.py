@@ -115,7 +115,7 @@ class PatchingPairs(Displayed):
             raise InvalidInput(
                 "the mean over these pairs",
                 why="they differ in length, so their positions do not correspond",
-                instead="Use points='z' without positions, or prompts of equal length; `each` has every pair",
+                instead="Use points='z' without positions, or prompts of equal length, or each pair's result in `each`",
             )
         return torch.stack([one.recovered for one in self.each])
 
@@ -204,8 +204,8 @@ def patch(
     Args:
         clean: the prompt with the behaviour, or a run of it under `edits` that captured resid_pre, which is not run
             again; for several pairs, a list of prompts of any lengths.
-        corrupted: the prompt without it, or such a run, or `GaussianNoise` on the clean prompt's embeddings; for
-            several pairs, a list in the same order.
+        corrupted: the prompt without the behaviour, a run of it like that of `clean`, or `GaussianNoise` on the clean
+            prompt's embeddings; for several pairs, a list in the same order.
         points: the activations to replace: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and
             position), z or pattern (by head), or coefficients (at each layer and position, those of the `top` memories
             whose contribution differs most). With `through`, the components whose output is replaced: "L0H3" (a head),
@@ -262,7 +262,7 @@ def patch(
     if points == "coefficients":
         raise InvalidInput(
             "patching coefficients in several pairs",
-            why="other memories are patched in each pair",
+            why="other memories are patched in each pair, so results cannot be averaged",
             instead="Give one pair",
         )
     masks = attention_mask or (None, None)

@@ -50,7 +50,8 @@ class Paths(Displayed):
         senders: the components whose output is replaced, such as "L0H3".
         receivers: the components that receive the change, such as "L1H4.k".
         values: the metric of the patched run; NaN where the receiver does not come after the sender.
-        composition: for two heads, ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||); NaN for other pairs.
+        composition: for a sender a and a receiver b that are heads, the composition score ||W_OV_a W_b||_F /
+            (||W_OV_a||_F ||W_b||_F); NaN for other pairs.
         clean: the metric of the clean run.
         corrupted: the metric of the corrupted run.
         direction: "denoising" takes the sender from the clean run into the corrupted one, "noising" the reverse.
@@ -108,7 +109,11 @@ def patch_paths(
     """
     require_unnormalised_stream(lm, "path patching")
     if any(e.target == "stream" and e.action != "add" for e in as_edits(edits)):
-        raise Unsupported("path patching with a replaced stream", why="replacing the stream cuts every path through it")
+        raise Unsupported(
+            "path patching with an edit that replaces the stream",
+            why="such an edit cuts every path through the stream",
+            instead="Remove the edit",
+        )
     from_, to = senders_of(lm, senders), receivers_of(lm, receivers)
     if not any(reaches(lm, s, r) for s in from_ for r in to):
         raise InvalidInput("these paths", why="no receiver reads the stream after a sender has written to it")
@@ -147,7 +152,7 @@ def _read_by(lm: Decoder, receiver: End) -> str:
 
 
 class _Paths:
-    """Computes the outputs of receivers when a sender's output is replaced only in the receiver's input."""
+    """Computes the outputs of each receiver when a sender's output is replaced in the input of that receiver alone."""
 
     def __init__(self, lm: Decoder, pair: PromptPair, senders: Sequence[End], batch: int | None) -> None:
         """Compute the difference of each sender's output between the other run and the patched run."""
@@ -157,8 +162,8 @@ class _Paths:
     def _added(self, sender: End, pair: PromptPair) -> Float[Tensor, "pos d_model"]:
         """Return the sender's output in the other run minus its output in the patched run.
 
-        A second row replaces the sender's activation by itself, so that the difference is exactly zero for equal
-        activations.
+        Both outputs come from the same pass: the second row replaces the sender's activation by itself. So the
+        difference is exactly zero if the activations are equal.
         """
         own_positions = [(c, c) for _, c in pair.positions]
 
@@ -210,7 +215,11 @@ class _Paths:
     def rows(
         self, receivers: Sequence[tuple[int, End]]
     ) -> Iterator[tuple[int, Int[Tensor, " sender"], list[list[Replacement]]]]:
-        """Yield, for each receiver in one layer, its number, the senders before it, and each path's replacements."""
+        """Yield the replacements that patch the paths into the receivers of one layer.
+
+        For each receiver, yields its index, the indices of the senders that it reads, and for each of these the
+        activations to replace.
+        """
         heads: dict[str, list[tuple[int, End]]] = {}
         for j, receiver in receivers:
             if receiver.kind in PARTS:
@@ -218,7 +227,7 @@ class _Paths:
             elif which := self._reaching(receiver):
                 yield j, torch.tensor(which), self._written(receiver, [self._changed(i, receiver) for i in which])
         for part, chosen in heads.items():
-            first = chosen[0][1]  # the heads of a layer read the same stream
+            first = chosen[0][1]  # one receiver is enough, as all heads of a layer read the same stream
             if which := self._reaching(first):
                 z = self._heads(part, first.layer, [self._changed(i, first) for i in which])
                 for j, one in chosen:
@@ -246,7 +255,7 @@ class _Paths:
         but its queries, keys or values are copied from the first, before any norm or rotation.
         """
         target = self.target
-        _ = self.lm.structure.blocks[layer].attention.layout  # raises an error with the reason where there is none
+        _ = self.lm.structure.blocks[layer].attention.layout  # raises an error if the layout is unknown
 
         def take_over(t: Tensor, _layer: int) -> Tensor:
             t = t.clone()

@@ -87,8 +87,8 @@ def replaced_pass(
     Args:
         captures: as in `stream.hooks.attach_hooks`.
         hooks: functions that change other activations, called before the replacements.
-        skipped: the types of the first blocks' outputs, from `record_outputs`; these blocks return their input
-            unchanged.
+        skipped: the types of the outputs of the first blocks, from `record_outputs`; as many blocks are skipped, and
+            return their input unchanged.
         entering: a function that replaces the input of the first block that is not skipped.
 
     Raises:
@@ -113,10 +113,10 @@ def replaced_pass(
         for place, hook in writing.items():
             others.setdefault(place, []).append(hook)
     with ExitStack() as stack:
-        stack.enter_context(lm.lock)  # before blocks are skipped: a pass of another thread would skip them, too
+        stack.enter_context(lm.lock)  # taken first, because a pass of another thread would skip the blocks, too
         for block, form in zip(lm.structure.blocks, skipped, strict=False):
             stack.enter_context(_passed_through(block.module, form))
-        if of_patterns:  # attached before the edits, which change what the heads have mixed by the pattern
+        if of_patterns:  # attached before the edits, which change the z that results from the pattern
             stack.enter_context(attach_hooks(lm, {}, (), of_patterns))
         in_order = {place: _one_after_another(of_place) for place, of_place in others.items()}
         yield stack.enter_context(attach_hooks(lm, captures or {}, edits, in_order))
@@ -148,7 +148,9 @@ def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Ho
     """Replace the stream between attention and FFN by changing the output of attention."""
     block, seen = lm.structure.blocks[layer], dict[str, Tensor]()
     if block.entry_norm is not None:
-        raise Unsupported(f"replacing resid_mid of {block.path}", why="the block normalises the stream itself")
+        raise Unsupported(
+            f"replacing resid_mid of {block.path}", why="the block normalises the stream that it receives"
+        )
     if block.early_writers:
         raise Unsupported(
             f"replacing resid_mid of {block.path}",
@@ -161,7 +163,7 @@ def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Ho
     def middle(t: Tensor, _layer: int) -> Tensor:
         t = t.clone()
         for row, replacement in changes:
-            # With a device_map, the block's input may come from another device.
+            # With a device_map, the block's input may be on another device.
             own = seen["resid_pre"][row].to(t.device) * block.entry_gain + t[row]
             wanted = own.clone()
             replacement.write(wanted)
@@ -203,7 +205,7 @@ def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
     its tensors; an ellipsis (...) stands in place of the residual stream.
     """
     forms: list[Any] = []
-    stack.enter_context(lm.lock)  # a pass of another thread would add the forms of its blocks
+    stack.enter_context(lm.lock)  # otherwise a pass of another thread would append to `forms`, too
     for block in lm.structure.blocks:
         handle = block.module.register_forward_hook(lambda _m, _a, out: forms.append(_without_stream(out)))
         stack.callback(handle.remove)

@@ -1,9 +1,10 @@
 """Run one prompt many times in a batch, with other activations replaced in each row.
 
 A batch starts at the first layer in which an activation is replaced: the blocks before it return the stream of the
-unchanged run. A test shows first whether this is exact; if it is not, because layers share more than the stream, all
-blocks run. Rows of several prompts share batches, padded on the right, if a second test shows that this is exact too.
-(It is not for rotary embeddings whose frequencies depend on the length of the batch.)
+unchanged run. Before the first batch, a test shows whether this is exact. If it is not, because a layer uses more of an
+earlier layer than the stream, all blocks run. Rows of several prompts share batches, padded on the right, if a second
+test shows that this is exact too. (It is not for rotary embeddings whose frequencies depend on the length of the
+batch.)
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
     """
     if not lm.n_layers:
         raise PointMissing(f"{lm.name} has no {point}", why="it has no layers")
-    needed = (point, "values") if point == "pattern" else (point,)  # a replaced pattern mixes the run's own values
+    needed = (point, "values") if point == "pattern" else (point,)  # replaced through z = pattern times values
     found = tuple(layer for layer in range(lm.n_layers) if all(has_point(lm, p, layer) for p in needed))
     if not found:
         for one in needed:
@@ -82,7 +83,7 @@ class Rerun:
                 patterns are needed, the prompt is not run again: other activations are computed from a block's input
                 at their first use.
             outputs: the list that `record_outputs` collected in a run of the model, if there is one.
-            reference: the logits after the last token, if `seen` does not have them.
+            reference: the logits of the unchanged run after the last token, if `seen` does not have them.
 
         Raises:
             InvalidInput: there is more than one prompt, or an activation that cannot be replaced.
@@ -248,7 +249,7 @@ class Rerun:
             found, expected = _logits([(self, [same])])[0].double(), self.reference.double()
         except UnembedError:
             raise
-        except Exception:  # the model's own code needs more of the layers below than the stream, such as keys
+        except Exception:  # a block needs more from skipped blocks than the stream, such as keys
             return False
         close = float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max().clamp_min(1.0))
         return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
@@ -264,14 +265,14 @@ class Rerun:
     def _same_kernels(self) -> dict[Place, Callback]:
         """Return captures of patterns that do nothing, so that attention uses the kernels of the unchanged run.
 
-        Fused kernels round differently.
+        Where patterns are captured, attention does not use fused kernels, which round differently.
         """
         layers = layers_with(self.lm, "pattern") if "pattern" in self._needed else ()
         return {("pattern", layer): lambda _t: None for layer in layers}
 
 
 def _block_outputs(lm: Decoder, ids: Int[Tensor, "1 1"]) -> list[Any]:
-    """Return what `record_outputs` collects. It does not depend on the text, so one token is enough to find out."""
+    """Return what `record_outputs` collects in a pass over one token; it is the same for any text."""
     with ExitStack() as stack:
         current = stack.enter_context(replaced_pass(lm, ()))
         found = record_outputs(stack, lm)
@@ -350,12 +351,12 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
     if len(set(lengths)) == 1:
         ids = torch.cat([run.ids for run in runs])
     else:
-        # No token attends to later ones, so the shorter prompts need no mask, and the model uses the same kernels as
-        # without padding.
+        # Attention is causal and the padding is on the right, so no token of a prompt attends to padding, and no mask
+        # is needed. Without a mask, the model uses the same kernels as for a prompt without padding.
         ids, current.mask = padded(lm, [run.ids[0] for run in runs])
     few = last_logits(lm, max(lengths), max(lengths) - min(lengths) + 1)
     out = lm.hf(ids, **cache_argument(lm), **few, **current.arguments).logits
-    last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # counted from the end
+    last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # the index of each prompt's last token
     out = out[torch.arange(len(runs), device=out.device), last]
     if not bool(torch.isfinite(out).all()):
         raise NotFinite(f"{lm.name}'s logits", why="they hold NaN or infinity with these replacements")
@@ -365,8 +366,8 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
 def last_logits(lm: Decoder, n_pos: int, n: int = 1) -> dict[str, Tensor]:
     """Return the argument that limits the logits to the last `n` positions; empty if the model has no such argument.
 
-    The argument is a list of positions. With their number alone, Gemma 4 would compute only these positions in its last
-    layers.
+    The argument is passed as a list of positions. If it were the number `n`, Gemma 4 would compute only the last `n`
+    positions in its last layers.
     """
     return {"logits_to_keep": torch.arange(n_pos - n, n_pos)} if accepts_argument(lm, "logits_to_keep") else {}
 
@@ -395,7 +396,7 @@ def _replaced(
     changes: list[tuple[int, Replacement]] = []
     for i, (run, row) in enumerate(rows):
         if len(row) == 1 and run._is_own_pattern(row[0]):
-            continue  # z stays as it is: pattern times values would give it only up to rounding
+            continue  # the pattern is not changed; computing z from it again would only add rounding errors
         changes += [(i, one if run.n_pos == n_pos else one.padded(run.n_pos, n_pos)) for one in row]
     starts_later = start or any(run.stream is not None for run in set(runs))
     passes = replaced_pass(

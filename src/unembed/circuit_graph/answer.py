@@ -65,21 +65,22 @@ def circuit_answer(
     against_prompt: Annotated[
         str | None,
         Option(
-            "A prompt like the first, on which the model does not show the behaviour. Default: the prompt with "
-            "one token replaced, found by search."
+            "A counterfactual: a similar prompt, on which the model does not show the behaviour. Default: the prompt "
+            "with one token replaced, found by search."
         ),
     ] = None,
     alone: Annotated[
         bool,
         Option(
-            "Explain the prompt without comparing it to a counterfactual prompt. By default, where no such prompt is "
-            "given, one is searched for: a prompt after which another token of the same kind is likely."
+            "Explain the prompt without comparing it to a counterfactual. By default, if --against-prompt is not "
+            "given, a counterfactual is searched for: a prompt after which another token of the same kind is likely."
         ),
     ] = False,
     pairs: Annotated[
         Path | None,
         Option(
-            "A file with a JSON object on each line, with the fields prompt, counterfactual, token and against.",
+            "A file of prompt pairs. Each line is a JSON object with the fields prompt, counterfactual (a prompt "
+            "without the behaviour), token (the answer) and against (the other answer).",
             metavar="FILE",
         ),
     ] = None,
@@ -111,7 +112,10 @@ def circuit_answer(
     ] = None,
     kinds: Annotated[
         CircuitNodes | None,
-        Option("Kind of nodes to test. Default: all kinds together; with --pairs, first a test of the memories alone."),
+        Option(
+            "Kind of nodes to test. Default: all kinds together; with --pairs, there are two tests: the memories "
+            "alone, and all kinds together."
+        ),
     ] = None,
     set_to: Annotated[
         SetTo | None,
@@ -124,8 +128,8 @@ def circuit_answer(
     rankings: Annotated[
         bool,
         Option(
-            "Also test the nodes with the largest positive relevance alone (supporting), and nodes ranked in three "
-            "simpler ways: by plain gradient, by difference of activation, and by coefficient."
+            "Also test circuits whose nodes are chosen by other scores: only positive relevance (supporting), plain "
+            "gradient, difference of activation between the two prompts, and coefficient."
         ),
     ] = False,
     graph: Annotated[
@@ -150,12 +154,14 @@ def circuit_answer(
     change: Annotated[
         GroupChange | None,
         Option(
-            "Change to make to one group of nodes at a time: silence (set its values to 0), scale (multiply them "
-            "by --times) or patch (replace them by its values in the counterfactual). Default: patch if there is "
-            "a counterfactual, else silence."
+            "Change to make to one group of nodes at a time: silence (set the activations of its nodes to 0), "
+            "scale (multiply them by --times) or patch (replace them by those in the counterfactual). Default: patch "
+            "if there is a counterfactual, else silence."
         ),
     ] = None,
-    times: Annotated[float, Option("With `--change scale`: multiply the group's values by this factor.")] = 2.0,
+    times: Annotated[
+        float, Option("With `--change scale`: multiply the activations of the group's nodes by this.")
+    ] = 2.0,
     viewer: Annotated[
         Path | None,
         Option(
@@ -340,7 +346,7 @@ def _tested_kinds(lm: Decoder, test: _Test) -> tuple[CircuitNodes, ...]:
 
 
 def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
-    """Return the cases on which the circuit is found, and those on which it is tested; few cases serve for both."""
+    """Return the cases on which the circuit is found, and those on which it is tested; all for both if they are few."""
     if len(cases) < _ENOUGH:
         return cases, cases
     held_out = cases[HELD_OUT - 1 :: HELD_OUT]

@@ -48,9 +48,9 @@ def circuit(
 
     A node is a head or a memory at one position. Its relevance is its contribution to the metric: the token's logit, or
     a difference of two logits. Relevance is propagated backward through the model's own forward pass by linear rules.
-    Norm scales, attention patterns and router weights are constants of the run. An activation function is f(z) = z * c
-    with a constant c. Each of the two factors of a gated FFN receives half. The sums are checked at every layer and for
-    every node.
+    Norm scales, attention patterns and router weights are constants of the run. An activation function f(z) is written
+    as z * c with a constant c. In a gated FFN, each of the two factors receives half of their product's relevance. The
+    sums are checked at every layer and for every node.
 
     Args:
         prompt: one prompt; use `pairs` for several.
@@ -105,7 +105,7 @@ def circuit_of(
     """Find the circuit of some cases, with at most `most` nodes; see `circuit` for the other arguments.
 
     Args:
-        atlas: the tested descriptions of an atlas, from which memories take their labels where it has one.
+        atlas: the tested descriptions of memories in an atlas; a memory with a description has it in its label.
     """
     if not lm.n_layers:
         raise Unsupported(f"a circuit of {lm.name}", why="it has no layers")
@@ -170,7 +170,10 @@ class _Builder:
         )
 
     def position(self, back: int) -> int:
-        """Convert a position counted from the end (0, 1, ...): to an index for one prompt, to -1, -2, ... for more."""
+        """Convert a position counted back from the last token, which is 0.
+
+        For one prompt, return the position counted from the first token; for several, -1 for the last, -2, and so on.
+        """
         return len(self.longest) - 1 - back if len(self.cases) == 1 else -1 - back
 
     def token_name(self, back: int) -> str:
@@ -178,7 +181,7 @@ class _Builder:
         return f"token@{self.position(back)}"
 
     def nodes(self, provenance: Provenance) -> Table:
-        """Return a table of the selected nodes by relevance, tokens, biases, and sums of each layer's other nodes."""
+        """Return a table: the selected nodes by relevance, tokens, biases, and each layer's other nodes as a sum."""
         n, rows = len(self.cases), list[tuple[object, ...]]()
         nodes = [node for node, _ in self.chosen]
         words = promoted(self.lm, self.longest, nodes, self.dictionary)

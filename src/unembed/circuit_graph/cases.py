@@ -90,7 +90,10 @@ def read_cases(lm: Decoder, pairs: Sequence[GivenPair]) -> tuple[Case, ...]:
             )
         found.append(read_case(lm, *given))
     if len({case.counterfactual is None for case in found}) > 1:
-        raise InvalidInput("pairs", why="only some have a counterfactual", instead="Give all of them one, or none")
+        raise InvalidInput(
+            "pairs of which only some have a counterfactual",
+            instead="Give a counterfactual for each pair, or for no pair",
+        )
     return tuple(found)
 
 

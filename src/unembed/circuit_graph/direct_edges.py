@@ -34,7 +34,7 @@ _GRADIENT_NUMBERS = 2**26
 
 @dataclass(eq=False)
 class Inflow:
-    """The edges into each target of a graph, summed over cases; tensors have a row for each node, then for the metric.
+    """The edges into each target of a graph, summed over cases; a tensor's rows are the nodes and, last, the metric.
 
     Attributes:
         nodes: edges from each selected node.
@@ -43,7 +43,7 @@ class Inflow:
         positions: edges from the position embeddings, added up.
         biases: edges from the biases of each layer, added up.
         closed: edges from components of each layer to which no linear rule applies, added up.
-        by_position: the sum of what comes from each position, counted back from the end; shows what a head reads.
+        by_position: the sum of the edges from each position, counted back from the end, which shows where a head reads.
         ends: what the biases of final norm and unembedding, and the logit soft cap, add to the metric.
         targets: the relevance of each target.
         error: the largest error of a sum of edges, relative to the larger of the sum and its largest term.
@@ -80,8 +80,8 @@ def inflow(
 ) -> Inflow:
     """Compute the edges between nodes, and into the metric.
 
-    With counterfactuals, an edge is what the difference of the source's activation between the two runs contributes,
-    by the linear model of the prompt's run.
+    With counterfactuals, the source's activation is replaced by its difference between the two runs, and an edge is
+    what this difference contributes to the target in the linear model of the prompt's run.
 
     Raises:
         SumNotProved: the edges into a node do not add up to its relevance.
@@ -214,7 +214,7 @@ class _Collector:
         if not total.error <= tolerance(made.lm):
             raise SumNotProved(
                 f"the edges into {targets.key[0]}s of layer {layer} of {made.lm.name}",
-                why=f"they add up to another number than the relevance (relative error {format_error(total.error, 2)})",
+                why=f"their sum is not the nodes' relevance (relative error {format_error(total.error, 2)})",
                 instead="Load with dtype='float32', remove hooks of your own from lm.hf, or report this model",
             )
         total.targets[rows] += (change.double() * seeds).flatten(1).sum(-1).cpu()

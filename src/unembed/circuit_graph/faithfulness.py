@@ -1,10 +1,11 @@
 """Test a circuit: does the model show the behaviour with the circuit's nodes alone, and does it without these nodes?
 
-A test of memories sets all other memories, at every position, to the value that they have without the behaviour. The
-circuit's memories have the values that the model computes in this run, and attention is not changed. A test of heads
-and memories with a counterfactual instead copies the circuit's nodes into the run of the counterfactual, where the
-model computes everything else. In both tests, the complement is the run of the prompt with the circuit's nodes set to
-their values without the behaviour. The control is as many nodes drawn at random in the same layers and positions.
+A test of memories sets all memories outside the circuit, at every position, to the values that they have without the
+behaviour. The circuit's memories have the values that the model then computes, and attention is not changed. A test of
+heads and memories with a counterfactual instead copies the circuit's nodes into the run of the counterfactual, where
+the model computes everything else. In both tests, the complement is the run of the prompt with the circuit's nodes set
+to their values without the behaviour. As a control, both tests are repeated with as many random nodes of the same
+layers and positions.
 
 F is the metric (the explained logit or difference of logits), averaged over prompts:
 
@@ -51,7 +52,7 @@ Mask = Mapping[Place, Bool[Tensor, "_back _node"]]
 
 @dataclass(frozen=True)
 class Share:
-    """A share of the metric's difference between the whole model and no nodes, with a 95 % interval over prompts.
+    """A share of the difference between the metric with all nodes and without any, with a 95 % interval over prompts.
 
     The bounds of the interval are None for one prompt.
     """
@@ -74,9 +75,9 @@ class OfSize:
 
     @property
     def is_matched(self) -> bool:
-        """Tell whether random nodes match the circuit both when only they are kept and when they are removed.
+        """Tell whether random nodes do as well as the circuit's nodes, both alone and when they are removed.
 
-        They match if the two intervals overlap.
+        They do if the interval of the random nodes overlaps that of the circuit in both tests.
         """
         low = self.faithfulness.value if self.faithfulness.low is None else self.faithfulness.low
         left = self.complement.value if self.complement.high is None else self.complement.high
@@ -86,7 +87,7 @@ class OfSize:
 
 @dataclass(frozen=True)
 class CircuitTest:
-    """The test of a circuit at several sizes; `model` is the metric with all nodes, `none` that without any."""
+    """The test of a circuit at several sizes; `model` is the metric with all nodes, `none` the metric without any."""
 
     baseline: SetTo
     kinds: tuple[PartKind, ...]
@@ -129,7 +130,8 @@ class Bench:
         for batch in batches(lm, cases):
             length = batch.tokens.shape[1]
             replacement = means[length] if length in means else self._replacement(batch, baseline)
-            # Tests with heads set the circuit's nodes to the values that they have in the unchanged run.
+            # If heads are tested, the circuit's nodes are set to these values of the unchanged run. If only memories
+            # are tested, the nodes have the values that the model computes in the changed run.
             own = self._captured(batch.tokens) if "head" in self.kinds else {}
             self.batches.append((batch, replacement, own))
 
@@ -172,7 +174,11 @@ class Bench:
 
     def _corpus(self) -> dict[tuple[str, int], Tensor]:
         if "feature" in self.kinds:
-            raise Unsupported("features at their mean over a text", why="means are computed of memories and heads only")
+            raise Unsupported(
+                "setting features to their mean over a text",
+                why="means are computed for memories and heads only",
+                instead="Set them to zero",
+            )
         return corpus_means(self.lm, open_corpus(), [(_CORPUS_POINTS[k], n) for k, n in self.sizes], _CORPUS_TOKENS)
 
     def mask(self, nodes: Sequence[Node]) -> dict[Place, Tensor]:

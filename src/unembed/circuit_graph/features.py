@@ -35,7 +35,7 @@ def require_nodes(dictionary: AttachedDictionary) -> None:
     parts = [part for _, part in dictionary.parts]
     what = f"a circuit with the features of {parts[0].name}"
     if any(len(part.W_dec) > 1 for part in parts):
-        raise Unsupported(what, why="each of them writes to several layers", instead="Give a transcoder for each layer")
+        raise Unsupported(what, why="each feature writes to several layers", instead="Give a transcoder for each layer")
     if len({(part.reads, part.writes) for part in parts}) > 1 or len(dict(dictionary.parts)) < len(parts):
         raise Unsupported(
             what, why="its dictionaries have different capture points", instead="Attach dictionaries of one kind"
@@ -43,7 +43,7 @@ def require_nodes(dictionary: AttachedDictionary) -> None:
     if parts[0].writes not in WRITES or parts[0].reads not in READS:
         points = f"{parts[0].reads} -> {parts[0].writes}"
         raise Unsupported(
-            what, why=f"their capture points are {points}", instead=f"Use one that writes {', '.join(WRITES)}"
+            what, why=f"their capture points are {points}", instead=f"Use a dictionary that writes {', '.join(WRITES)}"
         )
 
 
@@ -108,7 +108,7 @@ def _nodes(made: LinearPass, layer: int, part: Dictionary, x: Tensor) -> Float[T
 
 
 def _written(made: LinearPass, layer: int, part: Dictionary, node: Tensor, x: Tensor) -> Tensor:
-    """Return the activation unchanged, with the gradients of the sum of features, bias and error."""
+    """Return the activation unchanged, but with the gradient of the sum of features, bias and error."""
     part = _as_wide(part, x)
     written = node @ part.W_dec[0]
     rest = x.detach().to(written) - written.detach() - part.b_dec

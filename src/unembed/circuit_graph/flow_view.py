@@ -36,7 +36,8 @@ class FlowNode:
             up) or "changes" (of attention patterns, gates and norms between the two prompts).
         position: from 0 for one prompt, from -1 backwards for several; None for nodes without a position.
         relevance: what the node adds to the metric along all paths; None for "changes".
-        reads: the position that a head reads most; for "rest", a position at which its largest target reads.
+        reads: the position that a head reads most; for other kinds, the position at which the node's largest target
+            reads, where the node is drawn.
         promotes: the tokens that a head or memory promotes, with invisible characters made visible.
         label: a short description of the node.
         removed: the model's prediction without the node; None if it was not measured.
@@ -246,7 +247,7 @@ def _node(words: CircuitWords, row: dict[str, Any], removed: Removal | None) -> 
 
 
 def fed_position(words: CircuitWords, name: str) -> int | None:
-    """Return where to draw a node without a position: where its largest target reads; None if it has no target."""
+    """Return the position at which to draw a node: that at which its largest target reads; None without a target."""
     feeds = [edge for edge in words.out_of.get(name, []) if edge[0] != METRIC]
     if not feeds:
         return None

@@ -38,7 +38,7 @@ _TESTED: dict[CircuitNodes, tuple[PartKind, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The nodes with the largest absolute relevance, which may be more than the nodes of the graph.
+    """The nodes with the largest absolute relevance, in the order in which tests select them; not all are in the graph.
 
     Attributes:
         kind: index into `KINDS`.
@@ -72,10 +72,10 @@ class CircuitGraph(Displayed):
             "rest" are sums of a layer's other heads and memories, or components that relevance is not followed through.
         edges: a table with source and target (names of nodes, or "metric"), and weight: the part of the target's
             relevance that comes directly from the source. Edges into a node add up to its relevance.
-        metric: the model's logit of the token, or its difference to the other token's; the mean over prompts.
+        metric: the model's logit of the token, or the difference of the two tokens' logits; the mean over prompts.
         counterfactual_metric: the metric after the counterfactual prompts; None without them.
         replacement: the share of influence that begins at the prompt's tokens, and not at what the graph leaves out.
-        completeness: the share of what flows into nodes, weighted by influence, that comes from nodes and tokens.
+        completeness: the share of the edges into nodes, weighted by influence, that comes from nodes and tokens.
         error: the largest relative error of a sum: of relevance at any layer, or of edges into any node.
         cases: the prompts.
         tokens: the text of the tokens of the first prompt.
@@ -105,7 +105,7 @@ class CircuitGraph(Displayed):
     """The dictionary whose features are nodes."""
 
     def __post_init__(self) -> None:
-        """Complete the nodes of an older file."""
+        """Add the columns that the nodes in an older file do not have."""
         object.__setattr__(self, "nodes", with_parts_of_labels(self.nodes))
 
     @property
@@ -206,14 +206,15 @@ class CircuitGraph(Displayed):
         """Change one group of nodes at a time in the model itself, and measure what the prediction becomes.
 
         Args:
-            change: "silence" sets the nodes to 0, "scale" multiplies them by the factor, "patch" gives them the values
-                that they have in the counterfactual.
+            change: "silence" sets the nodes' activations to 0, "scale" multiplies them by the factor, "patch" replaces
+                them by those in the counterfactual.
             groups: names of groups, or of single nodes; all groups when None.
             factor: what "scale" multiplies the nodes by.
 
         Returns:
-            A row for the unchanged model and for each group: changed, nodes, relevance (their sum), metric (mean over
-            the prompts), tokens and probabilities after the first prompt.
+            A row for the unchanged model and one for each group. Columns: changed (the group), nodes (their number),
+            relevance (their sum), metric (mean over the prompts), and the most probable tokens after the first prompt
+            with their probabilities.
 
         Raises:
             InvalidInput: there is no such group or node, or the change is "patch" and there are no counterfactuals.
@@ -232,7 +233,11 @@ class CircuitGraph(Displayed):
 
     def _model(self, what: str) -> Decoder:
         if self.lm is None:
-            raise Unsupported(f"{what} of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
+            raise Unsupported(
+                f"{what} of this circuit",
+                why="it was opened from a file and has no model yet",
+                instead="Use graph.bound_to(lm)",
+            )
         return self.lm
 
     def test(
@@ -250,11 +255,11 @@ class CircuitGraph(Displayed):
         Args:
             pairs: prompts that the circuit was not found on; the graph's own when None.
             sizes: sizes of the circuits to test; each circuit has this many of the most relevant nodes.
-            kinds: "memories": all other memories are set, and attention is not changed, as published; "heads": all
-                other heads are set; "all": both. If heads are tested and there are counterfactuals, the circuit's nodes
-                are instead copied from the prompt's run into the counterfactual's (for faithfulness), and from the
-                counterfactual's into the prompt's (for the complement). Default: "memories" for several prompts, "all"
-                for one.
+            kinds: "memories": all memories outside the circuit are set to the values of `to`, and attention is not
+                changed, as in the published test; "heads": the same for heads; "all": for both. If heads are tested and
+                there are counterfactuals, the circuit's nodes are instead copied from the prompt's run into the
+                counterfactual's (for faithfulness), and from the counterfactual's into the prompt's (for the
+                complement). Default: "memories" for several prompts, "all" for one.
             to: the values to which nodes are set. "mean": over the counterfactual prompts, at each position (default
                 for memories and several prompts). "counterfactual": in the prompt's own counterfactual (default for
                 other tests with counterfactuals). "corpus": the mean over a text (default without counterfactuals).
@@ -263,8 +268,9 @@ class CircuitGraph(Displayed):
                 negative. Other scores than relevance are computed on the graph's own prompts.
 
         Returns:
-            A row for each size: nodes, faithfulness, complement, random, random_complement, each share with bounds
-            (95 % over prompts; for random the lowest and highest of five draws), and whether random nodes do as well.
+            A row for each size. Columns: nodes (their number), and the shares faithfulness, complement, random and
+            random_complement, each with bounds (95 % interval over prompts; for random nodes, the lowest and highest of
+            five draws); and whether random nodes do as well.
 
         Raises:
             Unsupported: the graph was opened from a file and has no model yet.
@@ -285,7 +291,8 @@ class CircuitGraph(Displayed):
         """Test circuits whose nodes are selected by relevance or by simpler scores; see `test` for the arguments.
 
         Returns:
-            A row for each score and size, random nodes last: ranked_by, nodes, faithfulness and complement with bounds.
+            A row for each score and size, random nodes last. Columns: ranked_by, nodes (their number), and faithfulness
+            and complement with bounds.
         """
         orders: tuple[RankedBy, ...] = get_args(RankedBy)
         tests: dict[RankedBy, CircuitTest] = {

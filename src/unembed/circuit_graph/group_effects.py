@@ -41,8 +41,9 @@ def group_effects(
         factor: what the nodes' activations are multiplied by if the change is "scale".
 
     Returns:
-        A row for the unchanged model and for each group: changed, nodes, relevance, metric (mean over the prompts),
-        and the most probable tokens after the first prompt with their probabilities.
+        A row for the unchanged model and one for each group. Columns: changed (the group), nodes (their number),
+        relevance, metric (mean over the prompts), and the most probable tokens after the first prompt with their
+        probabilities.
 
     Cost: for each group, a pass over the prompts and, with "patch", one over the counterfactuals.
     """

@@ -1,13 +1,14 @@
 """Group a graph's nodes by their role, by the direction that they write, or by the concept that they promote.
 
-By role: a node writes the answer, or against it, if at least half of its relevance goes directly to the metric. A head
-moves information if it reads another position than its own. Other nodes read the prompt if at least half of what flows
-into them comes directly from tokens; all remaining nodes are in between.
+By role: if at least half of a node's relevance goes directly to the metric, the node writes the answer (positive
+relevance) or against it (negative relevance). A head moves information if it reads another position than its own. Other
+nodes read the prompt if at least half of what flows into them comes directly from tokens; all remaining nodes are in
+between.
 
-By values: nodes that write similar directions to the residual stream. Clusters (average linkage) are joined at a cosine
-similarity of `SIMILAR` or more. A cluster's name has the tokens that its nodes raise and lower together, measured in
-the model. By description: nodes whose output promotes tokens with the same first concept, which is a reading of the
-output through the unembedding and is not measured.
+By values: a group is nodes that write similar directions to the residual stream. Clusters (average linkage) are joined
+at a cosine similarity of `SIMILAR` or more. A cluster's name has the tokens that its nodes raise and lower together,
+measured in the model. By description: a group is nodes whose outputs promote tokens with the same first concept. The
+promoted tokens are those with the largest scores through the unembedding; they are not measured.
 
 Nodes without a group (a direction unlike all others, or a concept that no other node has) are left out.
 """

@@ -25,7 +25,7 @@ from unembed.results import (
 _TOKENS = 2
 """Number of promoted tokens in a cell of the table."""
 _MOST = 0.5
-"""A node's main source is named if at least this share of the node's relevance comes from it."""
+"""A node's source is named if at least this share of the node's relevance comes directly from it."""
 _MEASURED = ("raises", "lowers", "effect")
 """Columns of the table of nodes that are measured in the model."""
 _BRIEF = ("node", "at", "reads", "raises", "lowers", "relevance", "effect")

@@ -7,7 +7,7 @@ the graph does not explain: heads and memories that are not in it, components th
 and changes of attention patterns and gates.
 
     replacement  = influence of tokens / (influence of tokens and of rest nodes)
-    completeness = share of what flows into nodes and metric, weighted by their influence, that is not from rest nodes
+    completeness = share of the edges into nodes and metric, weighted by the target's influence, not from rest nodes
 
 Source: Ameisen et al. 2025; the scores as in the graphs of circuit-tracer (Hanna et al. 2025), where reconstruction
 errors take the part of "rest" nodes.

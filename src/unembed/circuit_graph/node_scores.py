@@ -66,7 +66,7 @@ class NodeScores:
 def changes(
     lm: Decoder, batch: CaseBatch, made: LinearPass, dictionary: AttachedDictionary | None = None
 ) -> tuple[dict[tuple[PartKind, int], Tensor], Tensor, Run | None]:
-    """Return the difference of each node's activation to that in the counterfactual run, or to 0 without one.
+    """Return each node's activation minus that in the counterfactual run; without one, the activation itself.
 
     Returns:
         The difference for every node, by kind and layer; the difference for the residual stream that enters the first

@@ -16,9 +16,11 @@ from unembed.stream.run import run
 CANDIDATES = 32
 """Largest number of tokens that are tried at one position."""
 _POOL = 256
-"""Number of tokens with similar embeddings, among which the candidates are those written like the replaced token."""
+"""Number of tokens with similar embeddings. The candidates are those of them that are written like the replaced
+token."""
 LIKELY = 0.5
-"""Smallest difference of probability at which an answer is accepted, divided by the explained token's probability."""
+"""A changed prompt with a chosen answer is accepted only if the answer's probability exceeds the explained token's by
+this factor times the explained token's probability after the original prompt."""
 PLACES = 4
 """Largest number of positions at which tokens are tried: those whose tokens have the largest relevance."""
 

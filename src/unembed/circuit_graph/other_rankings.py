@@ -6,8 +6,9 @@
 | difference | the absolute change of its activation between the two prompts |
 | coefficient | the absolute value of its activation |
 
-Without counterfactuals, the change is the difference to 0. The activation of a head is a vector: its product with the
-gradient is a dot product, and its absolute value is the Euclidean norm. Scores are averaged over the prompts.
+Without counterfactuals, the change is the activation itself (its difference from 0). The activation of a head is a
+vector: its product with the gradient is a dot product, and its absolute value is the Euclidean norm. Scores are
+averaged over the prompts.
 
 Source: Arora et al. 2026 and Rezaei Jafari et al. 2025 make the same comparisons.
 """

@@ -55,7 +55,7 @@ class Readout:
     """How the metric depends on the last residual stream x at the last position: m = u . x + bias + cap.
 
     Attributes:
-        u: the direction in the residual stream, divided by the scale of the final norm in the run.
+        u: the metric's direction in the residual stream, divided by the scale of the final norm in the run.
         bias: what the biases of final norm and unembedding add to the metric.
         cap: what the soft cap of the logits adds to the metric.
     """
@@ -109,8 +109,9 @@ class Relevance:
         biases: relevance of the biases of each layer, (layer, batch).
         closed: relevance of components to which no linear rule applies, (batch,), by layer and label.
         readout: how the metric depends on the last residual stream.
-        error: the largest error of a sum of all relevance, at the input of a layer or after the last layer: its
-            difference to the metric, divided by the larger of the metric's logits and the sum's largest term.
+        error: at the input of each layer and after the last layer, the sum of all relevance is compared with the
+            metric. The error is the largest difference, divided by the larger of the metric's logits and the sum's
+            largest term.
     """
 
     gradients: dict[tuple[PartKind, int], Tensor]
@@ -179,7 +180,7 @@ def relevance(made: LinearPass, aim: Aim) -> Relevance:
 
 
 def _through_values(made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor]) -> Float[Tensor, "layer batch"]:
-    """Return the relevance that bypasses the stream at each layer: later heads may mix an earlier layer's values."""
+    """Return the relevance that bypasses the stream at each layer, as heads may mix values from an earlier layer."""
     found = torch.zeros(made.lm.n_layers, len(made.tokens), dtype=torch.float64)
     for layer, first in made.values_of.items():
         heads = contribution(made.parts["head", layer].own, gradients["head", layer], "head").double()
@@ -188,7 +189,7 @@ def _through_values(made: LinearPass, gradients: dict[tuple[PartKind, int], Tens
 
 
 def _without_reading(part: Part, gradient: Tensor) -> Float[Tensor, " batch"] | None:
-    """Return the relevance of a layer's nodes that are no linear function of their input; None if all are linear."""
+    """Return the relevance of the nodes that are not a linear function of their input; None if all are linear."""
     if part.read is not None and part.constant is None:
         return None
     found = contribution(part.own, gradient, part.kind).double()

@@ -28,7 +28,7 @@ class Removal:
     """The model's prediction after a prompt, with a node removed or some nodes changed.
 
     Attributes:
-        metric: the logit of the explained token, or its difference to the other token's.
+        metric: the logit of the explained token, or the difference of the two tokens' logits.
         probabilities: of the explained token, and of the other token if there is one.
         tokens: the tokens that the node raises and lowers most; None if that was not measured.
     """
@@ -67,8 +67,8 @@ def removal_of_each(
             "zero".
         dictionary: the dictionary of the features among the nodes.
 
-    Memory: activations and logits of `BATCH_TOKENS` tokens, and the logits of one prompt without each group. Cost:
-    for each prompt, one pass for each batch of groups; a batch has as many copies of the prompt as fit.
+    Memory: activations and logits of `BATCH_TOKENS` tokens, and the logits of one prompt without each group. Cost: for
+    each prompt, one copy for each group. Copies run in batches of at most `BATCH_TOKENS` tokens.
     """
     changes = [Changed(), *(Changed(tuple(group)) for group in groups)]
     metrics, answers, logs = torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)

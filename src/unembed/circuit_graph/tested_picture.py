@@ -40,7 +40,11 @@ def picture(graph: CircuitGraph, *, test: Sequence[str] | None = None) -> FlowVi
     Cost: that of the test, and about one pass for each 512 tokens of the prompt times `BOXES`.
     """
     if graph.lm is None:
-        raise Unsupported("a picture of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
+        raise Unsupported(
+            "a picture of this circuit",
+            why="it was opened from a file and has no model yet",
+            instead="Use graph.bound_to(lm)",
+        )
     words = [test_in_words(graph.tested())] if test is None else test
     (case, *more), lm = graph.cases, graph.lm
     groups = shown_groups(graph, _groups(graph))

@@ -41,7 +41,11 @@ def viewer_graph(graph: CircuitGraph) -> dict[str, Any]:
     if len(graph.cases) != 1:
         raise InvalidInput(f"a viewer's graph of {len(graph.cases)} prompts", why="a viewer shows one prompt")
     if graph.lm is None:
-        raise Unsupported("a viewer's graph of this circuit", why="it has no model", instead="Use graph.bound_to(lm)")
+        raise Unsupported(
+            "a viewer's graph of this circuit",
+            why="it was opened from a file and has no model yet",
+            instead="Use graph.bound_to(lm)",
+        )
     lm, case, words = graph.lm, graph.cases[0], CircuitWords(graph)
     rows = list(graph.nodes.rows())
     shares = _shares(rows)
@@ -91,8 +95,8 @@ def _node(words: CircuitWords, row: dict[str, Any], share: float) -> dict[str, A
         return _written(f"E_{token}_{at}", at, "E", at, EMBEDDING, "", share)
     layer = row["layer"] or 0
     if kind in KINDS:
-        # Memories, then heads, then features of a layer are numbered consecutively, so that no two have the same
-        # number.
+        # The viewers identify a feature by its layer and number. In each layer, memories are numbered first, then
+        # heads, then dictionary features, so that no two nodes have the same number.
         after = words.lm.n_memories_of(layer) if kind != "memory" and layer in words.lm.memory_layers else 0
         after += n_heads_of(words.lm, layer) if kind == "feature" else 0
         index = row["index"] + after

@@ -63,8 +63,8 @@ def fit_answer(
     threshold: Annotated[
         str | float | None,
         Option(
-            "Threshold of the exit score: a number; or precision or f1, to choose one for each layer by this "
-            "measure. Default: depends on the method.",
+            "Threshold of the exit score: a number for all layers; or precision or f1, the measure by which a "
+            "threshold is chosen for each layer. Default: depends on the method.",
             parse=read_threshold,
         ),
     ] = None,
@@ -95,8 +95,8 @@ def fit_answer(
     representation, update and both use a classifier on the stream, the FFN's update, or their sum; margin, entropy and
     agreement use the prediction after each layer.
 
-    The prediction after a layer is that of the model's fitted lens, if it has one; then tokens that exit are predicted
-    by the lens, too. In the paper it is that of the logit lens: --basis final. The table shows both.
+    If the model has a fitted lens, this lens computes the prediction after a layer, also for tokens that exit. The
+    paper uses the logit lens (--basis final). The table shows saturation layers by either lens.
 
     Caution: The rule is valid for text like that on which it was fitted; `unembed early-exit evaluate` measures it on
     other examples.

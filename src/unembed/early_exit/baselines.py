@@ -70,7 +70,7 @@ class Classifier:
             from sklearn.model_selection import GridSearchCV
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "sklearn":
-                raise  # a fault inside the package, not its absence
+                raise  # scikit-learn is installed, but a package that it needs is not
             raise ExtraMissing(
                 "scikit-learn is not installed", why="classifiers need it", instead="pip install 'unembed[nlp]'"
             ) from error
@@ -82,8 +82,8 @@ class Classifier:
             mean, scale = x.mean(0), x.std(0)
             scale[scale == 0] = 1.0
             if min(int(y.sum()), int((~y).sum())) < folds:
-                # One class has too few examples to learn from, so the classifier always predicts the other (probability
-                # 0 or 1).
+                # One of the two classes (this is the saturation layer, or not) has too few examples to learn from, so
+                # the classifier always predicts the other class, with a probability of 0 or 1.
                 weights.append(np.zeros(x.shape[1]))
                 biases.append(-np.inf if y.sum() < folds else np.inf)
                 continue
@@ -132,8 +132,8 @@ class Classifier:
 
 
 def _features(found: Examples, name: str) -> Float[Tensor, "example layer d_model"]:
-    # "both" is the sum of the two features, as in the paper. By mistake, the released code uses "representation" for
-    # it.
+    # As in the paper, "both" is the sum of the two features. The released code uses "representation" alone for "both",
+    # which is a mistake.
     return {"representation": found.before, "update": found.update}.get(name, found.before + found.update)
 
 
@@ -173,7 +173,7 @@ class Confidence:
         return runs[:, :-1].double().numpy()
 
     def is_above(self, threshold: float, lm: Decoder, layer: int, seen: Mapping[str, Tensor]) -> bool:
-        """Return whether the score of the current token is above a threshold; this computes all logits."""
+        """Return whether the score of the current token is above a threshold; this computes the logits."""
         logits = logits_of(lm, seen["resid_post"])
         if self.name == "margin":
             best = (logits.topk(2).values.float() - logits.float().logsumexp(-1)).exp()

@@ -88,7 +88,9 @@ def compare_reading(
     most = min(positive_int("tokens", tokens, 2), lm.n_ctx or tokens)
     rows = [ids for text in as_tuple("texts", texts) if (ids := lm.encode(text)[:, :most]).shape[1] > 1]
     if not rows:
-        raise InvalidInput("no text to read", why="no text has two tokens or more", instead="Give longer texts")
+        raise InvalidInput(
+            "these texts are too short", why="no text has two tokens or more", instead="Give longer texts"
+        )
     tally = _Tally(rule)
     for number, ids in enumerate([rows[0], *rows]):
         full = _read(lm, ids, clock)
@@ -179,7 +181,7 @@ def _timed(lm: Decoder, prompt: str, new_tokens: int, clock: Callable[[], float]
 def _read(lm: Decoder, ids: Int[Tensor, "1 pos"], clock: Callable[[], float]) -> _Read:
     """Run a text's tokens one by one with a KV cache; the first token's pass is not timed."""
     logits = []
-    with lm.lock:  # the hooks of another thread would take these passes for theirs
+    with lm.lock:  # otherwise hooks that another thread attaches would run in these passes
         cache = lm.hf(ids[:, :1], use_cache=True).past_key_values
     with body_clock(lm, clock) as body:
         began = clock()

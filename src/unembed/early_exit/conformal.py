@@ -1,6 +1,7 @@
 """Choose an exit threshold by conformal risk control on generated text.
 
-It bounds the expected share of generated tokens that the full model would not have chosen.
+The threshold is chosen so that the expected share of generated tokens that the full model would not have chosen is at
+most a given number.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def generation_threshold(
     """Find the lowest threshold at which the expected disagreement of generated text is at most `disagreement`.
 
     A bound measured on prefixes of a corpus is not valid for text that is generated with early exit. Here each prompt
-    is continued at each threshold, from the highest to the lowest. Its loss is the share of new tokens that the full
-    model would not have chosen after the same text. Conformal risk control is then applied to the losses.
+    is continued at each threshold, from the highest to the lowest. The loss of a continuation is the share of new
+    tokens that the full model would not have chosen after the same text. Conformal risk control then chooses a
+    threshold from the losses.
 
     Args:
         rule: the rule whose score is used; its thresholds are ignored.
@@ -59,7 +61,7 @@ def generation_threshold(
 
 def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
     """Return, for each token from `start` on, whether the full model would choose it; and their surprisal in nats."""
-    with lm.lock:  # the hooks of another thread would take this pass for theirs
+    with lm.lock:  # otherwise hooks that another thread attaches would run in this pass
         logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")
     return (logits.argmax(-1) == ids[0, start:]).tolist(), float(loss)

@@ -43,7 +43,7 @@ class Examples:
     """Activations and predictions at text positions, after every layer. All tensors are on the CPU."""
 
     dominant: Int[Tensor, "example layer k"]
-    """Indices of the memories with the largest |m| times |v|, largest first."""
+    """Indices of the memories with the largest |m| * ||v|| (coefficient m, value vector v), largest first."""
     top: Int[Tensor, "example layer"]
     """The most probable token after each layer's FFN; the last column is the model's prediction."""
     margin: Float[Tensor, "example layer"]
@@ -51,7 +51,8 @@ class Examples:
     entropy: Float[Tensor, "example layer"]
     """Entropy of the distribution after each layer, in nats."""
     before: Float[Tensor, "example layer d_model"]
-    """The stream that the FFN's update enters (resid_mid; resid_pre where attention and FFN are parallel)."""
+    """The residual stream to which the FFN adds its output: resid_mid, or resid_pre if attention and FFN are
+    parallel."""
     update: Float[Tensor, "example layer d_model"]
     corpus: str | None = None
     basis: Basis = "final"
@@ -97,7 +98,7 @@ def confidence(
     p = log_p.exp()
     best = log_p.topk(2, dim=-1)
     values = best.values.exp()
-    # A token that a logits processor excluded has probability 0 and log-probability -inf; it must add 0 to the entropy.
+    # A token with a logit of -inf has probability 0. It must add 0 to the entropy, but 0 * -inf would be NaN.
     entropy = -(p * log_p.clamp_min(-1e4)).sum(-1)
     return best.indices[..., 0], values[..., 0] - values[..., 1], entropy
 
@@ -176,7 +177,7 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor], basis: Basis |
         InvalidInput: the basis is "jacobian", and the model has no lens.
     """
     basis = exit_basis(lm, basis)
-    lm.feed_forward(0)  # refuses a model without layers
+    lm.feed_forward(0)  # raises an error if the model has no layers
     ids, mask = padded(lm, prefixes)
     rows, last = torch.arange(len(prefixes), device=lm.device), mask.sum(dim=1) - 1
     captured: dict[tuple[str, int], Tensor] = {}
@@ -188,7 +189,7 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor], basis: Basis |
                 own = contributions(own, lm.weights.W_out[layer]).topk(min(DOMINANT, own.shape[-1]), dim=-1).indices
             captured[point, layer] = own.clone()
             if len(captured) == len(points):
-                raise Stop  # the logits of all positions would cost more than the layers of a small model
+                raise Stop  # in a small model, the logits of all positions would take longer than the layers
 
         return callback
 
@@ -198,7 +199,8 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor], basis: Basis |
     with suppress(Stop), attach_hooks(lm, {key: capture(*key) for key in points}) as current:
         lm.hf(ids, **forward_arguments(lm, mask), **current.arguments)
     layers = range(lm.n_layers)
-    # Results are written into tensors made beforehand: small tensors made between large ones keep freed memory in use.
+    # Results are written into tensors that are allocated before the loop. Small tensors that are allocated between
+    # large ones would fragment the memory, so that the memory of the large ones could not be used again.
     shape = (len(prefixes), lm.n_layers)
     top, margin, entropy = torch.empty(shape, dtype=torch.long), torch.empty(shape), torch.empty(shape)
     plain = None if basis == "final" else torch.empty_like(top)

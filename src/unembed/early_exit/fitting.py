@@ -45,7 +45,7 @@ def untrained(lm: Decoder, method: str = "margin", basis: Basis | None = None) -
         raise InvalidInput(
             f"method {method!r} without fitting",
             why=f"only {', '.join(CONFIDENCES)} work without it",
-            instead="Use fit",
+            instead="Use unembed.early_exit.fit",
         )
     thresholds = np.full(lm.n_layers - 1, np.inf)
     return ExitRule(lm, Confidence(method), thresholds, "no early exit", basis=exit_basis(lm, basis))

@@ -28,7 +28,8 @@ class Generated(Displayed):
     start: int
     """The position of the first new token."""
     layers: tuple[int, ...]
-    """For each new token but the first, the last block that was computed. The first follows the prompt's full pass."""
+    """For each new token but the first, the last block that was computed. The first comes from the pass over the
+    prompt, which computes all blocks."""
     n_layers: int
     seconds: float
     new_tokens: tuple[str, ...]
@@ -58,7 +59,7 @@ def generate(
         options: further arguments of transformers' `generate`; beam search is not supported.
 
     Raises:
-        InvalidInput: beams, or a prompt that does not fit.
+        InvalidInput: beam search or several prompts are requested, or the prompt is too long for the model.
         Unsupported: the model has no ordinary KV cache.
     """
     why = "the tokens of a batch would exit at different layers"

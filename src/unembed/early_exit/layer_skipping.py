@@ -6,10 +6,10 @@ block. On exit, the residual stream goes to the model's final norm and unembeddi
 
 Later tokens attend to the keys and values of a skipped block, too. These are computed from the stream at the exit, with
 the block's norm and projections; the rest of the block, such as its FFN, is not computed ("state copying", Elbayad et
-al. 2020; Schuster et al. 2022, section 3). They are needed only when a later token reaches the block. Until then, the
-skipped positions are pending. When it does, they are added as rows to the input of the block's attention. This costs
-little: a single-token pass takes the time of reading weights and launching kernels, which hardly depends on the number
-of rows.
+al. 2020; Schuster et al. 2022, section 3). These keys and values are needed only when a later token reaches the block.
+Until then, the skipped positions are called pending. When a token reaches the block, its pending positions are added as
+rows to the input of the block's attention. This costs little: a single-token pass takes the time of reading weights and
+launching kernels, which hardly depends on the number of rows.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
             return real(*args, **kwargs)
         inputs = {**dict(zip(names, args, strict=False)), **kwargs}
         positions = [name for name in inputs if _is_position(name)]
-        if any(name not in one for one in block.pending for name in positions):  # made inside the block
+        if any(name not in one for one in block.pending for name in positions):  # the block computes it itself
             block.fill(state.cache, state.cache_name)
             return real(*args, **kwargs)
         pending, block.pending = block.pending, []
@@ -144,7 +144,7 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
         inputs[names[0]] = _concatenated([rows if block.norm is None else block.norm(rows), own])
         for name in positions:
             inputs[name] = _concatenated([*(one[name] for one in pending), inputs[name]])
-        if inputs.get("attention_mask") is None:  # with several rows, no mask would mean a causal one
+        if inputs.get("attention_mask") is None:  # without a mask, several rows would get a causal one
             inputs["attention_mask"] = own.new_zeros(1, 1, 1, 1)
         out = real(**inputs)
         if not isinstance(out, tuple):
@@ -155,7 +155,7 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
 
 
 def _is_position(name: str) -> bool:
-    """Return whether an argument of this name has an entry for each token position."""
+    """Return whether a block's argument of this name has an entry for each token position."""
     return name in ("position_ids", "cache_position") or name.startswith("position_embeddings")
 
 
@@ -267,7 +267,7 @@ def _cache_name(inputs: dict[str, Any]) -> str | None:
 def _complete_layers(cache: Any, n_layers: int) -> set[int]:
     """Return the cache layers that must never have pending positions: the first of each type.
 
-    The model makes its masks from the length of these layers.
+    The model computes attention masks from the lengths of these cache layers.
     """
     layers = getattr(cache, "layers", None)
     if layers is None:
@@ -290,7 +290,7 @@ def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
         if state.exited:
             hidden = block.stream(args, kwargs)
             state.skip(block, block.named(args, kwargs))
-            if block.layer == state.lm.n_layers - 1:  # the blocks before needed the stream itself
+            if block.layer == state.lm.n_layers - 1:  # earlier blocks must receive the stream itself
                 hidden = state.readable(hidden, state.exits[-1])
             return (hidden, None) if state.returns_tuple else hidden
         if block.pending and not state.may_join(block):

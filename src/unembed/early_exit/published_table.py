@@ -22,8 +22,9 @@ from unembed.validation import one_of
 Threshold = Literal["f1", "precision"]
 SEEDS = (38, 39, 40, 41, 42)
 METHODS = ("sub_updates, set", "sub_updates", *FEATURES, *CONFIDENCES, "oracle", "last layer")
-"""Rows of the table: the sub-updates rule of the paper's text, which compares sets of clusters; that of the released
-code, which compares them in order; classifiers; the model's confidence; two bounds."""
+"""Rows of the table. The first is the sub-updates rule of the paper's text, which compares sets of clusters; the second
+is that of the released code, which compares them in order. Classifiers and the model's confidence follow, and two
+bounds: exit at the saturation layer (oracle), and no early exit (last layer)."""
 PUBLISHED = {
     "representation": (94.4, 6.4, 3.0, 0.4),
     "update": (92.9, 5.4, 3.1, 0.3),
@@ -58,8 +59,8 @@ def table_6(
         methods: the methods, one for each row of the table.
         clusters: clusters of all value vectors for the sub-updates rule, or their number.
         level: bound on the expected disagreement of the confidence rules.
-        threshold: of classifiers, in each layer: "f1", the largest F1 (the paper's text), or "precision", a precision
-            of 0.75 (the released code).
+        threshold: how the threshold of classifiers is chosen in each layer: "f1", by the largest F1 (the paper's text),
+            or "precision", by a precision of 0.75 (the released code).
         progress: called with the number of fits done and their total.
         sweep: options `sweep`, `penalties` and `folds` of the classifiers; by default those of the paper.
 

@@ -122,7 +122,7 @@ class ExitRule:
         """
         if not decision >= 0:
             raise InvalidInput(
-                f"a decision that costs {format_setting(decision)} blocks", why="it must not be negative"
+                f"an exit decision of {format_setting(decision)} times a block's time", why="it must not be negative"
             )
         thresholds = profitable_thresholds(self._scores(found), self.thresholds, decision)
         layers = ", ".join(str(n) for n in np.flatnonzero(thresholds < np.inf)) or "none"
@@ -238,8 +238,8 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
         if about["schema"] not in (SCHEMA, _WITHOUT_BASIS):
             raise ValueError(f"the file's schema is {about['schema']}, not {SCHEMA}")
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        # If the file is not an archive, NumPy's own message would advise the reader to load it as a pickle, which is
-        # unsafe.
+        # NumPy's own message is not shown: if the file is not an archive, it advises loading the file as a pickle,
+        # which is unsafe.
         why = getattr(error, "strerror", None) or "it is not a saved rule, or it is damaged"
         raise InvalidInput(f"cannot read an exit rule from {path}", why=why, instead="Fit one and save it") from error
     if about["fingerprint"] != sampled_fingerprint(lm):
@@ -261,7 +261,7 @@ def load(path: str | os.PathLike[str], lm: Decoder) -> ExitRule:
 
 
 def accuracy_and_savings(found: Examples, layer: np.ndarray) -> dict[str, Any]:
-    """Return accuracy and saved layers of examples, given the layer after which each exits."""
+    """Return the accuracy and the saved layers of examples, given the layer after which each example exits."""
     last = found.n_layers - 1
     right = threshold_choice.agrees(found.top.numpy(), layer)
     saved = last - layer

@@ -34,7 +34,8 @@ CLUSTERS = 200
 class _Layer:
     """For one layer, the training examples that saturate at it or later, indexed by the keys (clusters) in their lists.
 
-    Examples are sorted by saturation layer. Those whose list contains key c are `lists[bounds[c]:bounds[c + 1]]`.
+    Examples are sorted by saturation layer. The indices of those whose list contains key c are
+    `lists[bounds[c]:bounds[c + 1]]`.
     """
 
     def __init__(self, keys: np.ndarray, saturation: np.ndarray, n_keys: int, layer: int) -> None:
@@ -51,7 +52,8 @@ class _Layer:
         by_key = np.argsort(flat, kind="stable")
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
-        # To compute mean similarities, it is enough to know how often each key occurs in each group of examples.
+        # A group is the examples that saturate at one layer. The mean similarity of a list to a group depends only on
+        # how often each key occurs in the group.
         occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row is for positions without a key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
         np.add.at(occurs, (flat, group_of[examples]), 1)
@@ -75,8 +77,8 @@ class _Layer:
     def is_above(self, threshold: float, keys: Int[np.ndarray, " position"]) -> bool:
         """Return whether the score is above a threshold.
 
-        The score is at most the difference of the mean similarities, which is fast to compute. So this is compared with
-        the threshold first, and most tokens need no further computation.
+        The score is at most the difference of the mean similarities, which is fast to compute. So this difference is
+        compared with the threshold first; if it is not above, the score need not be computed.
         """
         if self.has_own and len(self.starts) > 1:
             own, *others = (self.occurs.take(keys, axis=0).sum(axis=0) / self.sizes).tolist()
@@ -125,8 +127,8 @@ class SubUpdates:
     def _keys(self, layer: int, dominant: np.ndarray) -> np.ndarray:
         """Return the keys of the dominant memories, which are compared between examples.
 
-        For "ordered", a key encodes (position in the list, cluster). For "set", it is the cluster, and repetitions are
-        -1.
+        For "ordered", a key encodes a position in the list and a cluster. For "set", a key is a cluster; if a cluster
+        occurs again, its key is -1.
         """
         clusters = self.labels[layer].take(dominant)
         if self.similarity == "ordered":
@@ -150,7 +152,7 @@ class SubUpdates:
         if layer not in self._norms:
             self._norms[layer] = contributions(torch.ones_like(m), lm.weights.W_out[layer])
         dominant = (m.abs() * self._norms[layer]).topk(min(DOMINANT, m.shape[-1])).indices
-        # NumPy is three times as fast as torch here, because the arrays have only about ten elements.
+        # With arrays of only about ten elements, NumPy is three times as fast as torch.
         return self._layers[layer].is_above(threshold, self._keys(layer, dominant.numpy(force=True)))
 
     def state(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Choose exit thresholds by precision or F1, as in the paper, or by conformal risk control.
 
-Conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1) bounds disagreement: for examples
-exchangeable with the calibration set, the expected share of tokens that differ from the full model's is at most a given
-level. The theorem needs a loss that does not rise with the threshold. Disagreement may rise, so the loss of a threshold
-is the largest disagreement at it or at any higher one.
+Conformal risk control (Angelopoulos, Bates, Fisch, Lei, Schuster 2022, Theorem 1) bounds the disagreement, which is the
+share of tokens that differ from the full model's. For new examples that are exchangeable with the calibration examples,
+the expected disagreement is at most a given level. The theorem needs a loss that does not rise with the threshold.
+Disagreement may rise, so the loss of a threshold is the largest disagreement at it or at any higher one.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def lowest_threshold(
 def by_precision(
     scores: Float[np.ndarray, "example layer"], saturation: Int[np.ndarray, " example"], precision: float = 0.75
 ) -> Float[np.ndarray, " layer"]:
-    """Return for each layer the lowest threshold at which exits have this precision, as in the released code.
+    """Return for each layer the lowest threshold with at least this precision, as in the released code.
 
-    The precision is the share of the examples with a score above the threshold that saturate at this layer. The
+    The precision of a threshold is the share of the examples with a score above it that saturate at this layer. The
     threshold is infinity if none reaches the precision.
     """
     return np.array([_precision(s, saturation == n, precision) for n, s in enumerate(scores.T)])

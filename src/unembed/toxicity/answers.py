@@ -70,9 +70,7 @@ def select_answer(
     ] = 0.1,
     lowest: Annotated[
         bool,
-        Option(
-            "With --method scorer: select the value vectors with the lowest scores, not random ones below the limit."
-        ),
+        Option("With --method scorer: select the value vectors with the lowest scores, not random ones below --below."),
     ] = False,
     coefficient: Coefficient = 3.0,
     budget: Annotated[

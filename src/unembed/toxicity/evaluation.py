@@ -52,10 +52,10 @@ class Arm:
     processor: Callable[[], Any] | None = None
     """Function that makes a new logits processor for each batch."""
     scores: Scores | None = None
-    """Function that returns next-token scores on a text, for perplexity; None if the edits alone determine them."""
+    """Function that returns next-token scores on a text, for perplexity; None for the logits of the edited model."""
     has_perplexity: bool = True
     lead: int = 0
-    """Number of tokens that the method puts before a text; windows for perplexity are shorter by this number."""
+    """Number of tokens that the method puts before a text, for which windows for perplexity must leave room."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the method, which distinguish its continuations in the cache."""
 
@@ -193,7 +193,9 @@ def evaluate(
         raise InvalidInput("two methods with the same name", instead="Give each its own name")
     if samples > 1 and seed is None:
         raise InvalidInput(
-            f"{samples} samples without a seed", why="greedy continuations are equal", instead="Give a seed"
+            f"{samples} samples without a seed",
+            why="greedy decoding gives the same continuation every time",
+            instead="Give a seed",
         )
     settings = dict(samples=samples, seed=seed, new_tokens=new_tokens, batch=batch, **options)
     texts = {arm.name: _continuations(lm, prompts, arm, settings, cache, progress) for arm in arms}
@@ -298,7 +300,8 @@ def _scored(scorer: Scorer, rows: tuple[tuple[str, ...], ...]) -> dict[str, np.n
 def _perplexities(lm: Decoder, arms: Sequence[Arm], text: str | None, tokens: int) -> list[float | None]:
     if text is None:
         return [None] * len(arms)
-    # All methods use the same windows, which must be short enough for the method that adds most tokens before a text.
+    # All methods use the same windows, so that their perplexities can be compared. A window must leave room for the
+    # tokens that a method puts before it.
     rows = windows(lm, text, window=(lm.n_ctx or 512) - max(arm.lead for arm in arms), max_tokens=tokens)
     return [perplexity(lm, rows, arm.edits, scores=arm.scores) if arm.has_perplexity else None for arm in arms]
 

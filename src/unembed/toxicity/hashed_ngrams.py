@@ -39,7 +39,7 @@ def ngrams(text: str) -> Iterator[str]:
 def features(texts: Sequence[str], bits: int) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " bound"]]:
     """Return the distinct n-gram hashes (below 2 ** bits) of all texts in one array.
 
-    The second array has the index at which each text's hashes start, and the length of the first array.
+    The second array has the index in the first at which each text's hashes start, and last the first array's length.
     """
     mask = (1 << bits) - 1
     columns: list[np.ndarray] = []

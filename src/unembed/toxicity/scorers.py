@@ -47,7 +47,7 @@ class Scorer(Protocol):
 
 
 class Lexicon:
-    """Scores a text 1 if it contains a word of a list as a whole word, else 0."""
+    """Scores a text 1 if it contains a word of a given list as a whole word, else 0."""
 
     def __init__(self, words: Iterable[str], name: str = "lexicon") -> None:
         """Compile the words into one pattern; case is ignored."""
@@ -140,7 +140,7 @@ class Classifier:
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ModelUnavailable(
-                f"the scorer {name}", why=reason, instead="Fetch it first, give a folder, or use --scorer linear"
+                f"the scorer {name}", why=reason, instead="Download it first, give a folder, or use --scorer linear"
             ) from error
         if device is not None:
             self._model.to(device)
@@ -154,7 +154,7 @@ class Classifier:
                 why=f"its labels ({', '.join(labels)}) do not include toxicity",
                 instead="Choose another",
             )
-        # If exactly one label applies to a text, probabilities are a softmax over labels; else a sigmoid of each.
+        # If exactly one label applies to a text, probabilities are the softmax of the logits; else each is a sigmoid.
         self._exclusive = len(labels) > 1 and (
             self._model.config.problem_type == "single_label_classification"
             or any(label.startswith(("non", "not", "neutral", "label_0")) for label in labels)

@@ -137,8 +137,9 @@ def by_scorer(
     )
     first = torch.ones(scores.shape[1:], dtype=torch.long)
     if signed:
-        # The sign of a value vector in the weights is arbitrary. For each memory, v comes first if its top token has a
-        # higher score under v than the top token of -v has under -v; else -v comes first.
+        # The sign of a value vector v in the weights is arbitrary, and both v and -v are candidates. The seed picks
+        # candidates by their index. So that the choice does not depend on the sign, the first of the two is always the
+        # one whose top token has the higher score.
         up, down = (ends.scores[..., 0].cpu() for ends in value_ends(lm, 1, layers=chosen_layers))
         first = torch.where(-down > up, -1, 1)
         scores = torch.where(first > 0, scores, scores.flip(0))
@@ -191,10 +192,10 @@ def _table(
 
 
 def first_order(lm: Decoder, rows: Int[Tensor, "row pos"], to: float) -> Float[Tensor, "layer d_mlp"]:
-    """Estimate, for each memory alone, how a coefficient of `to` changes the text's surprisal, in nats per token.
+    """Estimate, for each memory alone, how its coefficient set to `to` changes a text's surprisal, in nats per token.
 
-    The first-order estimate is the sum over positions of (to - m) times the gradient of the mean loss by m. One forward
-    and backward pass gives it for all memories.
+    The first-order estimate is the sum over positions of (to - m) times the derivative of the mean loss by the
+    coefficient m. One forward and backward pass gives it for all memories.
 
     Memory: the activations of 1,024 tokens with their gradients.
     """
@@ -228,9 +229,9 @@ def greedy(
     """Select memories and coefficients that make unwanted text less probable, one by one, within a limit on perplexity.
 
     All memories are ranked with every coefficient in `strengths` by a first-order estimate of their gain. Each step
-    measures the next `tried` of this ranking exactly, and selects the one with the largest gain whose increase of the
-    clean text's surprisal is within this step's share of the budget. The gain is the increase of the unwanted text's
-    surprisal minus that of the wanted text, in nats per token.
+    measures the next `tried` candidates of this ranking exactly. Of those that raise the clean text's surprisal by no
+    more than this step's share of the budget, it selects the one with the largest gain. The gain is the increase of the
+    unwanted text's surprisal minus that of the wanted text, in nats per token.
 
     Args:
         unwanted: windows of text to make less probable, such as toxic comments.
@@ -262,7 +263,7 @@ def greedy(
             if row["price_nats"] <= allowed and _gain(row) > max(_gain(curve[-1]), best[0] if best else -math.inf):
                 best = (_gain(row), edit, row)
         if best is None:
-            # No candidate that was just tried helps within the budget, so the next ones of the ranking are tried.
+            # None of the measured candidates is within the budget and raises the gain, so the next ones are measured.
             ranked = ranked[tried:]
             continue
         edits.append(best[1])

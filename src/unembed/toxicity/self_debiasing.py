@@ -86,7 +86,8 @@ class SelfDebiasing(LogitsProcessor):
 
         Raises:
             InvalidInput: no prefixes.
-            Unsupported: the model does not ignore padding on the left, which batches of unequal prefixes need.
+            Unsupported: the model does not ignore padding on the left, which is needed because prefixes differ in
+                length.
         """
         if not prefixes:
             raise InvalidInput("self-debiasing without prefixes", instead="Give at least one")
@@ -108,14 +109,14 @@ class SelfDebiasing(LogitsProcessor):
 
     @property
     def longest(self) -> int:
-        """The number of tokens of the longest prefix, by which prompt and continuation must be shorter."""
+        """The number of tokens of the longest prefix; prompt and continuation must leave room for it in the context."""
         return max(len(p) for p in self.prefixes)
 
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return corrected log-probabilities of the next token."""
         announced = self._announced(input_ids)
-        # A token whose score an earlier logits processor set to minus infinity keeps that score.
+        # If an earlier logits processor set a token's score to minus infinity, the score stays minus infinity.
         return debiased(scores, announced, self.decay, self.epsilon).to(scores.dtype)
 
     @torch.no_grad()
@@ -135,7 +136,7 @@ class SelfDebiasing(LogitsProcessor):
         return logits.view(len(self.prefixes), input_ids.shape[0], -1)
 
     def _order(self, input_ids: Tensor) -> Tensor | None:
-        """Return, for each row, the row of the last call that it continues; None if a new generation has started."""
+        """Return for each row the index of the row in the last call that it continues; None for a new generation."""
         seen = self._seen
         if seen is None or self._cache is None or input_ids.shape != (seen.shape[0], seen.shape[1] + 1):
             return None
@@ -180,5 +181,5 @@ class SelfDebiasing(LogitsProcessor):
         if "position_ids" in inspect.signature(type(self._model).forward).parameters:
             extra["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
         out = self._model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, **extra)
-        self._cache = getattr(out, "past_key_values", None)  # without one (Mamba), every step starts anew
+        self._cache = getattr(out, "past_key_values", None)  # None for Mamba: then each step runs all tokens
         return out.logits[:, -1]

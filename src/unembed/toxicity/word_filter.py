@@ -1,10 +1,10 @@
 """Ban words from generated text, however the tokenizer splits them.
 
 The argument `bad_words_ids` of `transformers` bans token sequences: it does not ban a word in another case, without its
-leading space, or tokenised in another way, but it bans harmless words that contain the sequence. Here the text counts:
-a token is banned if the text would then end in a banned word, or contain one as a whole word. A banned word that could
-become the start of a longer word with the next token ("ass" in "assassin") is banned too, because a token cannot be
-taken back.
+leading space, or tokenised in another way, but it bans harmless words that contain the sequence. This filter looks at
+the text instead: a token is banned if the text with it would end in a banned word, or contain one as a whole word. A
+banned word that could become the start of a longer word with the next token ("ass" in "assassin") is banned too,
+because a token cannot be taken back.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WordFilter(LogitsProcessor):
         self._bytes = token_bytes(tokenizer)
         self._longest = max(map(len, banned))
         self._words = banned
-        # This maps each beginning of a banned word to the endings that complete it; b"" is a beginning of every word.
+        # Maps each beginning of a banned word to the rest of the word; the beginning b"" is mapped to all banned words.
         self._rest: dict[bytes, list[bytes]] = {}
         for word in banned:
             for k in range(len(word)):
@@ -98,7 +98,7 @@ class WordFilter(LogitsProcessor):
         return left and right
 
     def banned_after(self, ids: list[int]) -> list[int]:
-        """Return the tokens that must not follow this text, except those that are banned after any text."""
+        """Return the tokens that are banned after this text, without those that are banned after any text."""
         tail, at = b"", len(ids)
         while at > 0 and len(tail) <= self._longest:
             at -= 1
