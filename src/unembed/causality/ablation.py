@@ -182,8 +182,8 @@ def ablate(
             or "all".
         components: ("attn_out" or "mlp_out", layer), or "all".
         to: what replaces the activations: "zero"; "mean", their mean over a corpus; a list of prompts, whose
-            activations are used one after another (the metric is averaged); or, over a corpus only, "resample": the
-            activations of other segments at the same position.
+            activations are used one prompt after another (the result is the mean of the metric over these prompts); or,
+            over a corpus only, "resample": the activations of other segments at the same position.
         metric: the metric of the logits after the last token; by default, the logit difference of the two most probable
             tokens. For several prompts, one metric or a list of one for each.
         layers: whole layers (attention and FFN together), or "all".

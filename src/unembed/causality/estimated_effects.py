@@ -123,7 +123,7 @@ def attribution_patching(
     Args:
         prompt: one prompt; the clean prompt if there are two.
         metric: the metric of the logits after the last token. The default is that of `patch`; without a second prompt,
-            it is the logit of the most probable token minus that of the second.
+            it is the logit of the most probable token minus the logit of the second most probable one.
         corrupted: a second prompt, whose activations are replaced by those of the first; if None, activations of the
             first prompt are replaced by zero.
         alignment: pairs (position in clean, position in corrupted), or "auto"; needed if lengths differ.

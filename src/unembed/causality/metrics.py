@@ -35,7 +35,7 @@ class Metric:
             reference: logits of the unchanged run; only `kl_divergence` uses them.
 
         Raises:
-            InvalidInput: a token is not a single token, or both tokens are the same.
+            InvalidInput: a text that names a token is not a single token, or both tokens are the same.
         """
         if self.kind == "kl_divergence":
             expected = reference.detach().double().log_softmax(-1)
@@ -96,8 +96,8 @@ def bound(
     """Return a metric as a function of logits, and its description.
 
     If `metric` is None, the metric is the logit of the reference run's prediction minus the logit of the corrupted
-    run's prediction. If both predict the same token, or there is no corrupted run, the second most probable token is
-    used instead.
+    run's prediction. If both runs predict the same token, or there is no corrupted run, the second most probable token
+    is used instead.
 
     Raises:
         InvalidInput: the metric is not callable, or does not return one number for each row.

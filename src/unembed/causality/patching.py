@@ -35,7 +35,7 @@ PAIRS_AT_ONCE = 32
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Patching(Displayed):
-    """The metric after each single activation is replaced by that of the other run.
+    """The metric when one activation at a time is replaced by the other run's.
 
     Attributes:
         values: the metric after each replacement: (layer, pos) for the residual stream, attn_out and mlp_out; (layer,

@@ -33,7 +33,7 @@ class GaussianNoise:
 
     Attributes:
         positions: the positions of the tokens whose embeddings get noise.
-        scale: standard deviation of the noise, as a multiple of that of the prompt's embeddings.
+        scale: standard deviation of the noise, as a multiple of the standard deviation of the prompt's embeddings.
 
     Source: Meng et al. 2022, section 2.1 (three standard deviations).
     """

@@ -1,8 +1,8 @@
 """Estimate effects by relevance: derivatives of a linearised model in place of the model's own.
 
-A gradient follows the norms' scales, the attention patterns and the slopes of activation functions at one point, which
-change when an activation is ablated. The linear rules treat the first two as constants, and replace an activation
-function by its average slope from zero to its input.
+A gradient describes the model only near the values of the run, but an ablation is a large change, after which norm
+scales, attention patterns and the slopes of activation functions differ. The linear rules treat norm scales and
+attention patterns as constants, and replace an activation function by its average slope from zero to its input.
 
 Source: Rezaei Jafari et al. 2025, "RelP", section 3.
 """

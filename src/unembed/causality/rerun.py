@@ -75,7 +75,7 @@ class Rerun:
         """Run the prompt once; store the input of every block, and the activations at `points`.
 
         Args:
-            tokens: one prompt; or a run of it, as in `seen`.
+            tokens: one prompt; or a run of it, which is then used as `seen`.
             points: capture points of further activations to store, in all layers that have them.
             edits: changes to make in every run.
             stream: the input of the first block, if it is not the embedding of the prompt (a corrupted embedding).

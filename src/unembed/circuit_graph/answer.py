@@ -339,7 +339,7 @@ def _of_pairs(
 
 
 def _tested_kinds(lm: Decoder, test: _Test) -> tuple[CircuitNodes, ...]:
-    """Return the kinds of nodes to test on several prompts: those of --kinds, or else first memories and then all."""
+    """Return the kinds of nodes to test on several prompts: by default two tests, memories alone and all kinds."""
     if test.kinds is not None:
         return (test.kinds,)
     return ("memories", "all") if lm.n_memories else ("all",)

@@ -101,7 +101,7 @@ class FlowView:
         target: the token whose logit is explained.
         against: the token whose logit is subtracted; None for the logit alone.
         ids: the ids of `target` and `against`.
-        metric: the logit of the target, or its difference from that of `against`.
+        metric: the logit of `target`, minus that of `against` if there is one.
         other_metric: the metric after the counterfactual prompt; None without one.
         explained: the value to which the edges into the metric add up: the metric, or its difference between prompts.
         probabilities: of `target` and `against` after the prompt; empty for several prompts.

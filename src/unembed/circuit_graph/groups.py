@@ -98,8 +98,8 @@ def named_by_effect(
 ) -> Groups:
     """Name clusters of nodes by the tokens that they raise and lower, measured by removing a whole cluster at a time.
 
-    Prompts with different answers share no such tokens: a cluster's name is then "like L23H4@4", with its first
-    node. The first node is also added to the name where two clusters have the same tokens.
+    If the prompts have different answers, no tokens are raised in all of them. A cluster is then named after its first
+    node, such as "like L23H4@4". If two clusters have the same tokens, the first node is added to the second name.
 
     Args:
         nodes: the circuit's nodes, by name.

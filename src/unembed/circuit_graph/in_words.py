@@ -73,7 +73,7 @@ class CircuitWords:
         return "the answer" if self.graph.cases[0].against is None else "the first answer"
 
     def _stands(self, metric: float) -> str:
-        """Say by how much the answer's logit exceeds the other answer's; without another answer, give the logit."""
+        """Say by how much the answer's logit exceeds the other answer's; without another answer, give its logit."""
         if self.graph.cases[0].against is None:
             return f"has a logit of {format_number(metric)}"
         other = self.answers[1] if self.is_one else "the second"

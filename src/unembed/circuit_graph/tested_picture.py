@@ -37,7 +37,8 @@ def picture(graph: CircuitGraph, *, test: Sequence[str] | None = None) -> FlowVi
     Raises:
         Unsupported: the graph was opened from a file and has no model yet.
 
-    Cost: that of the test, and about one pass for each 512 tokens of the prompt times `BOXES`.
+    Cost: that of the test, and passes over one copy of the prompt for each node, up to `BOXES`, in batches of about 512
+    tokens.
     """
     if graph.lm is None:
         raise Unsupported(

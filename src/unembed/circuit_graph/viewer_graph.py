@@ -31,8 +31,9 @@ _PINNED = 10
 def viewer_graph(graph: CircuitGraph) -> dict[str, Any]:
     """Return the graph of one prompt as a dict: the JSON for circuit-tracer's and Neuronpedia's viewers.
 
-    Each node's `influence` is the share of |relevance| that it and all larger nodes have, by which the viewers hide
-    small nodes. Groups become the viewers' supernodes. Weights are those of the graph's edges, in logits.
+    Each node's `influence` is the share of all |relevance| that this node and all nodes with a larger |relevance| have
+    together; the viewers hide small nodes by it. Groups become the viewers' supernodes. Weights are those of the
+    graph's edges, in logits.
 
     Raises:
         InvalidInput: the graph is of several prompts.

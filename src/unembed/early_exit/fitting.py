@@ -80,7 +80,8 @@ def fit(
         disagreement: choose one threshold by risk control instead, so that the expected share of tokens that differ
             from the full model's is at most this number.
         decision: the time of one decision, as a fraction of a block's time, or "measured" to measure it. Decisions are
-            then made only after layers where exits save more than that (`ExitRule.at_profitable_layers`).
+            then made only after layers where exits save more time than decisions take
+            (`ExitRule.at_profitable_layers`).
         progress: called with the number of examples done and their total.
         options: options of the score: `clusters` and `similarity` for sub_updates; `sweep`, `penalties` and `folds` for
             classifiers.

@@ -67,7 +67,7 @@ def lowest_threshold(
 
     Args:
         thresholds: the thresholds to try, highest first.
-        disagreement: returns the loss, 0 to 1, of each example or prompt at a threshold.
+        disagreement: function that returns the loss, from 0 to 1, of each example or prompt at a threshold.
         level: the bound.
     """
     worst, chosen = 0.0, math.inf

@@ -39,7 +39,8 @@ def ngrams(text: str) -> Iterator[str]:
 def features(texts: Sequence[str], bits: int) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " bound"]]:
     """Return the distinct n-gram hashes (below 2 ** bits) of all texts in one array.
 
-    The second array has the index in the first at which each text's hashes start, and last the first array's length.
+    The second array has for each text the index in the first array at which its hashes start, and as last entry the
+    first array's length.
     """
     mask = (1 << bits) - 1
     columns: list[np.ndarray] = []
@@ -53,7 +54,7 @@ def features(texts: Sequence[str], bits: int) -> tuple[Int64[np.ndarray, " entry
 
 
 def margins(texts: Sequence[str], weights: Float64[np.ndarray, " column"], bias: float) -> Float64[np.ndarray, " text"]:
-    """Return each text's score: its n-grams' weights, summed, over the square root of their number, plus the bias."""
+    """Return each text's score: the sum of its n-grams' weights over the square root of their number, plus the bias."""
     bits = len(weights).bit_length() - 1
     columns, bounds = features(texts, bits)
     sums = np.concatenate([[0.0], np.cumsum(weights[columns])])

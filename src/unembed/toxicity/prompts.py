@@ -29,7 +29,7 @@ def read_prompts(path: str | Path, *, challenging_only: bool = False, limit: int
         limit: the largest number of prompts.
 
     Raises:
-        InvalidInput: the file cannot be read, a line is malformed (the message names it), or nothing is left.
+        InvalidInput: the file cannot be read, a line is malformed (the message names it), or no prompt is left.
     """
     with reading(f"cannot read prompts from {path}", instead="Give JSON lines"):
         lines = Path(path).read_text(encoding="utf-8").split("\n")

@@ -69,7 +69,7 @@ class StoredScores:
         """Read the file.
 
         Raises:
-            InvalidInput: it cannot be read, or a line is not of this form.
+            InvalidInput: the file cannot be read, or a line is not a JSON object with a text and its toxicity.
         """
         self.name = f"scores in {Path(path).name}"
         self._path = path
@@ -127,7 +127,7 @@ class Classifier:
             batch: number of texts in a batch.
 
         Raises:
-            ModelUnavailable: it cannot be loaded.
+            ModelUnavailable: the model cannot be loaded.
             InvalidInput: its labels do not include toxicity.
         """
         from transformers import AutoModelForSequenceClassification, AutoTokenizer

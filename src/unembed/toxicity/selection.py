@@ -238,15 +238,16 @@ def greedy(
         clean: windows of text whose perplexity should not increase.
         wanted: windows of text like `unwanted` but not toxic, such as other comments, so that only toxicity counts.
         n: largest number of memories to select.
-        budget: largest relative increase of the clean text's perplexity; 0.17 is that of the paper's ten memories (21.7
-            to 25.3).
+        budget: largest relative increase of the clean text's perplexity; the paper's ten memories increase it by 0.17
+            (from 21.7 to 25.3).
         strengths: coefficients to try. A negative one suppresses a value vector's top tokens, which the paper did not
             do.
         tried: number of candidates to measure exactly in each step.
         progress: called with the number of steps done and their total.
 
     Returns:
-        The edits, and a table with one row for each step; fewer than n if nothing more helps within the budget.
+        The edits, and a table with one row for each step. There are fewer than n edits if no further one helps within
+            the budget.
     """
     lm = require_decoder(lm)
     base = {name: _nats(lm, rows) for name, rows in _named(unwanted, clean, wanted)}
