@@ -60,7 +60,7 @@ def generation_threshold(
 
 
 def score_continuation(lm: Decoder, ids: Tensor, start: int) -> tuple[list[bool], float]:
-    """Return, for each token from `start` on, whether the full model would choose it; and their surprisal in nats."""
+    """Return whether the full model would choose each token from `start` on, and their total surprisal in nats."""
     with lm.lock:  # otherwise hooks that another thread attaches would run in this pass
         logits = lm.hf(ids, **cache_argument(lm)).logits[0, start - 1 : -1].float()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum")

@@ -247,7 +247,7 @@ def greedy(
 
     Returns:
         The edits, and a table with one row for each step. There are fewer than n edits if no further one helps within
-            the budget.
+        the budget.
     """
     lm = require_decoder(lm)
     base = {name: _nats(lm, rows) for name, rows in _named(unwanted, clean, wanted)}
