@@ -261,7 +261,7 @@ def with_index_settings(options: Options, index: Index) -> Options:
     if stored < options.shown:
         raise InvalidInput(
             f"{options.shown} triggers for each key from {index.path}",
-            why=f"the index has only {stored} for each key",
+            why=f"the index has {stored} for each key",
             instead=f"Build one with --top {options.shown}, or give --option shown={stored}",
         )
     return replace(options, top=min(options.top, stored), triggers="prefixes")
