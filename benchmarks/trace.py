@@ -132,7 +132,7 @@ def trace(lm: LanguageModel, tokens: Tensor, other: tuple[str, Any] | None) -> N
         everywhere = seen.everywhere("coefficients", range(lm.n_layers))
         for layer in range(lm.n_layers):
             found = dominant(everywhere.at("coefficients", layer)[0], lm.weights.W_out[layer], 10)
-            table[layer][found.index]
+            table[layer][found]
 
     def theirs(model: Any) -> None:
         _, cache = model.run_with_cache(tokens, names_filter=wanted)

@@ -25,7 +25,7 @@ def test_examples_are_what_a_run_of_each_prefix_shows(deep, found):
             assert int(found.top[i, layer]) == int(logits.argmax())
             assert float(found.margin[i, layer]) == pytest.approx(float(p[0] - p[1]), abs=1e-5)
             assert float(found.entropy[i, layer]) == pytest.approx(float(-(p * p.log()).sum()), abs=1e-4)
-            own = dominant(run["coefficients"][layer, 0, -1], deep.weights.W_out[layer]).index
+            own = dominant(run["coefficients"][layer, 0, -1], deep.weights.W_out[layer])
             assert found.dominant[i, layer].tolist() == own.tolist()
             assert torch.allclose(found.before[i, layer], run["resid_mid"][layer, 0, -1], atol=1e-5)
             assert torch.allclose(found.update[i, layer], run["mlp_out"][layer, 0, -1], atol=1e-5)
