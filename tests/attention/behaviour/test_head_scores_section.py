@@ -28,7 +28,7 @@ BY_PATTERN = ("previous_token", "duplicate_token", "induction", "resting", "curr
             "folded",
             True,
             False,
-            "Matching: not available in any layer, because the content part of a key",
+            "Matching: not available in any layer, because when the model runs, the content part of a key",
         ),
         ("deepseek_v3", "raw", True, True, ""),
         ("qwen3_next", "folded", False, True, "Copying: not available in any layer, because a gate of each position"),

@@ -68,7 +68,7 @@ def test_heads_before_a_norm_are_not_independent(tmp_path: Path) -> None:
 def test_a_gate_of_the_destination_changes_the_effect_of_a_source(tmp_path: Path) -> None:
     lm = unembed.load(tiny_model("qwen3_next"), tokenizer=lettered("gpt2").tokenizer)
     m = Measurements(lm, unembed.open_corpus(texts(8)), Work(tmp_path, {}), Options(None, 2, 200, 3))
-    with pytest.raises(Unsupported, match="differs at each position"):
+    with pytest.raises(Unsupported, match="factors differ between positions"):
         heads.one_effect(m)
     assert heads.judge_independence(heads.independence(m)).verdict == "agrees"
 
