@@ -173,7 +173,7 @@ def test_bad_questions_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPat
         circuits.expand(PROMPT, position=9)
     with pytest.raises(InvalidInput, match="order -1"):
         circuits.expand(PROMPT, order=-1)
-    with pytest.raises(InvalidInput, match="not one of the"):
+    with pytest.raises(InvalidInput, match="has only"):
         circuits.expand(PROMPT, order=0).term(((0, 0),))
     monkeypatch.setattr(expansion, "_MOST", 10)
     with pytest.raises(OutOfMemory, match="lower order"):

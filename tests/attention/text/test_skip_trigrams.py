@@ -78,7 +78,7 @@ def test_only_among_some_tokens() -> None:
         torch.tensor([t.score for t in found]).double(), score.flatten().topk(4).values, rtol=1e-6, atol=1e-6
     )
     assert {t.source for t in found} <= set(ids.tolist())
-    with pytest.raises(InvalidInput, match="excluded"):
+    with pytest.raises(InvalidInput, match="left out"):
         unembed.circuits(lm).skip_trigrams(0, 1, source=9, among=ids)
     counted = unembed.load("attn-2l")
     the = counted.single_token(" the")

@@ -283,7 +283,7 @@ def test_what_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="reads vectors of 48 channels, but the model's have 64"):
         attach(tiny_of_64(), _one("relu"))
     attached = attach(lm, _one("relu"))
-    with pytest.raises(OutOfRange, match="reads layers"):
+    with pytest.raises(OutOfRange, match="encodes only layers"):
         attached.feature(0, 1)
     with pytest.raises(OutOfRange, match="counted from 0"):
         attached.feature(1, F)
