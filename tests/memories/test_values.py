@@ -79,7 +79,7 @@ def test_bad_input_is_refused() -> None:
     lm = tiny("gpt2")
     with pytest.raises(OutOfRange, match="memory in layer 0: 192"):
         Values(lm).top_tokens(0, 192)
-    with pytest.raises(InvalidInput, match="does not belong to a run"):
+    with pytest.raises(InvalidInput, match="a value vector alone has no run"):
         value_readings(lm, basis="frozen")
 
 
