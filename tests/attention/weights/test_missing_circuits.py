@@ -42,7 +42,7 @@ def _lm(model_type: str) -> LanguageModel:
         ("llama", "folded", {}, {}),
         ("qwen3_next", "raw", {}, {}),
         ("qwen3_next", "folded", {3: "a gate of each position"}, {}),
-        ("deepseek_v3", "folded", {}, dict.fromkeys(range(4), "the content part of a key")),
+        ("deepseek_v3", "folded", {}, dict.fromkeys(range(4), "when the model runs, the content part of a key")),
         ("gemma4_text", "folded", *[dict.fromkeys((2, 3), "it uses the keys and values of another layer")] * 2),
         ("jamba", "folded", {}, {}),
     ],
