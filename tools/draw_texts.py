@@ -13,6 +13,8 @@ A reader marks each text: understood at the first reading or not. The same seed 
 | 2101, 2102 | a blind reader | 107 of 120; the thirteen are rewritten |
 | 4611, 4612 | an editor who knows the project | 113 of 120; these and 16 more errors are rewritten |
 | 130 | a blind reader | 52 of 60; the eight are rewritten |
+| 4621, 4622 | two blind readers | 99 of 120; then all texts were read blind and about 1,200 rewritten |
+| 4631 | another blind reader, after that | 48 of 60 |
 """
 
 from __future__ import annotations
