@@ -134,5 +134,5 @@ def test_a_language_is_where_several_of_its_frequent_words_are(language: str) ->
 
 
 def test_a_stored_rule_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="a stored rule"):
+    with pytest.raises(InvalidInput, match="a rule in an atlas"):
         read_rule({"kind": "token", "offsets": 1})

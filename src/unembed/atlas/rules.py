@@ -242,7 +242,7 @@ def read_rule(stored: Mapping[str, Any]) -> Rule:
             values["tokens"] = tuple(values["tokens"])
         return KINDS[stored["kind"]](**values)
     except (KeyError, TypeError) as error:
-        raise InvalidInput("a stored rule", why=f"it cannot be read: {error}") from error
+        raise InvalidInput("a rule in an atlas", why=f"it cannot be read: {error}") from error
 
 
 @lru_cache(maxsize=512)

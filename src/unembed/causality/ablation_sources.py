@@ -41,7 +41,7 @@ class Source:
         return Replacement(point, layer, where, chosen, value)
 
     def up_to(self, n_pos: int, corpus: str) -> Source:
-        """Return the means of the first `n_pos` positions, if this has a mean for each position.
+        """Return a source with the means of the first `n_pos` positions. It must have a mean for each position.
 
         Raises:
             InvalidInput: no segment of the corpus has `n_pos` tokens.

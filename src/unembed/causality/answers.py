@@ -221,8 +221,8 @@ def ablate_answer(
     sample: Annotated[
         int,
         Option(
-            "With --what screen, number of memories (FFN neurons) to draw at random and ablate, to check what the "
-            "estimates miss.",
+            "With --what screen, which estimates all effects and ablates only the largest: number of memories (FFN "
+            "neurons) to draw at random and ablate, too, to check what the estimates miss.",
             low=1,
         ),
     ] = 50,

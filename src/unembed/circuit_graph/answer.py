@@ -128,8 +128,8 @@ def circuit_answer(
     rankings: Annotated[
         bool,
         Option(
-            "Also test circuits whose nodes are chosen by other scores: only positive relevance (supporting), plain "
-            "gradient, difference of activation between the two prompts, and coefficient."
+            "Also test circuits whose nodes are chosen by other scores: positive relevance alone (supporting), the "
+            "plain gradient, the difference between the activations on the two prompts, or the coefficient."
         ),
     ] = False,
     graph: Annotated[

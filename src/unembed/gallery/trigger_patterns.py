@@ -51,7 +51,7 @@ class TriggerPattern:
 
     @property
     def parts(self) -> tuple[Slot, ...]:
-        """The common properties: `slots`, or else `word`."""
+        """What the prefixes have in common: `slots`, or the word that they share if their last tokens share nothing."""
         return self.slots if self.word is None else (self.word,)
 
     @property

@@ -63,7 +63,7 @@ def atlas_judge(
         raise InvalidInput(
             f"no index of {lm.name}",
             why="the judge reads where memories fire, which an index stores",
-            instead="Give the index of which the atlas was built: --index DIR",
+            instead="Give the index from which the atlas was built: --index DIR",
         )
     _require_same(lm, card.provenance, known.provenance.corpus)
     report = progress or (lambda _what, _done, _total: None)
@@ -100,7 +100,7 @@ def _require_same(lm: Decoder, built: Provenance, corpus: str | None) -> None:
         raise InvalidInput(
             f"an atlas of the corpus {built.corpus}",
             why=f"the index is of the corpus {corpus}, so its test documents are not those of the atlas",
-            instead="Give the index of which the atlas was built: --index DIR",
+            instead="Give the index from which the atlas was built: --index DIR",
         )
 
 

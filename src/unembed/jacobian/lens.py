@@ -159,8 +159,8 @@ class JacobianLens(Displayed):
             if not self.converted and self.provenance.dtype not in ("none", lm.dtype_name):  # an earlier version's file
                 raise InvalidInput(
                     f"the lens of {self.provenance.model}",
-                    why=f"it was fitted on {self.provenance.dtype} weights, and its file does not contain the "
-                    f"fingerprint of the same weights in {lm.dtype_name}",
+                    why=f"it was fitted on {self.provenance.dtype} weights, and its file lacks the fingerprint "
+                    f"that would show whether these {lm.dtype_name} weights are the same ones",
                     instead=f"Open the model in {self.provenance.dtype}, or fit the lens again: `unembed fit-lens`",
                 )
             raise InvalidInput(

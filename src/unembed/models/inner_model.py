@@ -10,9 +10,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 _INNER = ("_orig_mod", "_module", "original_model")
-"""Attributes in which a compiled model, an nnsight model and a TransformerBridge have the transformers model."""
+"""Attributes that hold the transformers model in a compiled model, an nnsight model and a TransformerBridge."""
 _BRIDGED = "_original_component"
-"""Attribute in which each module of a TransformerBridge has the original module that it replaces."""
+"""Attribute of each module of a TransformerBridge that holds the original module that it replaces."""
 _WATCHED = "__nnsight__"
 """Attribute that nnsight sets on each module whose `forward` it replaces."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STAGES = ".stages"
 FINISHED = ".finished.json"
-"""The settings of the finished report in a folder."""
+"""Name of the file in a report's folder that says with which settings the finished report was made."""
 _KEY = "key.json"
 
 T = TypeVar("T")

@@ -85,8 +85,8 @@ def composed_weights(
     if which == "k" and part is None and basis == "folded" and readings.has_latent_keys:
         raise Unsupported(
             f"the whole keys of layer {layer} of {lm.name} in the folded basis",
-            why="when the model runs, the content part of a key is divided by the norm of its latent vector and the "
-            "rotary part is not, so no fixed matrix gives both",
+            why="when the model runs, the content part of a key is divided by the norm of its latent vector, but the "
+            "rotary part is not, so that no fixed matrix gives both",
             instead="Use basis='raw', or scores on a prompt, or pass part='content' or part='rotary' to qk()",
         )
     chosen = readings.parts[which] if part is None else [readings.parts[which][PARTS.index(part)]]

@@ -83,8 +83,8 @@ def _gated(
     assert z is not None
     gates = list(_gate_candidates(outputs, n_heads, d_head, len(z)))
     for source, total in mixed:
-        # A gate with one number for each head and position (such as the share that an attention sink leaves) is not
-        # searched among the modules, but fitted to z. It is accepted if the number fits all d_head channels.
+        # A gate with one number for each head and position need not be the output of a module: an attention sink, for
+        # instance, leaves a share of the weight. So the number is fitted to z, and accepted if it fits all channels.
         by_head, goal = (t.double().view(-1, n_heads, d_head) for t in (total, z))
         per_head = (by_head * goal).sum(-1, keepdim=True) / by_head.square().sum(-1, keepdim=True).clamp_min(1e-30)
         if relative(per_head * by_head, goal) <= tolerance:
