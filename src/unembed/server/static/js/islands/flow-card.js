@@ -1,4 +1,4 @@
-/** The card beside a picture of a circuit: what is drawn of the chosen box, and what was measured of it. */
+/** The card next to a picture of a circuit: what is drawn of the chosen box, and what was measured of it. */
 import { ANSWER, OTHERS } from "./flow-fold.js";
 import { aboutGroup, isPart } from "./flow-groups.js";
 import { at, boxLines, logits, moves, short } from "./flow-words.js";

@@ -1,4 +1,4 @@
-/** The panes beside the map: the selected memory or memories, and the best described ones. */
+/** The panes next to the map: the selected memory or memories, and the best described ones. */
 import { button, fill, fixed, grouped, h, many, num } from "../dom.js";
 import { token } from "../islands/tokens.js";
 import * as names from "../names.js";
