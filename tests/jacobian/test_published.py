@@ -84,7 +84,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
 
 def test_a_lens_of_other_sizes_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.pt", J={0: torch.eye(4), 1: torch.eye(4)}, n_prompts=1)
-    with pytest.raises(InvalidInput, match=r"of a model of 3 layers and width 4; .* has 2 and 48"):
+    with pytest.raises(InvalidInput, match=r"for a model of 3 layers and width 4, but .* has 2 and 48"):
         open_lens(path).bound_to(lettered("llama"))
 
 

@@ -13,6 +13,7 @@ import unembed
 from unembed.results.number_format import (
     NOT_A_NUMBER,
     column_format,
+    common_decimals,
     format_cell,
     format_error,
     format_number,
@@ -52,6 +53,12 @@ READ_BY_MACHINES = {
 )
 def test_the_numbers_of_a_column_have_equal_decimals(column: list[object], written: list[str]) -> None:
     assert list(map(column_format(column), column)) == written
+
+
+def test_a_rounding_error_of_zero_does_not_change_how_a_column_looks() -> None:
+    shares = [1.0, 0.757, -0.065, -0.0003]
+    assert common_decimals([*shares, *[-4.4e-8] * 9]) == common_decimals([*shares, *[0.0] * 9]) == 3
+    assert common_decimals([*shares, *[-4.4e-5] * 9]) == 4
 
 
 def test_numbers_in_lists_count_for_their_column() -> None:

@@ -29,6 +29,8 @@ from typing import Any
 
 SIGNIFICANT = 4
 """Number of significant digits of the largest number in a column."""
+ROUNDING = 1e-6
+"""Numbers smaller than this share of their column's largest number can be float32 rounding errors of zero."""
 LEAST_PERCENT = 1e-6
 """Smaller percentages are written as `<0.000001 %`."""
 NOT_A_NUMBER = "not a number"
@@ -178,12 +180,14 @@ def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | No
     """Return the number of decimals for a column of numbers, at most four.
 
     The largest number gets at least three significant digits and the median two. Percentages get 1 decimal, more if the
-    median needs it, or 0 if all are whole. None if there are no floats, or all are tiny or huge: then each number is
+    median needs it, or 0 if all are whole. Zeros do not count, nor does what may be a rounding error of zero: a column
+    must look the same on every machine. None if there are no floats, or all are tiny or huge: then each number is
     formatted by itself.
     """
     sizes = sorted(abs(v) * (100 if percent else 1) for v in values if isinstance(v, float) and math.isfinite(v) and v)
     if not sizes or sizes[-1] < 1e-3 or sizes[-1] >= 1e7:
         return None
+    sizes = [size for size in sizes if size >= ROUNDING * sizes[-1]]
     if percent and all(size == round(size) for size in sizes):
         return 0
     largest, median = (math.floor(math.log10(size)) for size in (sizes[-1], sizes[(len(sizes) - 1) // 2]))
