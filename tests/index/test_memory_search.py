@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 import unembed
@@ -11,6 +12,7 @@ from tests.index.conftest import corpus_of, token_text
 from unembed.gallery import MemoryDescriptions
 from unembed.index import IndexSettings
 from unembed.index.memory_search import search
+from unembed.language_model import LanguageModel
 from unembed.memories.token_ranking import promoting, word_forms
 from unembed.memories.values import written_values
 
@@ -54,6 +56,19 @@ def test_suppressing_values_have_the_lowest_scores_of_any_form() -> None:
         assert abs(float(deviations[at]) - expected) < 1e-4
         assert abs((hit.score or 0.0) - float(lowest[at])) < 1e-5
         assert hit.found == wren.token_strings([ids[int(form[at])]])[0]
+
+
+@pytest.mark.parametrize(("text", "sign"), [("{}", 1.0), ("-{}", -1.0)])
+def test_an_ungated_memory_is_not_found_by_words_that_it_only_moves_the_other_way(
+    lm: LanguageModel, text: str, sign: float
+) -> None:
+    """Its coefficient has one sign, so a memory that lowers a word never promotes it."""
+    word = next(one.strip() for one in token_text(lm) if one.strip().isalpha())
+    hits = [hit for hit in search(lm, None, text.format(word), 1000).hits if hit.why in ("promotes", "suppresses")]
+    read = lm.weights.W_U[:, word_forms(lm, word)]
+    scores = sign * torch.cat([written_values(lm, n) @ read for n in range(lm.n_layers)])
+    assert len(hits) == int((scores > 0).any(dim=1).sum()) < len(scores)
+    assert all(hit.pole == "positive" and sign * (hit.score or 0.0) > 0 for hit in hits)
 
 
 def test_the_rank_of_a_found_token_is_its_place_in_the_values_own_list() -> None:

@@ -406,7 +406,8 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
     """Yield the memories whose value vectors give the tokens `ids` the largest scores, computed from the weights.
 
-    For "suppresses", these are the lowest scores. A score is divided by the standard deviation of all tokens' scores
+    For "suppresses", these are the lowest scores. A memory whose coefficient has one sign is left out if its value
+    moves all the tokens the other way. A score is divided by the standard deviation of all tokens' scores
     under the same value vector.
     """
     sign = -1.0 if kind == "suppresses" else 1.0
@@ -415,7 +416,7 @@ def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppres
     signed = torch.cat([torch.full((lm.n_memories_of(n),), lm.is_signed(n)) for n in lm.memory_layers])
     deviations = sign * scores.cpu() / score_spreads(lm).cpu().clamp_min(1e-9)[:, None]
     best, form = torch.where(signed[:, None], deviations.abs(), deviations).max(dim=1)
-    top = best.topk(min(MAX_SCORED, len(best))).indices
+    top = best.topk(min(MAX_SCORED, int((best > 0).sum()))).indices
     for at, (layer, index) in zip(top.tolist(), memories_at(lm, top).tolist(), strict=True):
         chosen = int(form[at])
         pole: Pole = "negative" if float(deviations[at, chosen]) < 0 else "positive"

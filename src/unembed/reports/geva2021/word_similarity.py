@@ -51,15 +51,10 @@ def lin(a: str, b: str) -> float | None:
 
 def by_wordnet(lm: Decoder, first: Sequence[int], second: Sequence[int]) -> Float[np.ndarray, " pair"]:
     """Return the Lin similarity of pairs of tokens; NaN if a token is not a whole word or not in WordNet."""
-    strings = lm.token_strings(torch.arange(lm.d_vocab)) if lm.d_vocab <= 2**17 else None
-    if strings is None:
-        ids = sorted({*first, *second})
-        words = dict(zip(ids, clean(lm.token_strings(ids)), strict=True))
-    else:
-        words = dict(enumerate(clean(strings)))
+    words = [token.word for token in clean(lm.token_strings(range(lm.d_vocab)))]
     out = []
     for a, b in zip(first, second, strict=True):
-        left, right = words[a].word, words[b].word
+        left, right = words[a], words[b]
         found = None if left is None or right is None else lin(left, right)
         out.append(np.nan if found is None else found)
     return np.array(out, dtype=np.float64)
