@@ -70,6 +70,8 @@ def reading_fault(error: BaseException) -> str:
         return "it is UTF-16, not UTF-8 text" if wide else "it is not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):
         return f"it is not JSON (line {error.lineno}, column {error.colno})"
+    if isinstance(error, RecursionError):
+        return "its lists or objects are nested too deeply"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return first_sentence(error)
@@ -146,5 +148,5 @@ def reading(what: str, *, instead: str = "", kind: type[UnembedError] = InvalidI
     """
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, RecursionError) as error:
         raise kind(what, why=reading_fault(error), instead=instead) from error

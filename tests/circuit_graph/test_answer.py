@@ -222,7 +222,13 @@ def test_files_of_pairs_are_split_into_found_and_tested(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "no lines"), ("{", "not JSON"), ('{"prompt": "The"}', "no prompt, counterfactual"), ("[1, 2]", "no prompt")],
+    [
+        ("", "no lines"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"prompt": "The"}', "no prompt, counterfactual"),
+        ("[1, 2]", "no prompt"),
+    ],
 )
 def test_files_that_are_no_pairs_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "pairs.jsonl"

@@ -107,13 +107,26 @@ def test_commands_apply_the_edits(unembed: Run, gpt2_folder: Path, tmp_path: Pat
         (("--scale", "L9H0=0"), "layer 9"),
         (("--scale", "L1H99=0"), "head 99"),
         (("--add-vector", "1=nowhere.npy"), "cannot read a vector from nowhere.npy"),
+        (
+            ("--add-vector", "1=nested.json"),
+            "cannot read a vector from nested.json: its lists or objects are nested too",
+        ),
+        (("--add-vector", "1=empty.npy"), "cannot read a vector from empty.npy: No data left in file"),
         (("--add-vector", "9=a|b"), "layer 9"),
         (("--edits", "nowhere.json"), "cannot read edits from nowhere.json"),
     ],
 )
 def test_edits_that_fit_no_model_fail_in_one_line(
-    unembed: Run, gpt2_folder: Path, options: tuple[str, str], why: str
+    unembed: Run,
+    gpt2_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, str],
+    why: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nested.json").write_text("[" * 200_000)
+    Path("empty.npy").touch()
     result = unembed("trace", PROMPT, "--model", gpt2_folder, *options)
     assert result.exit_code == 1
     assert why in result.stderr and result.stderr.count("\n") == 1

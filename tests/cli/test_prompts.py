@@ -95,3 +95,14 @@ def test_a_file_of_prompts_that_windows_wrote_is_read_and_utf_16_is_refused_by_i
     file.write_bytes(f"{OTHER}\n".encode("utf-16"))
     refused = unembed("trace", "--prompts", file, "--model", gpt2_folder)
     assert refused.exit_code == 1 and "it is UTF-16, not UTF-8 text. Save it as UTF-8." in refused.stderr
+
+
+def test_standard_input_is_read_as_a_file_of_prompts_is(gpt2_folder: Path) -> None:
+    def told(given: bytes) -> Result:
+        return CliRunner().invoke(app, ["trace", "-", "--model", str(gpt2_folder), "--json"], input=given)
+
+    marked = json.loads(shown(told(f"\ufeff{OTHER}\r\nThe\u2028year\r\n".encode())))
+    assert [one["prompt"] for one in marked["traces"]] == [OTHER, "The\u2028year"]
+    refused = told(b"caf\xe9")
+    assert refused.exit_code == 1
+    assert "cannot read prompts from standard input: it is not UTF-8 text. Save it as UTF-8." in refused.stderr

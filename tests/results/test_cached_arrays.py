@@ -31,6 +31,21 @@ def test_arrays_are_made_once_and_again_where_their_file_is_damaged(
     assert cached_arrays("other-key", make, tmp_path)["numbers"].tolist() == [1, 1] and len(made) == 2
 
 
+def test_arrays_are_made_again_whichever_byte_of_their_file_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changed byte is noticed, or does no harm; NumPy, zipfile, zlib and tokenize each raise their own errors."""
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path))
+    expected = np.arange(50)
+    cached_arrays("key", lambda: {"numbers": expected})
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
+        found = cached_arrays("key", lambda: {"numbers": expected})
+        assert np.array_equal(found.get("numbers", expected), expected)
+
+
 def test_where_nothing_can_be_written_arrays_are_made_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,14 @@ def test_a_stream_ends_with_the_error_that_stopped_it(client: TestClient) -> Non
     assert (first["kind"], last["kind"], last["code"]) == ("item", "error", "defect")
 
 
+@pytest.mark.parametrize(
+    ("body", "why"), [("{", "it is not JSON"), ("[]", "it is not a JSON object"), ("", "it is mis")]
+)
+def test_a_body_that_is_no_object_is_named_as_the_body(client: TestClient, body: str, why: str) -> None:
+    told = client.post("/strict", content=body, headers={"content-type": "application/json"}).json()
+    assert told["message"] == "the request's body is not valid" and told["why"].startswith(why)
+
+
 def test_half_of_a_character_in_a_request_can_be_named(client: TestClient) -> None:
     answer = client.post(
         "/strict", content=b'{"n": {"half \\ud800": "x"}}', headers={"content-type": "application/json"}

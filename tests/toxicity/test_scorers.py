@@ -57,6 +57,8 @@ def test_stored_scores_are_read_and_missing_ones_named(tmp_path):
         json.dumps({"text": "a", "toxicity": 0.7, "threat": 0.1}) + "\n\n" + '{"text": "b", "toxicity": 1}\n'
     )
     scorer = StoredScores(path)
+    path.write_text(json.dumps({"text": "a\u2028b", "toxicity": 0.2}, ensure_ascii=False), encoding="utf-8-sig")
+    assert StoredScores(path).score(["a\u2028b"]) == {"toxicity": [0.2]}
     assert scorer.score(["b", "a"]) == {"toxicity": [1.0, 0.7]}
     assert scorer.score(["a"]) == {"threat": [0.1], "toxicity": [0.7]}
     with pytest.raises(InvalidInput, match="has no score for it"):

@@ -79,5 +79,7 @@ def test_words_come_from_a_file(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("one\n\n two \n")
     assert read_words(path) == ["one", "two"]
+    path.write_text("one\ntwo\n", encoding="utf-8-sig")  # as some editors save it
+    assert read_words(path) == ["one", "two"]
     with pytest.raises(InvalidInput):
         read_words(tmp_path / "none.txt")

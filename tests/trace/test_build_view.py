@@ -138,7 +138,7 @@ def test_an_explanation_splits_a_logit_by_every_kind_of_part_that_the_model_has(
 def _words(view: Any) -> str:
     """What the terminal and the page draw of a trace's layers, and its sentences."""
     out = io.StringIO()
-    Console(file=out, width=150).print(draw_layers(view, 140, plain=True))
+    Console(file=out, width=150).print(draw_layers(view, 140))
     told = [*(f.sentence + f.definition for f in view.findings), *(m.sentence for m in view.moves)]
     return "\n".join([out.getvalue(), html._layers(view), *told, *(e.sentence for n in view.layers for e in n.events)])
 

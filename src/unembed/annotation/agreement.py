@@ -112,7 +112,7 @@ def _answers(labels: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int, int], 
     """
     answers: Any = defaultdict(lambda: defaultdict(lambda: {"kinds": set(), "members": set()}))
     for row in labels:
-        if row["kind"] in ("key", "value", "random value") and "pattern" in row["notes"]:
+        if row["kind"] in ("key", "value", "random value") and {"pattern", "members"} <= set(row["notes"]):
             answer = answers[row["kind"], row["layer"], row["index"]][row["author"]]
             answer["kinds"] |= {row["notes"]["pattern"]} - {None}
             answer["members"] |= set(row["notes"]["members"])

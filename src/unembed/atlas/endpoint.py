@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from unembed.errors import InvalidInput, UnembedError
-from unembed.results import make_folder
+from unembed.results import make_folder, write_whole
 
 KEY = "UNEMBED_JUDGE_KEY"
 """The environment variable with the endpoint's key; not needed by a server that asks for none."""
@@ -203,5 +203,5 @@ def _stored(path: Path) -> dict[str, str]:
                     why=f"line {number + 1} is damaged",
                     instead="Remove that line or the file",
                 ) from fault
-            path.write_text("".join(f"{one}\n" for one in lines[:-1]), encoding="utf-8")
+            write_whole(path, "".join(f"{one}\n" for one in lines[:-1]))
     return found

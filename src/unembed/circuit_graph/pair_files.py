@@ -25,7 +25,7 @@ def read_pairs(path: Path) -> list[tuple[Any, ...]]:
         InvalidInput: the file cannot be read, has no lines, or has a line without these four fields.
     """
     with reading(f"cannot read {path}"):
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     found = [_pair(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not found:
         raise InvalidInput(f"{path}", why="it has no lines", instead="Write one JSON object on each line")
@@ -33,10 +33,8 @@ def read_pairs(path: Path) -> list[tuple[Any, ...]]:
 
 
 def _pair(path: Path, number: int, line: str) -> tuple[Any, ...]:
-    try:
+    with reading(f"line {number} of {path}"):
         stored = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"line {number} of {path}", why=f"it is not JSON ({error.msg})") from error
     if isinstance(stored, list) and len(stored) == 4:
         return tuple(stored)
     for keys in _KEYS:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from unembed.errors import InvalidInput
+from unembed.errors import InvalidInput, reading_fault
 from unembed.names import NUMBER, VALUE, MemoryIndex, MemoryValue, head_named, parse_memory, read_memory_value
 from unembed.options import EditFiles, MemoryValues, Option
 
@@ -183,11 +183,10 @@ def _numbers(path: Path) -> list[float]:
             np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_text(encoding="utf-8"))
         )
         numbers = np.asarray(stored, dtype=np.float64)
-    except (OSError, ValueError, TypeError) as error:
-        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    except Exception as error:  # on damaged files NumPy raises errors of several modules
         raise InvalidInput(
             f"cannot read a vector from {path}",
-            why=why,
+            why=reading_fault(error),
             instead="Give a .npy file, a JSON list of numbers, or two prompts as 'PROMPT|PROMPT'",
         ) from error
     return numbers.reshape(-1).tolist()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -57,14 +59,9 @@ class PromptTexts:
         """
         found: list[str] = []
         for text in self.prompts or []:
-            found += _lines(sys.stdin.read()) if text == "-" else [text]
-        if self.file is not None:
-            try:
-                found += _lines(self.file.read_text(encoding="utf-8-sig"))
-            except (OSError, ValueError) as error:
-                instead = "Save it as UTF-8" if isinstance(error, ValueError) else "Check the path"
-                why = reading_fault(error)
-                raise InvalidInput(f"cannot read prompts from {self.file}", why=why, instead=instead) from error
+            found += _lines_of("standard input", _standard_input) if text == "-" else [text]
+        if (file := self.file) is not None:
+            found += _lines_of(str(file), lambda: file.read_text(encoding="utf-8-sig"))
         if not found and conversation.messages is None:
             raise typer.BadParameter(
                 "no prompt is given; give prompts, a file of prompts with --prompts, or - to read standard input"
@@ -91,5 +88,17 @@ class Piece:
     tokens: Tensor | None = None
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+def _lines_of(source: str, read: Callable[[], str]) -> list[str]:
+    """Return the lines of a text that are not empty; a form feed or a Unicode line separator does not end a line."""
+    try:
+        return [line for line in read().split("\n") if line.strip()]
+    except (OSError, ValueError) as error:
+        instead = "Save it as UTF-8" if isinstance(error, ValueError) else "Check the path"
+        raise InvalidInput(f"cannot read prompts from {source}", why=reading_fault(error), instead=instead) from error
+
+
+def _standard_input() -> str:
+    """Return standard input, decoded as a file of prompts is, whatever the locale."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
+    return sys.stdin.read()

@@ -24,7 +24,7 @@ from torch import Tensor
 from unembed.dictionaries.dictionary import Dictionary
 from unembed.dictionaries.saelens_fields import WITHOUT_GAIN, checked_fields
 from unembed.errors import InvalidInput, ModelUnavailable, UnembedError, Unsupported, first_sentence, reading_fault
-from unembed.results import make_folder, writing
+from unembed.results import make_folder, write_whole, writing
 
 WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
 _PARAMS = ("params.npz", "params.safetensors")
@@ -247,6 +247,7 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
     tensors |= {"r_mag": d.r_mag, "b_mag": d.b_mag} if gated else {}
     tensors |= {"threshold": d.threshold} if d.activation == "jumprelu" else {}
     with writing(path, instead="Make room, and run the same again"):
+        (path / CONFIG).unlink(missing_ok=True)  # that of other weights, should this process end before the new one
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}, path / WEIGHTS)
     at = "" if d.layer is None else f"blocks.{d.layer}."
     architectures = _ARCHITECTURES | (_TRANSCODERS if d.is_transcoder else {})
@@ -267,7 +268,7 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
             **(notes or {}),
         },
     }
-    (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
+    write_whole(path / CONFIG, json.dumps(config, indent=1) + "\n")
     return path
 
 

@@ -65,7 +65,7 @@ def read_messages(path: Path) -> list[Message]:
     remedy = 'Give a JSON list of {"role": ..., "content": ...}, or one such object on each line'
     with reading(f"messages {path}", instead=remedy):
         text = path.read_text(encoding="utf-8-sig").strip()
-        found = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines() if line]
+        found = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.split("\n") if line]
     return _checked(found, None)
 
 

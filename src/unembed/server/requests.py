@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Path, Query, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -53,9 +53,12 @@ Finite = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 def parse_token(text: str) -> str | int:
-    """Parse a token: `#17` is the token with id 17; any other text is the token's text."""
+    """Parse a token: `#17` is the token with id 17; any other text is the token's text.
+
+    Of an id of more than 18 digits the first 18 are used: no vocabulary has such a token either.
+    """
     if len(text) > 1 and text[0] == "#" and text[1:].isascii() and text[1:].isdigit():
-        return int(text[1:][:9])
+        return int(text[1:].lstrip("0")[:18] or "0")
     return text
 
 
@@ -246,6 +249,14 @@ class LabelRequest(LayerAndIndex):
     verdict: Literal["clear", "mixed", "unclear"] | None = None
 
 
+class LabelNotes(BaseModel, extra="allow"):
+    """The notes of a label: those fields that this package reads, and any others."""
+
+    pattern: str | None = None
+    members: list[int] = []
+    made: str = ""
+
+
 class ExportedLabel(BaseModel):
     """A line of a label export. Empty fields get their default; unknown fields are ignored."""
 
@@ -254,7 +265,7 @@ class ExportedLabel(BaseModel):
     label: LabelText
     author: Annotated[AuthorName, BeforeValidator(lambda author: author or "?")]
     kind: Annotated[str, Field(max_length=40), BeforeValidator(lambda kind: kind or "memory")] = "memory"
-    notes: Annotated[dict[str, Any], BeforeValidator(lambda notes: notes or {})] = {}
+    notes: Annotated[LabelNotes, BeforeValidator(lambda notes: notes or {})] = LabelNotes()
     made: Annotated[str, BeforeValidator(lambda made: made or "")] = ""
 
 

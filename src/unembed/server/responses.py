@@ -54,6 +54,7 @@ def problem(error: errors.UnembedError) -> tuple[int, Problem]:
     return status, Problem(code=code, message=error.what, why=error.why, fix=error.instead)
 
 
+_BODY = "the request's body"
 _PLACES = ("body", "query", "path", "header")
 _REASONS = {
     "missing": "it is missing",
@@ -68,6 +69,8 @@ _REASONS = {
     "too_long": "it has more than {max_length:,} items",
     "literal_error": "it is not one of {expected}",
     "finite_number": "it is not a finite number",
+    "json_invalid": "it is not JSON",
+    "model_attributes_type": "it is not a JSON object",
 }
 
 
@@ -92,12 +95,14 @@ def install_error_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         place, *names = first["loc"]
         where = ".".join(map(str, names if place in _PLACES else first["loc"]))
+        if place == "body" and (not names or first["type"] == "json_invalid"):
+            where = _BODY
         detail = [{"where": ".".join(str(p) for p in e["loc"]), "why": e["msg"]} for e in error.errors()[:20]]
         body = Problem(
             code="invalid",
             message=f"{where} is not valid",
             why=_reason(first),
-            fix="Choose another value",
+            fix="See /api/v1/openapi.json for what it takes" if where == _BODY else "Choose another value",
             detail=detail,
         )
         return JSONResponse(body.model_dump(), 422)

@@ -266,7 +266,7 @@ def _stored(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the number and the continuations of each prompt in the cache file; an incomplete line is skipped."""
     if not path.exists():
         return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             row = json.loads(line)
             yield int(row["prompt"]), tuple(row["texts"])

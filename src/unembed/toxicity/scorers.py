@@ -75,7 +75,7 @@ class StoredScores:
         self._path = path
         self._scores: dict[str, dict[str, float]] = {}
         with reading(f"cannot read scores from {path}", instead="Give JSON lines"):
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -84,7 +84,7 @@ class StoredScores:
                 text, own = row["text"], {k: float(v) for k, v in row.items() if k != "text" and _is_number(v)}
                 if not isinstance(text, str) or "toxicity" not in own:
                     raise KeyError("toxicity")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise InvalidInput(
                     f"{path} line {number}",
                     why='it is not a JSON object with a "text" and a numeric "toxicity"',

@@ -130,7 +130,7 @@ def read_words(path: str | Path) -> list[str]:
         InvalidInput: the file cannot be read or holds no word.
     """
     with reading(f"cannot read words from {path}", instead="Write one word on each line"):
-        words = [w for line in Path(path).read_text(encoding="utf-8").splitlines() if (w := line.strip())]
+        words = [w for line in Path(path).read_text(encoding="utf-8-sig").split("\n") if (w := line.strip())]
     if not words:
         raise InvalidInput(f"{path} contains no words", instead="Write one word on each line")
     return words

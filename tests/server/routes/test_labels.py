@@ -162,6 +162,19 @@ def test_an_import_is_stored_completely_or_not_at_all(indexed, index):
     assert indexed.post("/api/v1/annotations/import", json={"jsonl": twice}).json() == {"added": 1, "known": 1}
 
 
+@pytest.mark.parametrize("notes", [{"pattern": None, "members": 5}, {"pattern": [1], "members": []}, {"made": [1]}])
+def test_notes_that_this_package_reads_are_checked_when_they_are_imported(indexed, notes):
+    line = {"layer": 0, "index": 1, "label": "wrong notes", "author": "ivo", "kind": "key", "notes": notes}
+    answer = indexed.post("/api/v1/annotations/import", json={"jsonl": json.dumps(line)})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+    line["notes"] = {"pattern": "a line\u2028separator", "mine": {"and": [1]}}
+    answer = indexed.post("/api/v1/annotations/import", json={"jsonl": json.dumps(line, ensure_ascii=False)})
+    assert answer.status_code == 200
+    exported = map(json.loads, indexed.get("/api/v1/annotations/export").text.splitlines())
+    assert [row["notes"]["mine"] for row in exported if row["label"] == "wrong notes"] == [{"and": [1]}]
+    assert indexed.get("/api/v1/annotations/agreement").status_code == 200
+
+
 def test_labels_of_heads_are_exported_and_imported(indexed, index):
     number = index.add_label(4, 1, "carries names", author="ida", kind="head")
     lines = indexed.get("/api/v1/annotations/export").text.splitlines()

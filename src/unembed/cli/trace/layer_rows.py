@@ -25,11 +25,13 @@ _BASES = {
 
 
 def draw_layers(
-    view: TraceView, width: int, *, plain: bool = False, lines: int = 1, everything: bool = False
+    view: TraceView, width: int, *, symbols: bool = False, lines: int = 1, everything: bool = False
 ) -> RenderableType:
     """Draw the table of layers and notes on what it leaves out.
 
     Args:
+        symbols: mark the events (saturation, elimination) of the target token, for output that also describes them:
+            they are those of the logit lens, whatever lens the table is read by.
         lines: number of tokens in each cell.
         everything: give each layer its own row; by default, layers without a change are joined (see `folding`).
     """
@@ -44,7 +46,7 @@ def draw_layers(
     # The columns of tokens (two, or three with one for the tokens after attention) share the width that the other
     # columns leave; a token that does not fit is cut with an ellipsis.
     columns = 3 if has_middle else 2
-    room = (width - 5 - 2 - of_ranks - (0 if plain else 4) - 2 * columns) // columns
+    room = (width - 5 - 2 - of_ranks - (4 if symbols else 0) - 2 * columns) // columns
     several = lines == 1 and room >= 44
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("layer", justify="right", no_wrap=True)
@@ -53,7 +55,7 @@ def draw_layers(
         table.add_column(name, no_wrap=room >= len(name), max_width=room)
     title = Text.assemble("rank of ", token_text(view.target.token, ACCENT, cells=of_ranks - 8), "\n", head)
     table.add_column(title, no_wrap=True)
-    if not plain:
+    if symbols:
         table.add_column("", no_wrap=True)
     for row, of_row in zip(rows, ranks, strict=True):
         first, last = (row.layers[0], row.layers[-1]) if isinstance(row, Fold) else (row, row)
@@ -62,7 +64,7 @@ def draw_layers(
         cells: list[RenderableType] = [row.numbers if isinstance(row, Fold) else str(row.layer)]
         cells += [_cell(candidates, lines, room, view.target.id, several) for candidates in streams]
         cells.append(_places(of_row, digits))
-        if not plain:
+        if symbols:
             cells.append(_signs(() if isinstance(row, Fold) else row.events, view.target.id))
         table.add_row(*cells)
     here = character_at([token.token for token in view.tokens], view.position)

@@ -46,7 +46,8 @@ def draw_trace(
     parts += _described(view)
     if view.memories is not None:
         parts += [draw_memories(view, view.memories, width, plain=plain), Text()]
-    parts.append(draw_layers(view, width, plain=plain, lines=lines, everything=everything))
+    symbols = everything and not plain
+    parts.append(draw_layers(view, width, symbols=symbols, lines=lines, everything=everything))
     if everything:
         parts += _events(view, plain)
     for attribution in view.attributions:
@@ -88,7 +89,7 @@ def _next_steps(view: TraceView, model_given: str, width: int) -> list[Renderabl
 
 def draw_explanation(view: TraceView, width: int, *, plain: bool = False, everything: bool = False) -> RenderableType:
     """Draw the output of `unembed explain`: header, the target's rank in each layer, the attributions of its logit."""
-    parts = [_header(view, width, 1), draw_layers(view, width, plain=plain, everything=everything)]
+    parts = [_header(view, width, 1), draw_layers(view, width, symbols=not plain, everything=everything)]
     parts += _events(view, plain)
     for attribution in view.attributions:
         parts += [Text(), draw_attribution(attribution, width, plain=plain, everything=everything)]

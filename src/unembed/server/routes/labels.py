@@ -211,7 +211,7 @@ def post_import(state: r.State, query: r.ImportRequest) -> dict[str, Any]:
     """Add labels from an export, except those that the index already has. If a line is invalid, no label is added."""
     corpus = state.require_index()
     known = {_identity(row) for row in corpus.labels(of="all").rows()}
-    rows = [_parse(number, line) for number, line in enumerate(query.jsonl.splitlines(), 1) if line.strip()]
+    rows = [_parse(number, line) for number, line in enumerate(query.jsonl.split("\n"), 1) if line.strip()]
     new = {key: row for row in rows if (key := _identity(row)) not in known}
     corpus.add_labels(
         Label(
@@ -237,7 +237,8 @@ def _identity(row: dict[str, Any]) -> tuple[object, ...]:
 def _parse(number: int, line: str) -> dict[str, Any]:
     """Parse and check one line of an export."""
     try:
-        return r.ExportedLabel.model_validate_json(line).model_dump()
+        label = r.ExportedLabel.model_validate_json(line)
+        return label.model_dump() | {"notes": label.notes.model_dump(exclude_unset=True)}
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         why = ": ".join(["it is not a label", *map(str, first["loc"]), first["msg"]])
