@@ -208,5 +208,5 @@ def test_events_and_rank_changes_of_another_mixer_are_its_own() -> None:
 )
 def test_an_update_of_a_layer_of_one_part_is_that_part(model_type: str, updates: list[str]) -> None:
     lm = load(tiny_model(model_type), tokenizer=lettered("gpt2").tokenizer)
-    settled = [Settling(n, "layer", 0.1, 0.2, None, None, None) for n in range(len(updates))]
+    settled = [Settling(n, "layer", 0.1, 0.2, None, None, (), None) for n in range(len(updates))]
     assert [_update(lm, one) for one in settled] == updates

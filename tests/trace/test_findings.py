@@ -24,7 +24,7 @@ from unembed.trace.findings import Measured, findings
 from unembed.trace.removals import Part, Removal
 from unembed.trace.settling import settling
 
-UNDECIDED = re.compile(r"^(Of [\d,]+ heads and memories none decides alone);.*")
+UNDECIDED = re.compile(r"^(Of [\d,]+ [\w ]+ none decides alone);.*")
 TABLES = Path(__file__).parents[1] / "data" / "findings"
 
 
@@ -86,10 +86,14 @@ def test_a_head_is_named_with_what_it_reads(lm: LanguageModel) -> None:
     assert _first(lm, removals, sources={(1, 2): itself}).startswith("Head L1H2, reading ·of itself, decides")
 
 
-def test_of_parts_that_come_close_the_explained_one_is_named(lm: LanguageModel) -> None:
+def test_of_parts_that_come_close_the_explained_one_is_named_first(lm: LanguageModel) -> None:
     head, memory = _removal(HEAD, 0.05, 2.3), _removal(MEMORY, 0.07, 2.0)
     described = {(0, 5): "months after 'in'"}
-    assert _first(lm, [head, memory], descriptions=described).startswith("Memory L0M5 (months after 'in') decides")
+    assert _first(lm, [head, memory], descriptions=described).startswith(
+        "Memory L0M5 (months after 'in') and head L1H2 decide: without the first "
+    )
+    assert _first(lm, [head, memory], descriptions=described).endswith("; without the second ·January falls to 5.0%.")
+    assert _first(lm, [memory], descriptions=described).startswith("Memory L0M5 (months after 'in') decides: ")
     far = _removal(MEMORY, 0.14, 1.2)
     assert _first(lm, [head, far], descriptions=described).startswith("Head L1H2 decides")
 
@@ -128,6 +132,22 @@ def test_two_chosen_tokens_are_compared_by_the_difference_of_their_logits(lm: La
 def test_a_head_that_reads_itself_is_no_candidate(lm: LanguageModel) -> None:
     removals = [_removal(HEAD, 0.01, 3.0), _removal(MEMORY, 0.1, 1.5)]
     assert _first(lm, removals, left_out={(1, 2)}).startswith("Memory L0M5 decides")
+    small = [_removal(HEAD, 0.3, 0.2), _removal(MEMORY, 0.33, 0.05), _removal(Part("head", 0, 1, 1.0), 0.2, 0.7)]
+    assert _first(lm, small, left_out={(0, 1)}).startswith(
+        "Of 2 memories and heads that read other tokens none decides alone; head L1H2 matters most: "
+    )
+
+
+def test_a_token_that_was_first_before_is_not_said_to_be_first_only_at_the_end(lm: LanguageModel) -> None:
+    layers = [dataclasses.replace(one, rank_before=9, rank_middle=9, rank_after=9) for one in sample_view(6).layers]
+    for n in (0, 2, 3, len(layers) - 1):
+        layers[n] = dataclasses.replace(layers[n], rank_after=1)
+    measured = Measured(JANUARY.id, 0.34, 6, [], {}, {})
+    settled, *_ = findings(lm, measured, settling(layers), layers, "final")
+    told = (
+        f"is first after layers 0 and 2 to 3, and again after the FFN of layer {len(layers) - 1}, the last; it is among"
+    )
+    assert told in settled.sentence
 
 
 def test_when_the_prediction_settles_and_what_was_first_until_then(lm: LanguageModel) -> None:

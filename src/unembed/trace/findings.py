@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 DEFINITIONS = {
     "part": "The parts that add most to the token's lead were removed one at a time (their output at "
     "this position set to zero); without this one the token's probability falls most. Heads that read their own "
-    "position, as an FFN does, are left out. Of parts that come close to the largest, one is named whose source or "
-    "description is known.",
+    "position, as an FFN does, are left out. If a part comes close to the largest whose source or description is "
+    "known, that part is named first.",
     "settled": "The first layer after which the token is first, and after each layer from there on, as the lens reads "
     "the stream.",
     "displaced": "The token that the lens read as the first before that.",
@@ -94,12 +94,10 @@ def findings(
 def _part(lm: Decoder, measured: Measured) -> Finding | None:
     """Return the finding that names the component which decides: a head or memory, else a layer's attention or FFN."""
     small = [one for one in measured.removals if one.part.index is not None and not _is_left_out(one.part, measured)]
-    best = _most(small, measured)
-    layer = _most([one for one in measured.removals if one.part.index is None], measured)
+    best = _most(small)
+    layer = _most([one for one in measured.removals if one.part.index is None])
     if best is not None and _decides(best, measured):
-        called = _capital(_called(lm, best.part, measured))
-        sentence = f"{called} decides{_over(lm, measured)}: without it {_without(lm, best, measured)}."
-        return _finding(best, sentence, measured)
+        return _deciding(lm, _explained(best, small, measured), best, measured)
     if layer is not None and _decides(layer, measured):
         called, without = _capital(_called(lm, layer.part, measured)), _without(lm, layer, measured)
         sentence = f"{called} decides{_over(lm, measured)} as a whole: without what it writes here {without}."
@@ -109,10 +107,21 @@ def _part(lm: Decoder, measured: Measured) -> Finding | None:
     if best is None:
         return None
     called, without = _called(lm, best.part, measured), _without(lm, best, measured)
-    sentence = f"Of {_count(small)} none decides alone; {called} matters most: without it {without}."
+    sentence = f"Of {_count(small, measured)} none decides alone; {called} matters most: without it {without}."
     if len(small) == 1:
         sentence = f"{_capital(called)} alone does not decide: without it {without}."
     return _finding(best, sentence, measured)
+
+
+def _deciding(lm: Decoder, named: Removal, best: Removal, measured: Measured) -> Finding:
+    """Return the finding of a part that decides, and of the part `best` with the largest effect if it is another."""
+    called, without = _capital(_called(lm, named.part, measured)), _without(lm, named, measured)
+    if named is best:
+        return _finding(named, f"{called} decides{_over(lm, measured)}: without it {without}.", measured)
+    both = f"{called} and {_called(lm, best.part, measured)} decide{_over(lm, measured)}"
+    falls = "" if measured.difference is not None else f"{_named(lm, measured.token)} falls "
+    sentence = f"{both}: without the first {without}; without the second {falls}to {_after(best, measured)}."
+    return _finding(named, sentence, measured)
 
 
 def _not_alone(lm: Decoder, small: Sequence[Removal], best: Removal, measured: Measured) -> str:
@@ -121,8 +130,8 @@ def _not_alone(lm: Decoder, small: Sequence[Removal], best: Removal, measured: M
     if len(small) == 1:
         return f" {_capital(called)} does not alone ({change})."
     if measured.difference is None and measured.probability - best.probability < SHOWN:
-        return f" Of {_count(small)} none does alone."
-    return f" Of {_count(small)} none does alone; {called} matters most ({change})."
+        return f" Of {_count(small, measured)} none does alone."
+    return f" Of {_count(small, measured)} none does alone; {called} matters most ({change})."
 
 
 def _finding(removal: Removal, sentence: str, measured: Measured) -> Finding:
@@ -136,16 +145,17 @@ def _finding(removal: Removal, sentence: str, measured: Measured) -> Finding:
     return Finding(kind, sentence, DEFINITIONS["part"], removal.effect, part.layer, point, part.index, source)
 
 
-def _most(removals: Sequence[Removal], measured: Measured) -> Removal | None:
-    """Return the removal with the largest effect; None if no effect is positive.
-
-    A removal with nearly that effect is preferred if its component is explained and the other's is not.
-    """
+def _most(removals: Sequence[Removal]) -> Removal | None:
+    """Return the removal with the largest effect; None if no effect is positive."""
     best = max(removals, key=lambda one: one.effect, default=None)
-    if best is None or best.effect <= 0:
-        return None
+    return None if best is None or best.effect <= 0 else best
+
+
+def _explained(best: Removal, removals: Sequence[Removal], measured: Measured) -> Removal:
+    """Return a removal that decides with nearly the largest effect and whose component is explained, or else `best`."""
     close = sorted((one for one in removals if one.effect >= CLOSE * best.effect), key=lambda one: -one.effect)
-    return next((one for one in close if _is_explained(one.part, measured)), best)
+    explained = (one for one in close if _is_explained(one.part, measured) and _decides(one, measured))
+    return next(explained, best)
 
 
 def _is_explained(part: Part, measured: Measured) -> bool:
@@ -165,11 +175,15 @@ def _is_left_out(part: Part, measured: Measured) -> bool:
     return part.kind == "head" and (part.layer, part.index) in measured.left_out
 
 
-def _count(small: Sequence[Removal]) -> str:
-    """Return how many heads and memories were removed, in words."""
+def _count(small: Sequence[Removal], measured: Measured) -> str:
+    """Return how many heads and memories were removed, in words that leave out the heads that are not counted."""
     kinds = {one.part.kind for one in small}
-    words = {frozenset({"memory"}): "memories", frozenset({"head"}): "heads"}
-    return f"{len(small)} {words.get(frozenset(kinds), 'heads and memories')}"
+    if kinds == {"memory"}:
+        return f"{len(small)} memories"
+    left_out = any(_is_left_out(one.part, measured) for one in measured.removals)
+    if left_out:
+        return f"{len(small)} {'memories and ' if 'memory' in kinds else ''}heads that read other tokens"
+    return f"{len(small)} {'heads and memories' if 'memory' in kinds else 'heads'}"
 
 
 def _decides(removal: Removal, measured: Measured) -> bool:
@@ -213,8 +227,15 @@ def _without(lm: Decoder, removal: Removal, measured: Measured) -> str:
 def _change(removal: Removal, measured: Measured) -> str:
     """Write the token's probability (or the logit difference) with and without a component."""
     if measured.difference is not None:
-        return f"{format_signed(measured.difference)} to {format_signed(measured.difference - removal.effect)}"
+        return f"{format_signed(measured.difference)} to {_after(removal, measured)}"
     return " to ".join(_from_to(measured.probability, removal.probability))
+
+
+def _after(removal: Removal, measured: Measured) -> str:
+    """Write the token's probability (or the logit difference) without a component."""
+    if measured.difference is not None:
+        return format_signed(measured.difference - removal.effect)
+    return _from_to(measured.probability, removal.probability)[1]
 
 
 def _over(lm: Decoder, measured: Measured) -> str:
@@ -230,17 +251,28 @@ def _settled(lm: Decoder, name: str, settled: Settling, n_layers: int, reader: s
     if settled.cause == "embedding":
         told = "is first from the embedding on, before any layer"
     elif settled.layer < n_layers - 1 or n_layers == 1:
-        told = f"is first from {place} on"
+        told = f"is first{_earlier(settled)} from {place} on"
     else:
-        told = f"is first only after {place}, the last"
-        told += "" if ten is None else f", and among the first ten from layer {ten} on"
+        told = f"is first{_earlier(settled) or ' only'} after {place}, the last"
+        joined = "; it is" if settled.first_earlier else ", and"
+        told += "" if ten is None else f"{joined} among the first ten from layer {ten} on"
     sentence = f"By {reader}, {name} {told}."
     return Finding("settled", sentence, DEFINITIONS["settled"], nats, settled.layer, _point(settled), None)
 
 
+def _earlier(settled: Settling) -> str:
+    """Say after which layers the token was already first, before another displaced it; empty if after none."""
+    if not settled.first_earlier:
+        return ""
+    spans = [f"{one.start}" if len(one) == 1 else f"{one.start} to {one[-1]}" for one in settled.first_earlier]
+    plural = "s" if sum(map(len, settled.first_earlier)) > 1 else ""
+    told = " and ".join(spans) if len(spans) < 3 else f"{spans[0]}, {spans[1]} and others"
+    return f" after layer{plural} {told}, and again"
+
+
 def _displaced(lm: Decoder, settled: Settling, reader: str) -> Finding | None:
     other = settled.displaced
-    if other is None:
+    if other is None or lm.token_strings([other.id])[0] == " ":  # what lenses read where they read nothing
         return None
     since = "" if settled.displaced_since is None else f", since layer {settled.displaced_since}"
     sentence = f"Until then {reader} has {_named(lm, other.id)} first ({_percent(other.probability)}){since}."

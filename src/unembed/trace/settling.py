@@ -33,6 +33,8 @@ class Settling:
     displaced_since: int | None
     """The layer after which `displaced` became first and stayed so up to this update; None if it was not first after
     the previous layer."""
+    first_earlier: Sequence[range]
+    """Ranges of earlier layers after which the target was first, before another token displaced it again."""
     first_ten: int | None
     """The layer after which the target entered the ten top tokens and stayed among them; None if it is this layer."""
 
@@ -53,6 +55,7 @@ def settling(layers: Sequence[LayerView]) -> Settling | None:
     one = layers[at]
     ten = _since(layers, lambda one: one.rank_after <= 10)
     first_ten = ten if ten < at else None
+    earlier = _ranges([layer for layer in range(at) if layers[layer].rank_after == 1])
     before, p = one.before[0], one.probability_before
     cause: Literal["ffn", "mixer", "embedding", "layer"] = "ffn"
     if one.middle is not None and one.rank_middle is not None and one.rank_middle > 1:
@@ -62,9 +65,16 @@ def settling(layers: Sequence[LayerView]) -> Settling | None:
         cause = "layer" if one.middle is None else "mixer"
         after = one.probability_after if one.probability_middle is None else one.probability_middle
     else:
-        return Settling(at, "embedding", p, p, None, None, first_ten)
+        return Settling(at, "embedding", p, p, None, None, (), first_ten)
     held = _since(layers[:at], lambda one: one.after[0].id == before.id)
-    return Settling(at, cause, p, after, before, held if held < at else None, first_ten)
+    return Settling(at, cause, p, after, before, held if held < at else None, earlier, first_ten)
+
+
+def _ranges(numbers: Sequence[int]) -> list[range]:
+    """Return the runs of consecutive numbers in an ascending list."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n + 1 for n in numbers if n + 1 not in numbers]
+    return [range(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def _since(layers: Sequence[LayerView], holds: Callable[[LayerView], bool]) -> int:

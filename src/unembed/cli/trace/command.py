@@ -57,8 +57,8 @@ def trace(
 ) -> None:
     """Show how the prediction after a prompt forms, layer by layer.
 
-    The output begins with up to three findings. The first is measured: the head or memory (FFN neuron) whose ablation
-    lowers the probability of the predicted token most. Then come the heads and memories that decide between the
+    The output begins with up to three findings. The first is measured: of the heads, memories (FFN neurons) and layers
+    that add most to the prediction, the one without which it falls most. Then come the heads and memories that decide between the
     predicted token and the runner-up, the layers in which their ranks change, and the difference of the two logits as
     the sum of the contributions of components, the largest first (--all: every layer and component). With --index, each
     memory is shown with the text on which it fires most. With --csv, the output is the top tokens at --point, for every

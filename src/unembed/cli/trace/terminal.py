@@ -56,9 +56,10 @@ def draw_trace(
 
 
 def _next_steps(view: TraceView, model_given: str, width: int) -> list[RenderableType]:
-    """Suggest three commands: show the memory that promotes the prediction most, ablate it, or open the explorer."""
+    """Suggest three commands: show the memory that matters most, repeat the trace without it, or open the explorer."""
     rows = [] if view.memories is None else [row for row in view.memories.rows if (row.score or 0.0) > 0]
-    best = next(iter([*view.described, *rows]), None)
+    measured = sorted((row for row in rows if row.without is not None), key=lambda row: row.without or 0.0)
+    best = next(iter([*measured, *view.described, *rows]), None)
     if best is None:
         return []
     name = best.name
