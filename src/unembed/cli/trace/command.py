@@ -57,13 +57,13 @@ def trace(
 ) -> None:
     """Show how the prediction after a prompt forms, layer by layer.
 
-    The output begins with up to three findings. The first is measured: of the heads, memories (FFN neurons) and layers
-    that add most to the prediction, the one without which it falls most. Then come the heads and memories that decide between the
-    predicted token and the runner-up, the layers in which their ranks change, and the difference of the two logits as
-    the sum of the contributions of components, the largest first (--all: every layer and component). With --index, each
-    memory is shown with the text on which it fires most. With --csv, the output is the top tokens at --point, for every
-    layer and position. Several prompts give one JSON object or one CSV table. For each layer, the terminal lists one
-    token (see --tokens), the other formats five.
+    The output begins with up to three findings. The first is measured: of the heads, memories (FFN neurons) and
+    layers that add most to the prediction, the one without which it falls most. Then come the heads and memories
+    that decide between the predicted token and the runner-up, the layers in which their ranks change, and the
+    difference of the two logits as the sum of the contributions of components, the largest first (--all: every
+    layer and component). With --index, each memory is shown with the text on which it fires most. With --csv, the
+    output is the top tokens at --point, for every layer and position. Several prompts give one JSON object or one
+    CSV table. For each layer, the terminal lists one token (see --tokens), the other formats five.
 
     Caution: A finding tells what this prompt's prediction loses without a component; other prompts may depend on other
     components. The tokens that a memory or the residual stream promotes are computed with the lens named in the last
