@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -17,7 +18,10 @@ from tests.cli.sample_view import DISPLACED, FALL, PART, RISE, SETTLED, sample_v
 from unembed.cli.bars import Scale
 from unembed.cli.trace.html import page
 from unembed.cli.trace.terminal import draw_explanation, draw_trace
+from unembed.models import Token
+from unembed.models.named_tokens import MovedTokens
 from unembed.results import decimals_of, format_probability, format_signed
+from unembed.trace import HeadSource, TraceView
 
 
 def drawn(width: int, *, plain: bool = False, colour: bool = False, everything: bool = False) -> str:
@@ -73,7 +77,100 @@ def test_a_memory_that_lowers_the_lead_shows_what_it_suppresses_and_points_left(
 def test_plain_output_has_words_for_signs() -> None:
     text = drawn(100, plain=True, everything=True)
     assert "(saturation)" in text and "(elimination)" in text
-    assert not set(text) & set("█▌▐│◆✕•")
+    assert not set(text) & set("█▌▐│◆✕•↑↓")
+
+
+def with_moved(everything: bool = False) -> TraceView:
+    """The sample with tokens that its first head and its first memory raise and lower; or all of its memories."""
+    view, moved = sample_view(), MovedTokens((" June", " July"), (" May",))
+    assert view.heads is not None and view.memories is not None
+    head, memory, *others = view.heads.rows[0], *view.memories.rows
+    rows = [dataclasses.replace(row, without=0.2, moved=moved) for row in (memory, *(others if everything else []))]
+    heads = dataclasses.replace(view.heads, rows=[dataclasses.replace(head, moved=moved), *view.heads.rows[1:]])
+    memories = dataclasses.replace(view.memories, rows=[*rows, *([] if everything else others)])
+    return dataclasses.replace(view, heads=heads, memories=memories)
+
+
+def lines_of(view: TraceView, width: int, *, plain: bool = False) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width).print(draw_trace(view, width, plain=plain))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_plain_output_says_raises_and_lowers() -> None:
+    text = "\n".join(lines_of(with_moved(everything=True), 100, plain=True))
+    assert "raises ·June ·July" in text and "lowers ·May" in text
+    assert not set(text) & set("↑↓")
+
+
+def test_the_headings_say_that_effect_and_without_measure_different_things() -> None:
+    lines = lines_of(sample_view(), 80)
+    first = lines.index("Heads behind ·January over ·the")
+    assert lines[first + 1 : first + 3] == [
+        "effect: direct effect on the logit of ·January minus that of ·the",
+        "without: probability of ·January (34% with it), indirect effects included",
+    ]
+    html = re.sub("<[^>]+>", "", page(sample_view(), ""))
+    assert "effect: direct effect on the logit of ·January minus that of ·the" in html
+    assert "without: probability of ·January (34% with it) when only this head is ablated, indirect effects" in html
+
+
+def reading(*sources: HeadSource) -> TraceView:
+    """A trace of "The first the first month is is" after its last token, in which one head reads `sources`."""
+    view, words = sample_view(), ["The", " first", " the", " first", " month", " is", " is"]
+    assert view.heads is not None
+    tokens = [Token(position, position, word) for position, word in enumerate(words)]
+    heads = dataclasses.replace(view.heads, rows=[dataclasses.replace(view.heads.rows[0], sources=list(sources))])
+    return dataclasses.replace(view, tokens=tokens, heads=heads)
+
+
+def test_a_head_says_which_of_several_equal_tokens_it_reads() -> None:
+    view = reading(
+        HeadSource(1, 1, " first", 0.5, 1.0), HeadSource(4, 4, " month", 0.2, 0.9), HeadSource(6, 6, " is", 0.1, 0.8)
+    )
+    (line,) = (line for line in lines_of(view, 100) if line.startswith("L4H2"))
+    assert line.endswith("·first (1) 50%  ·month 20%  ·is itself 10%")
+    assert any(line.startswith("reads: ") and line.endswith("; (1): position, from 0") for line in lines_of(view, 80))
+    html = re.sub("<[^>]+>", "", page(view, ""))
+    assert "·first (1)50% ·month20% ·is itself10%" in html
+
+
+def test_no_position_is_shown_of_a_token_that_occurs_once() -> None:
+    assert "position, from 0" not in drawn(80)
+
+
+@pytest.mark.parametrize("width", range(60, 201, 5))
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_a_head_reads_is_cut_only_between_entries(width: int, plain: bool) -> None:
+    long = [HeadSource(n, n, f" {'abcdefghijklmnopq'[: 3 + 6 * n]}", 0.5, 1.0 - 0.1 * n) for n in range(3)]
+    view = with_moved()
+    assert view.heads is not None
+    rows = [dataclasses.replace(view.heads.rows[0], sources=sources) for sources in (long, long[:1], long[::-1])]
+    lines = lines_of(dataclasses.replace(view, heads=dataclasses.replace(view.heads, rows=rows)), width, plain=plain)
+    shown = [line for line in lines if line.startswith("L4H2")]
+    assert len(shown) == 3 and max(map(cell_len, lines)) <= width
+    for line, sources in zip(shown, (long, long[:1], long[::-1]), strict=True):
+        assert 1 <= line.count(" 50%") <= len(sources) and "June" in line
+        assert line.count(" 50%") == line.count("·a"), "each token that is shown has its attention"
+        if width >= 120:
+            assert line.count(" 50%") == len(sources)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_the_lens_reads_is_not_under_the_heading_of_what_was_measured(plain: bool) -> None:
+    lines = lines_of(with_moved(), 100, plain=plain)
+    first = next(n for n, line in enumerate(lines) if line.startswith("Memories behind"))
+    headings = [n for n, line in enumerate(lines) if line.startswith("memory ")]
+    assert headings[0] > first and lines[headings[0]].endswith("raises, lowers")
+    assert "raises ·June" in lines[headings[0] + 1] or "↑ ·June" in lines[headings[0] + 1]
+    between = lines[headings[0] + 2]
+    assert between == "11 more, not ablated; promotes: what the lens reads in their values"
+    assert headings[1:] == [headings[0] + 3] and lines[headings[1]].endswith("promotes (lens)")
+    html = page(with_moved(), "")
+    assert html.count("<small>raises</small>") == 1
+    assert html.count("<small>promotes (lens)</small>") == 5 and html.count("<small>suppresses (lens)</small>") == 6
+    whole = lines_of(with_moved(everything=True), 100, plain=plain)
+    assert not any("lens reads" in line or "(lens)" in line for line in whole)
 
 
 def test_findings_come_first_in_order_and_events_only_with_everything() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from unembed.cli.bars import Scale
+from unembed.cli.trace.tokens import sources_read
 from unembed.results import (
     decimals_of,
     format_cell,
@@ -46,35 +47,42 @@ def heads_section(view: TraceView) -> str:
     places = decimals_of(row.effect for row in heads.rows)
     rows = "".join(
         f"<tr><td>{row.name}</td><td class='n'>{format_signed(row.effect, places)}</td>"
-        f"<td>{_bar(row.effect, scale)}</td><td class='n'>{_without(row.without)}</td><td>{_sources(row)}</td></tr>"
+        f"<td>{_bar(row.effect, scale)}</td><td class='n'>{_without(row.without)}</td>"
+        f"<td>{_sources(view, row)}</td></tr>"
         for row in heads.rows
     )
     target = visible_html(view.target.token)
     return (
         f"<section><h2>Heads behind <span class='target'>{target}</span>{_over(view)}</h2>"
-        f"<p class='note'>effect: what each head adds to {_what(view)}, the largest first. without: the probability of "
-        f"{target} when only this head is ablated. reads: the tokens from which its effect comes, with its attention "
-        f"to each. {heads.others:,} other heads together add {format_signed(heads.others_effect)}.</p>"
+        f"<p class='note'>{_columns(view, 'head')} reads: tokens its effect comes from, with its attention to each; "
+        f"(3): position, from 0, of a token that occurs more than once. {heads.others:,} other heads together add "
+        f"{format_signed(heads.others_effect)}.</p>"
         "<table><thead><tr><th>head</th><th class='n'>effect</th><th></th><th class='n'>without</th><th>reads</th></tr>"
         f"</thead><tbody>{rows}</tbody></table></section>"
     )
 
 
-def _sources(row: HeadEffectView) -> str:
-    least = 0.2 * max((abs(source.effect) for source in row.sources), default=0.0)
+def _columns(view: TraceView, kind: str) -> str:
+    """Return the explanation of the columns `effect` and `without`."""
+    target = visible_html(view.target.token)
+    minus = "" if view.against is None else f" minus that of {visible_html(view.against.token)}"
+    own = next((one.probability for one in view.prediction if one.id == view.target.id), None)
+    now = "" if own is None else f" ({format_probability(own)} with it)"
+    return (
+        f"effect: direct effect on the logit of {target}{minus}, the largest first. without: probability of {target}"
+        f"{now} when only this {kind} is ablated, indirect effects included."
+    )
+
+
+def _sources(view: TraceView, row: HeadEffectView) -> str:
     return " ".join(
-        f'{visible_html(source.token)}<span class="p">{format_probability(source.weight)}</span>'
-        for source in row.sources
-        if abs(source.effect) >= least
+        f'{visible_html(source.token)}{which}<span class="p">{format_probability(source.weight)}</span>'
+        for source, which in sources_read(view, row)
     )
 
 
 def _without(probability: float | None) -> str:
     return "" if probability is None else format_probability(probability)
-
-
-def _what(view: TraceView) -> str:
-    return "the difference of the two logits" if view.against is not None else "the logit"
 
 
 def _over(view: TraceView) -> str:
@@ -98,10 +106,9 @@ def memories_section(view: TraceView) -> str:
     apart = f"On for nearly every token: {on}. " if on else ""
     return (
         f"<section><h2>Memories behind <span class='target'>{visible_html(view.target.token)}</span>{_over(view)}</h2>"
-        f"<p class='note'>effect: what each memory (FFN neuron) adds to {_what(view)}. m: its coefficient; × usual: "
-        "the same as a multiple of its usual size. without: the probability of the token when only this memory is "
-        "ablated. tokens: among the likeliest tokens, those that it raises most, or lowers most if its effect is "
-        "negative; if this was not measured, the tokens that its value vector promotes or suppresses.</p>"
+        f"<p class='note'>{_columns(view, 'memory (FFN neuron)')} m: its coefficient; × usual: |m| over its usual size "
+        "(root mean square on text). tokens: among the likeliest tokens, those that it raises most, or lowers most if "
+        "its effect is negative; if this was not measured, what the lens reads in its value (promotes, suppresses).</p>"
         "<table><thead><tr><th>memory</th><th class='n'>m</th><th class='n'>× usual</th><th class='n'>effect</th>"
         f"<th></th><th class='n'>without</th><th>tokens</th>{column}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p class='note'>{apart}{memories.others:,} other active memories together add "
@@ -110,7 +117,7 @@ def memories_section(view: TraceView) -> str:
 
 
 def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_effect: int) -> str:
-    texts, verb = (row.suppressed, "suppresses") if row.lowers else (row.promoted, "promotes")
+    texts, verb = (row.suppressed, "suppresses (lens)") if row.lowers else (row.promoted, "promotes (lens)")
     if row.moved is not None:
         texts, verb = (row.moved.lowered, "lowers") if row.lowers else (row.moved.raised, "raises")
     tokens = f"<small>{verb}</small> {' '.join(map(visible_html, texts))}"

@@ -11,7 +11,16 @@ from rich.text import Text
 
 from unembed.cli.bars import Scale
 from unembed.cli.passages import passage
-from unembed.cli.trace.tokens import ACCENT, bar, question, signed_text, token_text
+from unembed.cli.trace.tokens import (
+    ACCENT,
+    TOKEN_CELLS,
+    bar,
+    explained,
+    question,
+    signed_text,
+    sources_read,
+    token_text,
+)
 from unembed.results import (
     decimals_of,
     format_cell,
@@ -30,55 +39,85 @@ _ROOM_FOR_WORDS = 24
 an arrow."""
 _MOVES = "raises, lowers"
 """Heading of the column of tokens whose probability a component raises or lowers most, measured by ablation."""
-_READ = 0.2
-"""A source token is shown if its contribution to a head's effect is at least this share of the largest one."""
+_NARROW = 72
+"""Number of columns below which tables have no bars."""
 
 
 def draw_heads(view: TraceView, heads: HeadEffectsView, width: int, *, plain: bool = False) -> RenderableType:
     """Draw the heads with the largest effects: their source tokens, and the target's probability without the head."""
     rows = heads.rows
-    cells_of_bar = 0 if plain else 8 if width < 100 else 16
+    cells_of_bar = 0 if plain or width < _NARROW else 8 if width < 100 else 16
     scale = Scale.of([row.effect for row in rows], cells_of_bar or 8)
+    measured = any(row.without is not None for row in rows)
+    places = decimals_of(row.effect for row in rows)
+    effects = [signed_text(row.effect, places) for row in rows]
+    room = width - 2 * 2 - _widest([row.name for row in rows], 4) - _widest([one.plain for one in effects], 6)
+    room -= (cells_of_bar + 3 if cells_of_bar else 0) + (9 if measured else 0)
+    sources = [_sources(view, row, 10 if width < _NARROW else TOKEN_CELLS) for row in rows]
+    first = _widest([entries[0].plain for entries in sources if entries], 5)
+    limit = max(first, room - (len(_MOVES) + 2 if measured else 0))
+    reads = [_joined(entries, limit) for entries in sources]
+    of_moved = room - _widest([one.plain for one in reads], 5) - 2
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("head", no_wrap=True)
     table.add_column("effect", justify="right", no_wrap=True)
     if cells_of_bar:
         table.add_column(scale.left(0.0) + "│", no_wrap=True)
-    measured = any(row.without is not None for row in rows)
     if measured:
         table.add_column("without", justify="right", no_wrap=True)
-    table.add_column("reads", no_wrap=True, overflow="ellipsis", max_width=max(16, width // 4))
+    table.add_column("reads", no_wrap=True)
     if measured:
-        table.add_column(_MOVES, no_wrap=True, overflow="ellipsis")
-    places = decimals_of(row.effect for row in rows)
-    for row in rows:
-        cells: list[RenderableType] = [row.name, signed_text(row.effect, places)]
+        table.add_column(_moves(of_moved), no_wrap=True, overflow="ellipsis", max_width=of_moved)
+    for row, effect, read in zip(rows, effects, reads, strict=True):
+        cells: list[RenderableType] = [row.name, effect]
         cells += [bar(row.effect, scale)] if cells_of_bar else []
         cells += [_without(row.without)] if measured else []
-        moved = [_moved(row, row.effect < 0, width // 4)] if measured else []
-        table.add_row(*cells, _reads(row), *moved)
+        tokens = [_moved(row, row.effect < 0, of_moved, plain)] if measured else []
+        table.add_row(*cells, read, *tokens)
     title = Text.assemble(("Heads behind ", "bold"), question(view))
+    lines = _columns(view, measured)
+    if any(sources):
+        lines += "\nreads: tokens its effect comes from, attention to each"
+        numbered = [which for row in rows for _, which in sources_read(view, row) if which.startswith(" (")]
+        lines += f";{numbered[0]}: position, from 0" if numbered else ""
     rest = Text(f"{heads.others:,} other heads together {format_signed(heads.others_effect)}", style="dim")
-    return Group(title.append(f"   {_note(view, measured)}", style="dim"), table, rest)
+    return Group(title, Text(lines, style="dim"), table, rest)
 
 
-def _reads(row: HeadEffectView) -> Text:
-    """List the source tokens that contribute most to a head's effect, each with the head's attention to it."""
+def _widest(texts: Sequence[str], least: int) -> int:
+    return max([least, *map(cell_len, texts)])
+
+
+def _sources(view: TraceView, row: HeadEffectView, cells: int) -> list[Text]:
+    """Return an entry for each source token that contributes most to a head's effect: the token, and the attention."""
+    return [
+        token_text(source.token, cells=cells).append(f"{which} {format_probability(source.weight)}", style="dim")
+        for source, which in sources_read(view, row)
+    ]
+
+
+def _joined(entries: Sequence[Text], room: int) -> Text:
+    """Return the first entries, as many as fit, at least one."""
     shown = Text()
-    least = _READ * max((abs(source.effect) for source in row.sources), default=0.0)
-    for source in (one for one in row.sources if abs(one.effect) >= least):
-        shown.append("  " if shown else "")
-        shown.append_text(token_text(source.token)).append(f" {format_probability(source.weight)}", style="dim")
+    for entry in entries:
+        if shown and shown.cell_len + 2 + entry.cell_len > room:
+            break
+        shown.append("  " if shown else "").append_text(entry)
     return shown
 
 
-def _note(view: TraceView, measured: bool) -> str:
-    """Return the explanation of the columns of a list of heads or memories."""
+def _columns(view: TraceView, measured: bool) -> str:
+    """Return the explanation of the columns `effect` and `without`."""
+    effect = f"effect: direct effect on {explained(view)}"
     if not measured:
-        return "largest effect first"
+        return f"{effect}, largest first"
     own = next((one.probability for one in view.prediction if one.id == view.target.id), None)
-    now = "" if own is None else f" ({format_probability(own)})"
-    return f"effect, and {token_text(view.target.token).plain}{now} without it"
+    now = "" if own is None else f" ({format_probability(own)} with it)"
+    return f"{effect}\nwithout: probability of {token_text(view.target.token).plain}{now}, indirect effects included"
+
+
+def _moves(room: int) -> str:
+    return _MOVES if room >= len(_MOVES) else _MOVES.replace(" ", "\n")
 
 
 def _without(probability: float | None) -> str:
@@ -86,25 +125,49 @@ def _without(probability: float | None) -> str:
 
 
 def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain: bool = False) -> RenderableType:
-    """Draw the memories with the largest effects, then one line about always-on memories, and one about all others."""
-    rows = memories.rows
-    has_triggers = any(row.trigger is not None for row in rows)
-    has_usual = any(row.times_usual is not None for row in rows)
-    # In a narrow terminal there is no room for both a trigger and a bar; the more informative trigger is shown.
-    cells_of_bar = 0 if plain or (has_triggers and width < 100) else 8 if width < 100 else 16
-    scale = Scale.of([row.score or 0.0 for row in rows], cells_of_bar or 8)
-    names = max((len(row.name) for row in rows), default=6)
+    """Draw the memories with the largest effects, then one line about always-on memories, and one about all others.
+
+    Memories that were not ablated follow in a table of their own, with the tokens that the lens reads in their values.
+    """
+    measured = [row for row in memories.rows if row.moved is not None]
+    others = [row for row in memories.rows if row.moved is None]
+    title = Text.assemble(("Memories behind ", "bold"), question(view))
+    of_heads = view.heads is not None and any(row.without is not None for row in view.heads.rows) == bool(measured)
+    lines = [] if of_heads else [_columns(view, bool(measured))]
+    if of_heads:
+        title.append(f"   effect{', without' if measured else ''}: as for heads", style="dim")
+    if any(row.times_usual is not None for row in memories.rows):
+        lines.append("m: coefficient; × usual: |m| over its usual size (root mean square on text)")
+    parts: list[RenderableType] = [title, *(Text(line, style="dim") for line in lines)]
+    if measured or not others:
+        parts.append(_table(memories.rows, measured, width, plain))
+    if measured and others:
+        parts.append(
+            Text(f"{len(others)} more, not ablated; promotes: what the lens reads in their values", style="dim")
+        )
+    if others:
+        parts.append(_table(memories.rows, others, width, plain))
+    return Group(*parts, *_apart(memories))
+
+
+def _table(every: Sequence[SubUpdateView], rows: Sequence[SubUpdateView], width: int, plain: bool) -> Table:
+    """Return the table of `rows`, in columns as wide as those of `every` memory that is listed."""
+    has_triggers = any(row.trigger is not None for row in every)
+    has_usual = any(row.times_usual is not None for row in every)
     measured = any(row.without is not None for row in rows)
-    room = (
-        width
-        - (9 if measured else 0)
-        - (max(6, names) + 2 + 7 + 2 + 8 + (8 if has_usual else 0) + (cells_of_bar + 3 if cells_of_bar else 0))
-    )
+    # In a narrow terminal there is no room for both a trigger and a bar; the more informative trigger is shown.
+    cells_of_bar = 0 if plain or width < (100 if has_triggers else _NARROW) else 8 if width < 100 else 16
+    scale = Scale.of([row.score or 0.0 for row in every], cells_of_bar or 8)
+    of_m, of_effect = decimals_of(row.coefficient for row in every), decimals_of(row.score or 0.0 for row in every)
+    names = _widest([row.name for row in every], 6)
+    widest_m = _widest([format_signed(row.coefficient, of_m) for row in every], 1)
+    room = width - (names + 2) - (widest_m + 2) - (9 if has_usual else 0) - 8
+    room -= (cells_of_bar + 3 if cells_of_bar else 0) + (9 if measured else 0)
     of_trigger = round(room * 0.55) if has_triggers else 0
     room -= of_trigger + 2 if has_triggers else 0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
-    table.add_column("memory", no_wrap=True)
-    table.add_column("m", justify="right", no_wrap=True)
+    table.add_column("memory", no_wrap=True, min_width=names)
+    table.add_column("m", justify="right", no_wrap=True, min_width=widest_m)
     if has_usual:
         table.add_column("× usual", justify="right", no_wrap=True)
     table.add_column("effect", justify="right", no_wrap=True)
@@ -112,11 +175,10 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
         table.add_column(scale.left(0.0) + "│", no_wrap=True)
     if measured:
         table.add_column("without", justify="right", no_wrap=True)
-    header = _MOVES if all(row.moved for row in rows) else "promotes"
+    header = _moves(room) if measured else "promotes (lens)" if room >= 15 else "promotes\n(lens)"
     table.add_column(header, no_wrap=True, overflow="ellipsis", max_width=max(10, room))
     if has_triggers:
         table.add_column("fires most on", no_wrap=True, justify="right", max_width=max(12, of_trigger))
-    of_m, of_effect = decimals_of(row.coefficient for row in rows), decimals_of(row.score or 0.0 for row in rows)
     for row in rows:
         cells: list[RenderableType] = [row.name, format_signed(row.coefficient, of_m)]
         if has_usual:
@@ -126,7 +188,7 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
             cells.append(bar(row.score or 0.0, scale))
         if measured:
             cells.append(_without(row.without))
-        tokens = _promoted(row, max(10, room)) if row.moved is None else _moved(row, row.lowers, max(10, room))
+        tokens = _moved(row, row.lowers, max(10, room), plain) if measured else _promoted(row, max(10, room), plain)
         cells.append(tokens)
         if has_triggers:
             cells.append(
@@ -135,8 +197,7 @@ def draw_memories(view: TraceView, memories: MemoriesView, width: int, *, plain:
                 else passage(row.trigger.prefix, row.trigger.token, max(12, of_trigger), plain=plain)
             )
         table.add_row(*cells)
-    title = Text.assemble(("Memories behind ", "bold"), question(view))
-    return Group(title.append(f"   {_note(view, measured)}", style="dim"), table, *_apart(memories))
+    return table
 
 
 def _apart(memories: MemoriesView) -> list[Text]:
@@ -154,23 +215,26 @@ def _apart(memories: MemoriesView) -> list[Text]:
     return [*lines, Text(rest, style="dim")]
 
 
-def _moved(row: HeadEffectView | SubUpdateView, lowers: bool, room: int) -> Text:
+def _moved(row: HeadEffectView | SubUpdateView, lowers: bool, room: int, plain: bool) -> Text:
     """List the tokens whose probability a component raises (if `lowers`: lowers) most, as many as fit."""
-    if row.moved is None:
+    tokens = () if row.moved is None else row.moved.lowered if lowers else row.moved.raised
+    if not tokens:
         return Text()
-    return _listed(Text("↓" if lowers else "↑", style="dim"), row.moved.lowered if lowers else row.moved.raised, room)
+    verb = ("lowers" if lowers else "raises") if plain else "↓" if lowers else "↑"
+    return _listed(Text(verb, style="dim"), tokens, room)
 
 
-def _promoted(row: SubUpdateView, room: int) -> Text:
+def _promoted(row: SubUpdateView, room: int, plain: bool) -> Text:
     """List the tokens that a memory promotes (or suppresses, if its effect is negative) most, as many as fit."""
-    shown = Text("suppresses" if room >= _ROOM_FOR_WORDS else "↓", style="dim") if row.lowers else Text()
+    verb = "suppresses" if plain or room >= _ROOM_FOR_WORDS else "↓"
+    shown = Text(verb, style="dim") if row.lowers else Text()
     return _listed(shown, row.suppressed if row.lowers else row.promoted, room)
 
 
 def _listed(shown: Text, tokens: Sequence[str], room: int) -> Text:
-    for token in tokens:
+    for n, token in enumerate(tokens):
         next_token = token_text(token)
-        if shown and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:
+        if n and cell_len(shown.plain) + 1 + cell_len(next_token.plain) > room:
             break
         shown.append(" " if shown else "")
         shown.append_text(next_token)

@@ -9,10 +9,12 @@ from rich.text import Text
 from unembed.cli.bars import OPPOSES, PROMOTES, Scale
 from unembed.models import Candidate
 from unembed.results import format_probability, format_signed, visible_rich
-from unembed.trace import TraceView
+from unembed.trace import HeadEffectView, HeadSource, TraceView
 
 ACCENT = "bold green"
 TOKEN_CELLS = 16
+_READ = 0.2
+"""A source token is shown if its contribution to a head's effect is at least this share of the largest one."""
 
 
 def token_text(text: str, style: str = "", *, cells: int = TOKEN_CELLS) -> Text:
@@ -51,3 +53,31 @@ def bar(value: float, scale: Scale) -> Text:
 def signed_text(value: float, places: int | None = None) -> Text:
     """Return a number with its sign, in the colour of positive or negative bars."""
     return Text(format_signed(value, places), style=PROMOTES if value > 0 else OPPOSES if value < 0 else "")
+
+
+def sources_read(view: TraceView, row: HeadEffectView) -> list[tuple[HeadSource, str]]:
+    """Return the source tokens that contribute most to a head's effect, each with words that say which one it is.
+
+    The words are " itself" for the position that is explained, the position in brackets for a token whose text the
+    prompt has more than once, and empty for any other.
+    """
+    least = _READ * max((abs(source.effect) for source in row.sources), default=0.0)
+    texts = [token.token for token in view.tokens]
+    return [
+        (
+            source,
+            " itself"
+            if source.position == view.position
+            else f" ({source.position})"
+            if texts.count(source.token) > 1
+            else "",
+        )
+        for source in row.sources
+        if abs(source.effect) >= least
+    ]
+
+
+def explained(view: TraceView) -> str:
+    """Return the logit, or difference of two logits, on which effects are measured, in words."""
+    logit = f"the logit of {token_text(view.target.token).plain}"
+    return logit if view.against is None else f"{logit} minus that of {token_text(view.against.token).plain}"
