@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from unembed.atlas.judge import _excerpt, _fires_at, _steered
 from unembed.atlas.lines import Line, described
 from unembed.cli.commands import app
 from unembed.corpus import open_corpus
-from unembed.index import Index
+from unembed.index import Index, IndexSettings
 from unembed.index.atlas_of_index import atlas_source
 from unembed.index.judged_atlas import ANSWERS
 from unembed.language_model import load
@@ -28,14 +28,27 @@ from unembed.memories.truth_of_values import unread_windows
 Answer = Callable[[str], str]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short() -> Iterator[None]:
+    """Let the steered texts be eight tokens long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unembed.atlas.judge.NEW_TOKENS", 8)
+        yield
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build an index of one layer, and an atlas; its limits are lowered, as eight documents have few firings."""
     folder, lm = tmp_path_factory.mktemp("judged"), load("wren")
-    index = Index.build(lm, open_corpus(detokenize=True, max_documents=24), folder / "index", top=60)
-    build_atlas(
-        lm, atlas_source(index, lm), folder / "atlas", unread_windows(lm, None, 8), index.provenance, layers=[6],
-        per_layer=200,
-    )  # fmt: skip
+    corpus = open_corpus(detokenize=True, max_documents=8)
+    index = Index.build(lm, corpus, folder / "index", settings=IndexSettings(top=60, layers=(6,)))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, limit in {"DESCRIBED_HITS": 0.55, "DESCRIBED_RATIO": 2.0, "FEWEST": 1}.items():
+            patch.setattr(f"unembed.atlas.layer.{name}", limit)
+        build_atlas(
+            lm, atlas_source(index, lm), folder / "atlas", unread_windows(lm, None, 8), index.provenance, layers=[6],
+            per_layer=480,
+        )  # fmt: skip
     return folder
 
 
