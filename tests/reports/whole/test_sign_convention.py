@@ -32,7 +32,9 @@ SMALL: dict[str, dict[str, Any]] = {
         "examples": 60, "top": 6, "shown": 6, "pattern_keys": 6, "perturbed_keys": 4, "predictive": 20,
         "compositions": 20, "tokens_per_batch": 300,
     },
-    "geva2022": {"examples": 60, "per_layer": 6, "clusters": 9, "norm_values": 8, "exit_examples": 40},
+    "geva2022": {
+        "examples": 60, "per_layer": 6, "clusters": 9, "norm_values": 8, "exit_examples": 40, "exit_protocol": "quick",
+    },
     "elhage2021": {"sequences": 3, "tokens": 300, "windows": 2},
 }  # fmt: skip
 MODULES = {
@@ -103,7 +105,7 @@ def all_parts(study: str, folder: Path) -> dict[str, Any]:
     (folder / "prompts.txt").write_text("the dog\na zebra\n", encoding="utf-8")
     (folder / "words.txt").write_text("of\n", encoding="utf-8")
     files = {"prompts": str(folder / "prompts.txt"), "words": str(folder / "words.txt")}
-    return {**SMALL[study], **files, "judge": Longest(), "beams": 2, "exit_protocol": "quick"}
+    return {**SMALL[study], **files, "judge": Longest(), "beams": 2}
 
 
 @pytest.mark.parametrize(("family", "whole"), [("llama", True), ("gemma2", False)])
