@@ -62,7 +62,9 @@ from unembed.reports.stages import Work
 from unembed.results import format_percent
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
-OPTIONS: dict[str, Any] = {"examples": 20, "per_layer": 3, "clusters": 9, "norm_values": 8, "control": False}
+OPTIONS: dict[str, Any] = {
+    "examples": 20, "per_layer": 3, "clusters": 9, "norm_values": 8, "exit_protocol": "quick", "control": False,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["gpt2", "gemma2"])
