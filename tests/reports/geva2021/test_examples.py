@@ -50,8 +50,22 @@ def values_in_the_stream(lm: LanguageModel, layer: int) -> Tensor:
     return values * (norm.weight + (1 if lm.hf.config.model_type == "gemma2" else 0))
 
 
+Tops = list[tuple[list[int], list[int]]]
+
+
 @torch.no_grad()
-def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[Any]]:
+def tops_of_values(lm: LanguageModel, basis: str) -> Tops:
+    """The top token of each value of each layer, and that of the negated value: the same for every prefix."""
+
+    def top(v: Tensor, layer: int) -> int:
+        return int(distribution(lm, v, basis, layer).argmax())
+
+    every = [values_in_the_stream(lm, layer) for layer in range(lm.n_layers)]
+    return [([top(v, n) for v in values], [top(-v, n) for v in values]) for n, values in enumerate(every)]
+
+
+@torch.no_grad()
+def brute(lm: LanguageModel, prefix: list[int], basis: str, tops: Tops) -> dict[str, list[Any]]:
     """Every number of one prefix, layer by layer, from a run of that prefix alone."""
     run = lm.run(torch.tensor([prefix]), ("coefficients", "mlp_out", "resid_post"))
     last = lm.n_layers - 1
@@ -64,11 +78,9 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
         p, of_update = distribution(lm, r, basis, layer, before), distribution(lm, y, basis, layer)
         update = int(of_update.argmax())
         output = int(distribution(lm, o, basis, layer, "resid_post").argmax())
-        both = [*values, *-values] if lm.is_signed(layer) else values
-        tops = [int(distribution(lm, v, basis, layer).argmax()) for v in both]
-        pushes = [
-            int(distribution(lm, v if c > 0 else -v, basis, layer).argmax()) for v, c in zip(values, m, strict=True)
-        ]
+        raised, lowered = tops[layer]
+        of_values = [*raised, *lowered] if lm.is_signed(layer) else raised
+        pushes = [up if c > 0 else down for up, down, c in zip(raised, lowered, m, strict=True)]
         sizes = sorted((abs(float(c)) * float(v.norm()) for v, c in zip(values, m, strict=True)), reverse=True)
         carrying, carried = 0, 0.0
         while carried < 0.9 * sum(sizes):
@@ -86,7 +98,7 @@ def brute(lm: LanguageModel, prefix: list[int], basis: str) -> dict[str, list[An
             "above_fraction": sum(abs(c) >= FRACTION * largest and c != 0 for c in m.tolist()) / n,
             "carrying": carrying / n,
             "participation": sum(sizes) ** 2 / sum(x**2 for x in sizes) / n,
-            "any_value": update in tops,
+            "any_value": update in of_values,
             "any_active": agreeing > 0,
             "any_output": any(c != 0 and t == output for c, t in zip(m.tolist(), pushes, strict=True)),
             "agreeing": agreeing,
@@ -120,8 +132,9 @@ def test_every_number_is_that_of_the_prefix_run_alone(family: str, basis: str) -
     lm, text, places, found = swept(family, basis)
     rtol = 1e-4 if basis == "jacobian" else 1e-5  # a lens reads in float32
     assert found["done"].all()
+    tops = tops_of_values(lm, basis)
     for i, place in enumerate(places.tolist()):
-        expected = brute(lm, text.prefix(place).tolist(), basis)
+        expected = brute(lm, text.prefix(place).tolist(), basis, tops)
         for name, values in expected.items():
             got = found[name][:, i]
             if got.dtype.kind == "f":
