@@ -42,7 +42,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Index, set[tuple[
             W_out[index] = W_out.mean(0) + W_out.std(0) * torch.randn(lm.d_model, generator=rng)
     lm.name = "wren with random values"
     path = tmp_path_factory.mktemp("planted") / "index"
-    index = Index.build(lm, open_corpus(wikitext(), segmentation="windows", window=64), path, top=25)
+    corpus = open_corpus(wikitext(), segmentation="windows", window=64)
+    index = Index.build(lm, corpus, path, settings=IndexSettings(top=25, layers=LAYERS))
     return index, memories, index.memories(50, layers=LAYERS)
 
 
