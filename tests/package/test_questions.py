@@ -18,14 +18,17 @@ PAGE = (README.parent / "docs" / "questions.md").read_text(encoding="utf-8")
 CELLS = [row.split(" | ") for row in re.findall(r"^\| (.+\? \| .+) \|$", PAGE, re.MULTILINE)]
 ROWS = [re.findall(r"`([^`]+)`", cells[1]) for cells in CELLS]
 SMALL_INDEX = next(lines[0] for lines in ROWS if "small.index" in lines[0] and " build " in lines[0])
-LIGHTER = "--option sequences=2 --option tokens=100 --option windows=4 --option control=false"
+LIGHTER = {
+    "unembed report ": "--option sequences=2 --option tokens=100 --option windows=4 --option control=false",
+    "unembed ablate --corpus ": "--max-tokens 300",
+}
 LIGHTER_PYTHON = "sequences=2, tokens=100, windows=4, control=False, out="
-"""What a test adds to the lines of a report, so that they take seconds: smaller samples."""
+"""What a test adds to the lines of a report and of a whole text, so that they take seconds: smaller samples."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty folder, a ready index of four articles where `make run` builds one of twelve, and the page's own index.
+    """An empty folder, a ready index of two articles where `make run` builds one of twelve, and the page's own index.
 
     A worker may run the row that queries the page's index without the row that builds it.
     """
@@ -33,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
         patch.setenv("UNEMBED_CACHE", str(made / "cache"))
-        built = CliRunner().invoke(app, ["index", "build", "--detokenize", "--max-documents", "4"])
+        built = CliRunner().invoke(app, ["index", "build", "--detokenize", "--max-documents", "2"])
         assert built.exit_code == 0, built.output
         assert CliRunner().invoke(app, shlex.split(SMALL_INDEX)[1:]).exit_code == 0
         yield made
@@ -59,7 +62,7 @@ def test_every_row_has_a_question_a_command_a_python_line_and_its_limits() -> No
 def test_a_command_of_the_page_works_as_typed(command: str, folder: Path) -> None:
     if command == SMALL_INDEX:
         return  # run by the fixture, which asserts its exit status
-    added = LIGHTER if command.startswith("unembed report") else ""
+    added = next((options for start, options in LIGHTER.items() if command.startswith(start)), "")
     done = CliRunner().invoke(app, shlex.split(command)[1:] + shlex.split(added))
     assert done.exit_code == 0, f"{command}: {done.stderr} {done.exception!r}"
     assert done.stdout or "--out" in command
