@@ -19,12 +19,14 @@ from unembed.circuit_graph.in_words import CircuitWords
 from unembed.circuit_graph.in_words import test_in_words as in_words
 from unembed.circuit_graph.one_token_change import LIKELY, with_counterfactual
 from unembed.circuit_graph.pair_files import read_pairs, usable_cases
+from unembed.circuit_graph.removal_of_each import Removal
 from unembed.circuit_graph.tested_picture import picture
 from unembed.cli.commands import app
 from unembed.dictionaries import Dictionary, save_dictionary
 from unembed.errors import InvalidInput
 from unembed.gallery import MemoryDescriptions
 from unembed.language_model import LanguageModel
+from unembed.models.named_tokens import MovedTokens
 from unembed.results import Table, format_number
 from unembed.results.result_files import save_result
 
@@ -165,6 +167,28 @@ def test_without_a_counterfactual_the_test_says_what_removing_does(wren: Languag
     answer = circuit_answer(wren, "The dogs", token=" are", against=" is", alone=True, max_nodes=10)
     text = " ".join(answer.sections[0].text)
     assert "their mean over a text" in text and "becomes" in text
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (MovedTokens((" are", " were"), (" is", " was")), "raises ·are and ·were, and lowers ·is."),
+        (
+            MovedTokens((" were", " have"), (" is", " was")),
+            "raises ·were and ·have, lowers ·is, and hardly changes ·are.",
+        ),
+        (MovedTokens((" is", " was"), (" are", " were")), "raises ·is and ·was, and lowers ·are."),
+        (MovedTokens((" were",), (" has",)), "raises ·were, and hardly changes ·are and ·is."),
+        (MovedTokens(), " and hardly changes ·are and ·is."),
+    ],
+)
+def test_the_sentence_of_a_node_says_what_it_does_to_both_answers(
+    wren: LanguageModel, tokens: MovedTokens, expected: str
+) -> None:
+    graph = wren.circuit("The dogs", " are", " is", max_nodes=10)
+    words = CircuitWords(graph)
+    first = next(row for row in words.first_nodes(10) if row["kind"] == "head")
+    assert expected in words._does(first, Removal(0.0, (0.5, 0.1), tokens))
 
 
 def test_the_command_prints_the_chain_and_the_test(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tests.conftest import tiny
 
+import unembed
 from unembed.circuit_graph.cases import Case
 from unembed.circuit_graph.node_scores import Node
 from unembed.circuit_graph.removal_of_each import removal_of_each, with_each
 from unembed.models.decoder import Decoder
-from unembed.models.named_tokens import LIKELY, MOVED
+from unembed.models.named_tokens import COUNTS, LIKELY, MOVED, moved_tokens
 from unembed.stream.interventions import Edit
 
 PROMPT, OTHER = (5, 17, 23, 42, 11, 8), (5, 17, 61, 42, 11, 8)
@@ -67,9 +70,45 @@ def test_raised_and_lowered_tokens_are_those_whose_probability_changes_most(dtyp
     after = edited(lm, NODES[0], 0.0).softmax(-1)
     likely = sorted({*before.topk(LIKELY).indices.tolist(), *after.topk(LIKELY).indices.tolist()})
     ranked = sorted(likely, key=lambda token: float((before[token] / after[token]).log()))
-    assert found.tokens.raised == tuple(lm.token_strings(ranked[::-1][:MOVED]))
-    assert found.tokens.lowered == tuple(lm.token_strings(ranked[:MOVED]))
+    odds = {token: float((before[token].logit() - after[token].logit()).exp()) for token in (5, 9)}
+    up, down = [t for t in odds if odds[t] >= COUNTS], [t for t in odds if odds[t] <= 1 / COUNTS]
+    assert found.tokens.raised == tuple(lm.token_strings([*up, *(t for t in ranked[::-1] if t not in up)][:MOVED]))
+    assert found.tokens.lowered == tuple(lm.token_strings([*down, *(t for t in ranked if t not in down)][:MOVED]))
     assert whole.tokens is None
+
+
+def test_the_tokens_of_the_question_come_first_where_a_node_changes_their_odds_by_a_factor_that_counts() -> None:
+    lm = unembed.load("wren")
+    prompt = tuple(lm.encode("The dogs")[0].tolist())
+    are, is_ = (lm.single_token(text) for text in (" are", " is"))
+    names = lm.token_strings([are, is_])
+    nodes = [Node("head", layer, 0, head) for layer in range(lm.n_layers) for head in range(lm.n_heads)]
+    _, *found = removal_of_each(lm, [Case(prompt, None, are, is_)], [[node] for node in nodes], "zero")
+    before, sides = lm.run(torch.tensor([prompt])).logits[0, -1].double().softmax(-1).logit(), set()
+    for node, removal in zip(nodes, found, strict=True):
+        edit = Edit("head", "scale", node.layer, node.index, 0.0, (len(prompt) - 1,))
+        after = lm.run(torch.tensor([prompt]), edits=[edit]).logits[0, -1].double().softmax(-1).logit()
+        for side, tokens in ((1, removal.tokens.raised), (-1, removal.tokens.lowered)):
+            moved = [
+                n
+                for n, token in zip(names, (are, is_), strict=True)
+                if side * (before - after)[token] >= math.log(COUNTS)
+            ]
+            assert list(tokens[: len(moved)]) == moved
+            sides.update((side, name) for name in moved)
+    assert len(sides) > 1
+
+
+def test_prompts_with_different_questions_have_no_token_that_comes_first() -> None:
+    lm = unembed.load("wren")
+    prompt = tuple(lm.encode("The dogs")[0].tolist())
+    are, is_ = (lm.single_token(text) for text in (" are", " is"))
+    node, one, other = Node("head", 0, 0, 0), Case(prompt, None, are, None), Case(prompt, None, is_, None)
+    logs = []
+    for edits in ([], [Edit("head", "scale", 0, 0, 0.0, (len(prompt) - 1,))]):
+        logs.append(lm.run(torch.tensor([prompt]), edits=edits).logits[0, -1].double().log_softmax(-1))
+    _, found = removal_of_each(lm, [one, other], [[node]], "zero")
+    assert found.tokens == moved_tokens(lm, *logs)
 
 
 def test_several_prompts_give_the_mean_and_a_prompt_that_is_too_short_stays_unchanged() -> None:

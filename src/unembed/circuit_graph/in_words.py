@@ -11,6 +11,7 @@ from unembed.circuit_graph.graph import KINDS, METRIC, CircuitGraph
 from unembed.circuit_graph.labels import text_of
 from unembed.circuit_graph.removal_of_each import Removal
 from unembed.linear_model.pass_tensors import PartKind
+from unembed.models.named_tokens import MovedTokens
 from unembed.names import SetTo, parse_head
 from unembed.results import (
     Table,
@@ -51,8 +52,8 @@ class CircuitWords:
         self.is_one = len(graph.cases) == 1
         self.has_one_question = len({(case.token, case.against) for case in graph.cases}) == 1
         case = graph.cases[0]
-        names = self.lm.token_strings([t for t in (case.token, case.against) if t is not None])
-        self.answers = [quoted(name) for name in names]
+        self.names = self.lm.token_strings([t for t in (case.token, case.against) if t is not None])
+        self.answers = [quoted(name) for name in self.names]
 
     @property
     def subject(self) -> str:
@@ -204,12 +205,11 @@ class CircuitWords:
         return " ".join(sentences)
 
     def _does(self, row: dict[str, Any], removal: Removal | None) -> str:
-        """Say where a node is, what it is, what it reads, and which tokens it raises."""
+        """Say where a node is, what it is, what it reads, which tokens it raises, and what it does to the answers."""
         name, is_last = row["name"], row["position"] in (len(self.graph.tokens) - 1, -1)
         short, place = name.split("@")[0], self.place(row["position"])
         at = "the last token" if is_last else place if self.is_one else f"the {place} token"
-        raises = removal.tokens.raised[:_TOKENS] if removal and removal.tokens and self.has_one_question else ()
-        does = [f"raises {_listed([visible(text) for text in raises])}"] if raises else []
+        does = self._moves(removal.tokens) if removal and removal.tokens and self.has_one_question else []
         if row["kind"] == "head":
             reads = self.place(row["reads"])
             does = [f"reads {reads if self.is_one else f'the {reads} token'}", *does]
@@ -217,7 +217,14 @@ class CircuitWords:
         else:
             feature = "the dictionary's feature" if row["kind"] == "feature" else "memory (FFN neuron)"
             what = f"{feature} {row['index']}"
-        return f"At {at}, {what} of layer {row['layer']} ({short}) {_listed(does or ['is the most relevant node'])}."
+        return f"At {at}, {what} of layer {row['layer']} ({short}) {_clauses(does or ['is the most relevant node'])}."
+
+    def _moves(self, tokens: MovedTokens) -> list[str]:
+        """Say which tokens a node raises most, which of the answers it lowers, and which it hardly changes."""
+        raised, lowered = tokens.raised[:_TOKENS], [text for text in tokens.lowered[:_TOKENS] if text in self.names]
+        neither = [name for name in self.names if name not in (*raised, *lowered)]
+        sides = (("raises", raised), ("lowers", lowered), ("hardly changes", neither))
+        return [f"{verb} {_listed([visible(text) for text in texts])}" for verb, texts in sides if texts]
 
     def _a_node(self) -> str:
         has = (self.lm.n_heads, self.lm.n_memories, self.graph.dictionary is not None)
@@ -274,6 +281,13 @@ def _listed(tokens: Sequence[str]) -> str:
     """Join tokens as in a sentence."""
     *others, last = tokens
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def _clauses(clauses: Sequence[str]) -> str:
+    """Join clauses as in a sentence: with a comma before "and" if there are three, or if the first one has an "and"."""
+    *others, last = clauses
+    has_comma = len(others) > 1 or any(" and " in clause for clause in others)
+    return f"{', '.join(others)}, and {last}" if has_comma else _listed(clauses)
 
 
 def _leads(metric: float) -> str:

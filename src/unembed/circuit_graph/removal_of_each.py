@@ -30,7 +30,8 @@ class Removal:
     Attributes:
         metric: the logit of the explained token, or the difference of the two tokens' logits.
         probabilities: of the explained token, and of the other token if there is one.
-        tokens: the tokens that the node raises and lowers most; None if that was not measured.
+        tokens: the tokens that the node raises and lowers most, first the tokens of the question if all prompts have
+            the same; None if that was not measured.
     """
 
     metric: float
@@ -78,7 +79,9 @@ def removal_of_each(
         answers = answers + _probabilities(case, logits) / len(cases)
         logs = logs + logits.log_softmax(-1) / len(cases)
     found = [Removal(float(m), tuple(p.tolist())) for m, p in zip(metrics, answers, strict=True)]
-    tokens = [moved_tokens(lm, logs[0], log) for log in logs[1:]]
+    questions = {(case.token, case.against) for case in cases}
+    asked = [token for token in next(iter(questions)) if token is not None] if len(questions) == 1 else []
+    tokens = [moved_tokens(lm, logs[0], log, asked) for log in logs[1:]]
     return [found[0], *(replace(one, tokens=moved) for one, moved in zip(found[1:], tokens, strict=True))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ LIKELY = 20
 The candidates are this many tokens from the run with the component, and this many from the run without it."""
 MOVED = 3
 """Default number of raised tokens, and of lowered tokens, that are listed for a component."""
+COUNTS = 1.5
+"""A token that is asked about is listed first if a component changes its odds by at least this factor."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ def scored(lm: Decoder, ids: Int[Tensor, " k"], scores: Float[Tensor, " k"]) -> 
 class MovedTokens:
     """The tokens whose probabilities differ by the largest factors between the runs with and without a component.
 
+    Tokens that are asked about come before them, on the side to which the component moves them.
+
     Attributes:
         raised: the printable texts of tokens that are likelier with the component, the largest factor first.
         lowered: the same for tokens that are less likely with the component.
@@ -85,7 +90,9 @@ class MovedTokens:
     lowered: tuple[str, ...] = ()
 
 
-def moved_tokens(lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"]) -> MovedTokens:
+def moved_tokens(
+    lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"], asked: Sequence[int] = ()
+) -> MovedTokens:
     """Return the tokens that a component raises and lowers most.
 
     Only the `LIKELY` most likely tokens of each of the two runs (with and without the component) are compared.
@@ -93,6 +100,7 @@ def moved_tokens(lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Ten
     Args:
         own: log probabilities of the unchanged run.
         without: log probabilities of the run without the component.
+        asked: tokens that the user asks about. Those whose odds the component changes by `COUNTS` or more come first.
     """
     size = min(LIKELY, lm.d_vocab)
     likely = list(dict.fromkeys(numbers(own.topk(size).indices) + numbers(without.topk(size).indices)))
@@ -100,10 +108,17 @@ def moved_tokens(lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Ten
     # runner-up, and the prediction without the component.
     first = {*numbers(own.topk(min(2, size)).indices), *numbers(without.topk(1).indices)}
     listed = [token for token in likely if token in first or not lm.unlisted[token]]
-    factors = (own - without)[listed].tolist()
+    factors = dict(zip(listed, (own - without)[listed].tolist(), strict=True))
+    of_asked = {token: _log_odds(own[token]) - _log_odds(without[token]) for token in asked}
 
     def ranked(sign: int) -> tuple[str, ...]:
-        order = sorted((i for i, factor in enumerate(factors) if sign * factor > 0), key=lambda i: -sign * factors[i])
-        return tuple(lm.token_strings([listed[i] for i in order[:MOVED]]))
+        first = [token for token, moved in of_asked.items() if sign * moved >= math.log(COUNTS)]
+        order = sorted((i for i, factor in factors.items() if sign * factor > 0), key=lambda i: -sign * factors[i])
+        return tuple(lm.token_strings([*first, *(i for i in order if i not in first)][:MOVED]))
 
     return MovedTokens(ranked(1), ranked(-1))
+
+
+def _log_odds(log_probability: Float[Tensor, ""]) -> float:
+    """Return the log-odds of one token, finite also where rounding makes its probability 0 or 1."""
+    return float(log_probability.double().exp().logit(eps=1e-15))
