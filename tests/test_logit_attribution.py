@@ -14,6 +14,7 @@ from unembed.language_model import load
 from unembed.lens import final_scale, logit_direction
 from unembed.logit_attribution import attribution, kinds_of, memory_contributions, points_needed
 from unembed.names import BY, SUM_TOLERANCE
+from unembed.results import format_signed
 from unembed.stream.decomposition import writers
 from unembed.stream.interventions import scale_ffn, scale_head, set_coefficient
 from unembed.stream.run import run
@@ -141,6 +142,18 @@ def test_bad_requests_are_refused(tokens: torch.Tensor) -> None:
         attribution(load(tiny_model("inkling_text")), tokens[:1], 11, by="memory")
     with pytest.raises((NotOneToken, InvalidInput)):
         attribution(lm, tokens[:1], " word")
+
+
+def test_titles_name_the_logit_or_the_difference_of_logits() -> None:
+    trace = tiny("gpt2").trace(torch.tensor([[5, 6, 7]]))
+    one, two = trace.attribution(7, by="head"), trace.attribution(7, against=9, by="head")
+    logits = trace.lm.run(torch.tensor([[5, 6, 7]])).logits[0, -1]
+    of_one, of_two = (format_signed(float(value)) for value in (logits[7], logits[7] - logits[9]))
+    assert one.to_table().title.startswith(f'Attribution of the logit of "<7>" ({of_one}) by head')
+    title = two.with_effects(2).to_table().title
+    assert title == (
+        f'Direct and total effects on the difference of logits "<7>" − "<9>" ({of_two}), by head, ablated to zero'
+    )
 
 
 def test_what_a_writer_lacks_is_none() -> None:

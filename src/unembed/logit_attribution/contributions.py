@@ -309,7 +309,10 @@ def _closed(
     about = lm.provenance(basis="frozen", notes={"edits": [e.to_dict() for e in as_edits(edits)]} if edits else None)
     kinds, experts = tuple(columns.kinds), tuple(map(lm.experts_of, range(lm.n_layers)))
     parts = (kinds, kind, layer, index, source, contribution)
-    return Attribution(target, other, position, by, *parts, logit, total, error, about, experts=experts)
+    answers = tuple(lm.token_strings([one for one in (target, other) if one is not None]))
+    return Attribution(
+        target, other, position, by, *parts, logit, total, error, about, experts=experts, answers=answers
+    )
 
 
 def proved_sum(lm: Decoder, contribution: Float[Tensor, " row"], logit: float, what: str) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unembed.errors import Unsupported
 from unembed.names import memory_name
-from unembed.results import Displayed, Provenance, Table, format_error, format_signed
+from unembed.results import Displayed, Provenance, Table, format_error, format_signed, quoted
 from unembed.validation import positive_int
 
 
@@ -111,6 +111,15 @@ class Attribution(Displayed):
     """Function that measures total effects by running the prompt again; from `trace.attribution`. Not saved."""
     experts: tuple[tuple[int, int] | None, ...] = ()
     """For each layer, the number of experts and of memories per expert; None for a layer without experts."""
+    answers: tuple[str, ...] = ()
+    """The texts of `token` and, if there is one, of `against`."""
+
+    @property
+    def question(self) -> str:
+        """What is split, with its size: the logit of a token, or the difference of two tokens' logits."""
+        names = [quoted(text) for text in self.answers]
+        of = f"the logit of {names[0]}" if len(names) == 1 else f"the difference of logits {' − '.join(names)}"
+        return f"{of} ({format_signed(self.logit)})" if names else f"a logit of {format_signed(self.logit)}"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields to pickle: all except `measure_effects`, which refers to the run."""
@@ -134,7 +143,7 @@ class Attribution(Displayed):
         pairs = zip(rows, totals, strict=True)
         return Effects(
             tuple(EffectRow(r.label, r.layer, r.index, r.contribution, total, r.layer == last) for r, total in pairs),
-            f"Direct and total effects on a logit of {format_signed(self.logit)}, by {self.by}, ablated to zero",
+            f"Direct and total effects on {self.question}, by {self.by}, ablated to zero",
             self.provenance,
         )
 
@@ -174,8 +183,8 @@ class Attribution(Displayed):
             "contribution": [row.contribution for row in rows],
         }
         title = (
-            f"Attribution of {format_signed(self.logit)} by {self.by} (sum {format_signed(self.total)}, error "
-            f"{format_error(self.error)})"
+            f"Attribution of {self.question} by {self.by}: sum {format_signed(self.total)}, error "
+            f"{format_error(self.error)}"
         )
         return Table(title, columns, self.provenance)
 

@@ -51,7 +51,11 @@ def explain(
         By | None, Option("Split the logit in this way only; default: by component, by head and by memory.")
     ] = None,
     effects: Annotated[
-        bool, Option("Also list, for each component, its direct effect and the total effect of ablating it alone.")
+        bool,
+        Option(
+            "Instead of the layers and the splits, list the components with the largest contributions (by memory, if "
+            "--by names no other split), each with its direct effect and the total effect of ablating it alone."
+        ),
     ] = False,
     position: Position = -1,
     n_writers: Annotated[
