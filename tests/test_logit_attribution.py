@@ -161,7 +161,7 @@ def test_what_a_writer_lacks_is_none() -> None:
     rows = attribution(lm, torch.tensor([[5, 6, 7]]), 7, by="source").rows
     start = next(row for row in rows if row.label == "embedding")
     assert (start.layer, start.index, start.source) == (None, None, None)
-    head = next(row for row in rows if row.label == "head L1H2 from 0")
+    head = next(row for row in rows if row.label == "head L1H2 from <5> (0)")
     assert (head.layer, head.index, head.source) == (1, 2, 0)
     ffn = next(row for row in rows if row.label == "ffn 1")
     assert (ffn.layer, ffn.index, ffn.source) == (1, None, None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -183,7 +184,9 @@ def attribution(
         # An adaptive softmax splits the vocabulary into bands of words and normalises the scores within each band. So a
         # log-probability is not linear in the stream: what the linear scores leave over gets a row of its own.
         columns.add("band normalisers", after_linear)
-    return _closed(lm, columns, target, other, position, by, float(logit), () if isinstance(tokens, Run) else edits)
+    made = () if isinstance(tokens, Run) else edits
+    found = _closed(lm, columns, target, other, position, by, float(logit), made)
+    return replace(found, sources=tuple(lm.token_strings(seen.tokens[0]))) if by == "source" else found
 
 
 def _run(lm: Decoder, tokens: Tokens, position: int, by: By, edits: Edits) -> Run:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unembed.errors import Unsupported
 from unembed.names import memory_name
-from unembed.results import Displayed, Provenance, Table, format_error, format_signed, quoted
+from unembed.results import Displayed, Provenance, Table, format_error, format_signed, quoted, visible
 from unembed.validation import positive_int
 
 
@@ -113,6 +113,8 @@ class Attribution(Displayed):
     """For each layer, the number of experts and of memories per expert; None for a layer without experts."""
     answers: tuple[str, ...] = ()
     """The texts of `token` and, if there is one, of `against`."""
+    sources: tuple[str, ...] = ()
+    """The texts of the prompt's tokens if `by` is "source"."""
 
     @property
     def question(self) -> str:
@@ -162,7 +164,9 @@ class Attribution(Displayed):
                 name = memory_name(layer, index, self.experts[layer] if self.experts else None)
             label = f"{kind} {name}"
         if source >= 0:
-            label = f"{label} from {source}"
+            label = (
+                f"{label} from {visible(self.sources[source])} ({source})" if self.sources else f"{label} from {source}"
+            )
         layer, index, source = (None if number < 0 else number for number in (layer, index, source))
         return Row(label, layer, index, source, float(self.contribution[i]))
 
