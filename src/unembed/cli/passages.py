@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -14,15 +13,6 @@ from unembed.cli.bars import PROMOTES, Scale
 from unembed.results import Table, format_cell, format_signed, visible, visible_rich, whole_character
 
 _MARK = "bold"
-
-
-def promoted_line(tokens: Sequence[str], width: int) -> Text:
-    """Write promoted tokens in one line."""
-    line = Text("promotes  ", style="dim")
-    for token in tokens:
-        line.append_text(visible_rich(token)).append(" ")
-    line.truncate(width, overflow="ellipsis")
-    return line
 
 
 def draw_passages(found: Table, width: int, *, plain: bool, signature: bool = True) -> RenderableType:

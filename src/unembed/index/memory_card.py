@@ -91,10 +91,10 @@ def value(
     """Show what a memory (FFN neuron) promotes and suppresses and, with an index, on what text it fires most.
 
     With an index, the model is loaded only for --lens, --basis, --show-unlearned, --distinctive, --truth, or more
-    tokens than the index stores. In gated layers, coefficients are positive or negative: texts are shown for both
-    signs, the stronger one first, or the negative one first if it is named (-L5M278). A description is shown if
-    `unembed memories` has saved one, unless --truth finds that adding the value vector does not raise the tokens listed
-    as promoted. --json, --csv and --html output the tokens.
+    tokens than the index stores. In gated layers, coefficients are positive or negative: tokens and texts are shown for
+    both signs, the stronger one first, or the negative one first if it is named (-L5M278); --truth measures the named
+    sign. A description is shown if `unembed memories` has saved one, unless --truth finds that adding the value vector
+    does not raise the tokens listed as promoted. --json, --csv and --html output the tokens.
 
     Caution: The promoted tokens are computed from the value vector alone; --truth measures whether adding it raises
     them. The texts are only the strongest examples in one corpus.
@@ -142,7 +142,7 @@ def value(
     if own is not None and own.pole != memory.pole and of_memory is not None:
         of_memory = f"at {own.pole} coefficients, {of_memory}"
     if measured is not None:
-        words = measured.in_words()
+        words = f"at {memory.pole} coefficients, {measured.in_words()}" if is_signed else measured.in_words()
     elif of_memory is not None:
         words = of_memory
     else:

@@ -62,6 +62,25 @@ def test_value_shows_both_poles_the_stronger_first(unembed: Run, folder: Path, i
     assert "Memory -L1M3" in named
 
 
+def test_value_shows_the_promoted_tokens_of_both_poles_once(unembed: Run, folder: Path, lm: LanguageModel) -> None:
+    (up, highest), (down, lowest) = (lm.values.top(1, 3, 3, bottom=bottom) for bottom in (False, True))
+    for name, first in (("L1M3", "positive"), ("-L1M3", "negative")):
+        command = ("value", name, "--tokens", 3, "--truth", "--model", folder, "--plain")
+        done = unembed(*command, "--basis", "raw")
+        assert done.exit_code == 0, done.stderr
+        sides = [(up, highest), (down, -lowest)]
+        (ids, scores), (others, of_others) = sides if first == "positive" else sides[::-1]
+        lines = done.stdout.splitlines()
+        start = next(n for n, line in enumerate(lines) if line.startswith(f"at {first} coefficients"))
+        for line, *row in zip(lines[start + 1 :], ids, scores, others, of_others, strict=False):
+            one, score, other, of_other = line.split()
+            assert [one, other] == [text.replace(" ", "·") for text in lm.token_strings([int(row[0]), int(row[2])])]
+            read = [float(text.replace("−", "-")) for text in (score, of_other)]
+            assert read == pytest.approx([float(row[1]), float(row[3])], abs=1e-3)
+        assert f"At {first} coefficients, " in done.stdout and "promotes" not in done.stdout
+        assert "At positive coefficients\n" not in done.stdout
+
+
 def test_triggers_of_a_negative_pole_stand_under_what_it_promotes(
     unembed: Run, lm: LanguageModel, index: Index
 ) -> None:
