@@ -196,7 +196,9 @@ def read_signed_memory(text: str) -> SignedMemory:
     """
     named = parse_signed_memory(text)
     if named is None:
-        raise InvalidInput(f"{text!r} is not a memory, such as L5M733")
+        head = head_named(text)
+        instead = "" if head is None else f"It is an attention head: unembed circuits head {head} shows it"
+        raise InvalidInput(f"{text!r} is not a memory, such as L5M733", instead=instead)
     return named
 
 

@@ -44,8 +44,13 @@ def test_of_several_tokens_with_one_text_the_one_that_text_is_split_into_is_mean
 
 
 def test_several_tokens_are_refused_with_the_pieces_and_a_hint() -> None:
-    with pytest.raises(NotOneToken, match="is not one token: it is"):
-        VOCABULARY.single(" antidisestablishmentarianism")
+    with pytest.raises(NotOneToken, match=r"is not one token: it is .* Give one token, with its leading space"):
+        VOCABULARY.single("@%@%@%")
+    first, second = (VOCABULARY.single(f" {word}") for word in ("January", "February"))
+    for text in ("January February", " January February"):
+        with pytest.raises(NotOneToken, match=r"Give one token, such as ' January'\.$"):
+            VOCABULARY.single(text)
+    assert VOCABULARY.encode(" January February").flatten().tolist()[-2:] == [first, second]
     spaced = next(
         s
         for s in VOCABULARY.strings(torch.arange(len(TOKENIZER)))

@@ -56,7 +56,8 @@ def align(
             raise InvalidInput(
                 f"prompts of {len(clean)} and {len(corrupted)} tokens",
                 why="activations are patched between corresponding tokens",
-                instead='Give prompts of equal length, pairs of positions, or alignment="auto" (--align)',
+                instead="Give prompts of equal length, or align them: --align, in Python alignment='auto' or pairs of "
+                "positions",
             )
         return [(i, i) for i in range(len(clean))], f"token by token ({len(clean)} tokens)"
     if alignment == "auto":

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from unembed.errors import ModelUnavailable, first_sentence
-from unembed.models.shipped_models import SHIPPED
+from unembed.models.known_names import did_you_mean, known_names
 
 TIMEOUT = 2.0
 """Seconds without a response after which the hub is treated as unreachable."""
@@ -28,7 +28,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
         raise ModelUnavailable(
             f"model {name}",
             why=f"it is not in the local cache, and the hub cannot be reached ({why})",
-            instead=f"Check the network, give a folder, or use a shipped model: {', '.join(SHIPPED)}",
+            instead=f"{did_you_mean(name)}Check the network, give a folder, or use one of {', '.join(known_names())}",
         )
     return True
 

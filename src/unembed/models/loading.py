@@ -38,6 +38,7 @@ from unembed.models.gguf import QUANTISED, gguf_file, read_gguf
 from unembed.models.hooked_transformer import check_same, is_hooked, name_of
 from unembed.models.hub import is_local_only, is_path
 from unembed.models.inner_model import unwrapped
+from unembed.models.known_names import did_you_mean, known_names
 from unembed.models.load_report import check_weights, collected_log
 from unembed.models.published_models import PUBLISHED, fetched_folder
 from unembed.models.shipped_models import DEFAULT_MODEL, SHIPPED, shipped_folder, tokenizer_folder
@@ -439,11 +440,11 @@ def _explained(name: str, error: Exception, offline: bool) -> Exception:
     if isinstance(error, (OSError, ConnectionError)) or "offline" in text.lower():
         if Path(name).is_dir():
             return _folder_fault(Path(name), error)
-        shipped = ", ".join(SHIPPED)
         return ModelUnavailable(
             f"model {name}",
             why="it is not in the local cache"
             + ("" if offline else ", and the hub does not have it or cannot be reached"),
-            instead=f"Check the name and the network, give a folder, or use a shipped model: {shipped}",
+            instead=f"{did_you_mean(name)}Check the name and the network, give a folder, or use one of "
+            f"{', '.join(known_names())}",
         )
     return ModelUnavailable(f"model {name}", why=f"{type(error).__name__}: {first_sentence(error)}")

@@ -286,11 +286,17 @@ class Vocabulary:
         hint = (
             f"Try {spaced!r} with its leading space"
             if not text.startswith(" ") and spaced in self._by_string
-            else "Choose one of these pieces"
-            if ids
-            else "Give a token"
+            else self._advice(text)
         )
         return NotOneToken(f"{text[:200]!r} is not one token", why=f"it is {pieces}", instead=hint)
+
+    def _advice(self, text: str) -> str:
+        """Say what to give instead of a text of several tokens: the token that begins it, if that has two letters."""
+        words = text.strip()
+        first = self.strings(self._tokenizer(f" {words}", add_special_tokens=False)["input_ids"][:1]) if words else []
+        is_sensible = bool(first) and sum(map(str.isalpha, first[0])) > 1
+        which = f"such as {first[0]!r}" if is_sensible else "with its leading space if it begins a word"
+        return f"Give one token, {which}"
 
 
 def unlearned_by_counts(counts: Int[Tensor, " known"], d_vocab: int) -> Bool[Tensor, " d_vocab"]:

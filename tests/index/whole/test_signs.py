@@ -36,6 +36,8 @@ def test_a_minus_sign_names_the_negative_pole() -> None:
     assert parse_signed_memory("--L24M1005") is parse_signed_memory("-L24H3") is parse_signed_memory("-1.5") is None
     with pytest.raises(InvalidInput, match="is not a memory"):
         read_signed_memory("-24")
+    with pytest.raises(InvalidInput, match="It is an attention head: unembed circuits head L2H3 shows it"):
+        read_signed_memory("L2H3")
 
 
 def test_a_token_is_promoted_at_either_pole(gated: LanguageModel, gated_index: Index) -> None:
