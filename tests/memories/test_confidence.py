@@ -15,6 +15,7 @@ from unembed.language_model import LanguageModel
 from unembed.memories import confidence_memories
 from unembed.memories.confidence import LENGTH, NULL, confidence_answer, null_space_shares
 from unembed.memories.values import written_values
+from unembed.results import Table
 
 WORDS = ["The", "first", "month", "of", "the", "year", "is", "January", *"abcdefgh", "."]
 
@@ -112,5 +113,17 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
 
 def test_the_answer_has_a_row_for_each_measured_memory() -> None:
-    table = confidence_answer(unembed.load(), top=2, text_windows=2)
-    assert len(table) == len(set(table["memory"])) >= 4
+    table = confidence_answer(unembed.load(), top=2, text_windows=2).data
+    assert isinstance(table, Table) and len(table) == len(set(table["memory"])) >= 4
+
+
+def test_the_shown_table_says_for_what_each_memory_is_listed() -> None:
+    answer = confidence_answer(unembed.load(), top=3, text_windows=2)
+    ((shown,),) = ([one.table for one in section.exhibits] for section in answer.sections)
+    found = confidence_memories(unembed.load(), 3, windows=2)
+    reasons = dict(zip(shown["memory"], shown["listed_for"], strict=True))
+    for name, index, drawn in zip(found.names, found.indices.tolist(), found.random, strict=True):
+        higher = int((found.null_space > found.null_space[index]).sum())
+        assert reasons[name] == ("random draw" if drawn else "null space" if higher < 3 else "unigram")
+    assert list(shown["listed_for"]) == sorted(shown["listed_for"], key=["null space", "unigram", "random draw"].index)
+    assert answer.data.to_dict() == found.to_table().to_dict()

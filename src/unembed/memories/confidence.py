@@ -32,6 +32,7 @@ from torch import Tensor
 from unembed.analyses import Analysis, Cost, Needs
 from unembed.corpus import CorpusSource
 from unembed.corpus.windows import windows_of
+from unembed.document.model import Answer
 from unembed.errors import InvalidInput, Unsupported
 from unembed.memories.values import written_values
 from unembed.models.decoder import Decoder, require_decoder
@@ -256,18 +257,27 @@ def confidence_answer(
         int, Option("Number of text windows, of 32 tokens each, in which to measure effects.", low=1)
     ] = WINDOWS,
     seed: AnySeed = None,
-) -> Table:
+) -> Answer:
     """Find memories (FFN neurons) of the last layer that change how confident a prediction is, not what is predicted.
 
     null_space is the share of the length of a memory's value vector in the directions that the unembedding reads least;
     through_scale is the share of its effect on the prediction's entropy that passes through the final norm's scale;
-    unigram is the correlation of its scores with the log frequency of tokens. Memories drawn at random are listed, too,
-    for comparison.
+    unigram is the correlation of its scores with the log frequency of tokens. listed_for says why a memory is listed:
+    for one of the largest null_space, one of the largest unigram, or, for comparison, because it was drawn at random.
 
     Caution: The null space is a choice: the 5 % of directions that the unembedding reads least. through_scale is
     measured, so it is the stronger evidence. Neither is evidence where memories drawn at random have similar numbers.
     """
-    return confidence_memories(lm, top, corpus=corpus, windows=text_windows, seed=seed or 0).to_table()
+    found = confidence_memories(lm, top, corpus=corpus, windows=text_windows, seed=seed or 0)
+    table, by_share = found.to_table(), found.null_space.argsort(descending=True)[:top].tolist()
+    shares = {found.names[n]: i in by_share for n, i in enumerate(found.indices.tolist())}
+    columns = {name: values for name, values in table.columns.items() if name != "drawn_at_random"}
+    listed_for = [
+        "random draw" if drawn else "null space" if shares[name] else "unigram"
+        for name, drawn in zip(table["memory"], table["drawn_at_random"], strict=True)
+    ]
+    shown = Table(table.title, {"listed_for": listed_for, **columns}, table.provenance)
+    return Answer.of_table(shown, data=table)
 
 
 ANALYSIS = Analysis(
