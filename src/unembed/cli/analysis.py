@@ -80,7 +80,7 @@ def _on_model(listing: Listing) -> Callable[..., None]:
             model.open()  # fails before torch is imported if the model's name is unknown
         if read := [name for name in texts if chosen[name] is not None]:
             chosen.update(zip(read, conversation.texts(model.open(), [chosen[name] for name in read]), strict=True))
-        folder, line = None, ProgressLine()
+        folder, line = None, ProgressLine(minutes=True)
         for name, kind in given.items():
             match kind:
                 case "index":

@@ -104,13 +104,17 @@ def fit_answer(
     check_writable(out)
     own: dict[str, Any] = {"clusters": clusters or 200, "similarity": similarity} if method == "sub_updates" else {}
     chosen = 38 if seed is None else seed
+    if progress is not None:
+        progress("examples", 0, examples)
     found = draw_examples(lm, corpus, examples, seed=chosen, basis=basis, progress=_of_examples(progress))
+    if progress is not None:
+        progress("examples", len(found), len(found))
     own |= {"threshold": threshold, "disagreement": disagreement, "decision": decision}
     rule = fit(lm, found, method, seed=chosen, **own)
     rule.save(out)
     table = saturation_table(lm, found)
     note = f"Saved in {out}: {rule.method}, {rule.calibration}."
-    return Answer.of_table(_with_units(table, lm.n_layers), note=note, data=table, screen=_LAB)
+    return Answer.of_table(_with_units(_folded(table), lm.n_layers), note=note, data=table, screen=_LAB)
 
 
 def evaluate_answer(
@@ -166,6 +170,20 @@ def generate_answer(
 
 def _of_examples(progress: Progress) -> Any:
     return None if progress is None else lambda done, total: progress("examples", done, total)
+
+
+def _folded(table: Table) -> Table:
+    """Return the table by layer with one last row for all layers at which no example saturates."""
+    rows = list(table.rows())
+    empty = [n for n, row in enumerate(rows) if not any(value for name, value in row.items() if name != "layer")]
+    if len(empty) < 2:
+        return table
+    kept = [n for n in range(len(rows)) if n not in empty]
+    columns: dict[str, list[Any]] = {
+        name: [*(values[n] for n in kept), values[empty[0]]] for name, values in table.columns.items()
+    }
+    columns["layer"] = [*(str(layer) for layer in columns["layer"][:-1]), f"each of {len(empty)} others"]
+    return Table(table.title, columns, table.provenance)
 
 
 def _with_units(table: Table, n_layers: int) -> Table:
