@@ -106,7 +106,7 @@ def _part(lm: Decoder, measured: Measured) -> Finding | None:
         return _finding(layer, sentence, measured)
     if best is None:
         return None
-    called, without = _called(lm, best.part, measured), _without(lm, best, measured)
+    called, without = _called(lm, best.part, measured), _fall(lm, best, measured)
     sentence = f"Of {_count(small, measured)} none decides alone; {called} matters most: without it {without}."
     if len(small) == 1:
         sentence = f"{_capital(called)} alone does not decide: without it {without}."
@@ -212,13 +212,16 @@ def _called(lm: Decoder, part: Part, measured: Measured) -> str:
     return f"{name}, reading {_quoted(source.token)}{itself},"
 
 
+def _fall(lm: Decoder, removal: Removal, measured: Measured) -> str:
+    """Say how the token's probability (or logit difference) falls without a component."""
+    falls = "the difference of their logits" if measured.difference is not None else _named(lm, measured.token)
+    return f"{falls} falls from {_change(removal, measured)}"
+
+
 def _without(lm: Decoder, removal: Removal, measured: Measured) -> str:
     """Say how the token's probability (or logit difference) falls without a component, and which token gains most."""
-    if measured.difference is not None:
-        return f"the difference of their logits falls from {_change(removal, measured)}"
-    before, after = _from_to(measured.probability, removal.probability)
-    fallen = f"{_named(lm, measured.token)} falls from {before} to {after}"
-    if removal.gained_to - removal.gained_from < GAIN:
+    fallen = _fall(lm, removal, measured)
+    if measured.difference is not None or removal.gained_to - removal.gained_from < GAIN:
         return fallen
     before, after = _from_to(removal.gained_from, removal.gained_to)
     return f"{fallen} and {_named(lm, removal.gained)} rises from {before} to {after}"
@@ -254,8 +257,7 @@ def _settled(lm: Decoder, name: str, settled: Settling, n_layers: int, reader: s
         told = f"is first{_earlier(settled)} from {place} on"
     else:
         told = f"is first{_earlier(settled) or ' only'} after {place}, the last"
-        joined = "; it is" if settled.first_earlier else ", and"
-        told += "" if ten is None else f"{joined} among the first ten from layer {ten} on"
+        told += "" if ten is None or settled.first_earlier else f", and among the first ten from layer {ten} on"
     sentence = f"By {reader}, {name} {told}."
     return Finding("settled", sentence, DEFINITIONS["settled"], nats, settled.layer, _point(settled), None)
 
