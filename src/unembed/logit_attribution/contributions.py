@@ -186,7 +186,9 @@ def attribution(
         columns.add("band normalisers", after_linear)
     made = () if isinstance(tokens, Run) else edits
     found = _closed(lm, columns, target, other, position, by, float(logit), made)
-    return replace(found, sources=tuple(lm.token_strings(seen.tokens[0]))) if by == "source" else found
+    if by != "source" or int(found.source.max()) >= seen.tokens.shape[1]:  # a run of one position lacks the others
+        return found
+    return replace(found, sources=tuple(lm.token_strings(seen.tokens[0])))
 
 
 def _run(lm: Decoder, tokens: Tokens, position: int, by: By, edits: Edits) -> Run:

@@ -156,4 +156,5 @@ class Trace(PromptMemories, Displayed):
             position=position,
             provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes),
             measure_effects=lambda one, rows: total_effects(self.lm, self.run, one, rows, self.edits),
+            sources=tuple(self.token_strings) if by == "source" else (),
         )
