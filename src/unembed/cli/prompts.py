@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import typer
 
@@ -99,6 +99,7 @@ def _lines_of(source: str, read: Callable[[], str]) -> list[str]:
 
 def _standard_input() -> str:
     """Return standard input, decoded as a file of prompts is, whatever the locale."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
+    given: object = sys.stdin
+    if isinstance(given, io.TextIOWrapper):
+        cast("io.TextIOWrapper", given).reconfigure(encoding="utf-8-sig", errors="strict")
     return sys.stdin.read()
