@@ -264,11 +264,10 @@ def test_an_index_of_other_weights_is_not_read_for_a_model(
     assert "of tiny" in shown(unembed("value", "L1M5", "--index", tmp_path / "index", "--model", gpt2_folder))
 
 
-def test_three_commands_to_try_next_are_about_the_memory_that_promotes_the_prediction_most(
-    unembed: Run, gpt2_folder: Path
-) -> None:
+def test_three_commands_to_try_next_are_about_the_memory_that_matters_most(unembed: Run, gpt2_folder: Path) -> None:
     prompt = "The lake is 15"
-    best = as_json(unembed("trace", prompt, "--json"))["described"][0]
+    rows = as_json(unembed("trace", prompt, "--json"))["memories"]["rows"]
+    best = min((row for row in rows if row["score"] > 0 and row["without"] is not None), key=lambda row: row["without"])
     name = f"L{best['layer']}M{best['index']}"
     lines = shown(unembed("trace", prompt, "--next")).split("Try next\n")[1].splitlines()
     assert [line.split("  ")[0] for line in lines] == [

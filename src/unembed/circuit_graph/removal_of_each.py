@@ -80,8 +80,8 @@ def removal_of_each(
         logs = logs + logits.log_softmax(-1) / len(cases)
     found = [Removal(float(m), tuple(p.tolist())) for m, p in zip(metrics, answers, strict=True)]
     questions = {(case.token, case.against) for case in cases}
-    asked = [token for token in next(iter(questions)) if token is not None] if len(questions) == 1 else []
-    tokens = [moved_tokens(lm, logs[0], log, asked) for log in logs[1:]]
+    named = [token for token in next(iter(questions)) if token is not None] if len(questions) == 1 else []
+    tokens = [moved_tokens(lm, logs[0], log, named) for log in logs[1:]]
     return [found[0], *(replace(one, tokens=moved) for one, moved in zip(found[1:], tokens, strict=True))]
 
 

@@ -23,7 +23,7 @@ The candidates are this many tokens from the run with the component, and this ma
 MOVED = 3
 """Default number of raised tokens, and of lowered tokens, that are listed for a component."""
 COUNTS = 1.5
-"""A token that is asked about is listed first if a component changes its odds by at least this factor."""
+"""A token of the question is listed first if a component changes its odds by at least this factor."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def scored(lm: Decoder, ids: Int[Tensor, " k"], scores: Float[Tensor, " k"]) -> 
 class MovedTokens:
     """The tokens whose probabilities differ by the largest factors between the runs with and without a component.
 
-    Tokens that are asked about come before them, on the side to which the component moves them.
+    Tokens of the question come before them, on the side to which the component moves them.
 
     Attributes:
         raised: the printable texts of tokens that are likelier with the component, the largest factor first.
@@ -91,7 +91,7 @@ class MovedTokens:
 
 
 def moved_tokens(
-    lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"], asked: Sequence[int] = ()
+    lm: Decoder, own: Float[Tensor, " d_vocab"], without: Float[Tensor, " d_vocab"], answers: Sequence[int] = ()
 ) -> MovedTokens:
     """Return the tokens that a component raises and lowers most.
 
@@ -100,7 +100,7 @@ def moved_tokens(
     Args:
         own: log probabilities of the unchanged run.
         without: log probabilities of the run without the component.
-        asked: tokens that the user asks about. Those whose odds the component changes by `COUNTS` or more come first.
+        answers: the tokens of the question. Those whose odds the component changes by `COUNTS` or more come first.
     """
     size = min(LIKELY, lm.d_vocab)
     likely = list(dict.fromkeys(numbers(own.topk(size).indices) + numbers(without.topk(size).indices)))
@@ -109,10 +109,10 @@ def moved_tokens(
     first = {*numbers(own.topk(min(2, size)).indices), *numbers(without.topk(1).indices)}
     listed = [token for token in likely if token in first or not lm.unlisted[token]]
     factors = dict(zip(listed, (own - without)[listed].tolist(), strict=True))
-    of_asked = {token: _log_odds(own[token]) - _log_odds(without[token]) for token in asked}
+    of_answers = {token: _log_odds(own[token]) - _log_odds(without[token]) for token in answers}
 
     def ranked(sign: int) -> tuple[str, ...]:
-        first = [token for token, moved in of_asked.items() if sign * moved >= math.log(COUNTS)]
+        first = [token for token, moved in of_answers.items() if sign * moved >= math.log(COUNTS)]
         order = sorted((i for i, factor in factors.items() if sign * factor > 0), key=lambda i: -sign * factors[i])
         return tuple(lm.token_strings([*first, *(i for i in order if i not in first)][:MOVED]))
 

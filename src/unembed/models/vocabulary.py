@@ -293,7 +293,9 @@ class Vocabulary:
     def _advice(self, text: str) -> str:
         """Say what to give instead of a text of several tokens: the token that begins it, if that has two letters."""
         words = text.strip()
-        first = self.strings(self._tokenizer(f" {words}", add_special_tokens=False)["input_ids"][:1]) if words else []
+        if not words:
+            return "Give a token"
+        first = self.strings(self._tokenizer(f" {words}", add_special_tokens=False)["input_ids"][:1])
         is_sensible = bool(first) and sum(map(str.isalpha, first[0])) > 1
         which = f"such as {first[0]!r}" if is_sensible else "with its leading space if it begins a word"
         return f"Give one token, {which}"

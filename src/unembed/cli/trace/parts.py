@@ -166,8 +166,9 @@ def _table(every: Sequence[SubUpdateView], rows: Sequence[SubUpdateView], width:
     of_trigger = round(room * 0.55) if has_triggers else 0
     room -= of_trigger + 2 if has_triggers else 0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
-    table.add_column("memory", no_wrap=True, min_width=names)
-    table.add_column("m", justify="right", no_wrap=True, min_width=widest_m)
+    is_wide = width >= _NARROW  # in a narrow terminal, any column may be cut
+    table.add_column("memory", no_wrap=True, min_width=names if is_wide else None)
+    table.add_column("m", justify="right", no_wrap=True, min_width=widest_m if is_wide else None)
     if has_usual:
         table.add_column("× usual", justify="right", no_wrap=True)
     table.add_column("effect", justify="right", no_wrap=True)
