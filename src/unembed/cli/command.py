@@ -114,8 +114,8 @@ def value_of(parameter: Parameter, given: Any) -> Any:
     except InvalidInput as error:
         word = (parameter.option.metavar or parameter.name).upper()
         hint = word if parameter.argument else spellings(parameter)[0]
-        said = f"{error.what}. {error.instead}" if error.instead else error.what
-        raise typer.BadParameter(said, param_hint=hint) from None
+        message = f"{error.what}. {error.instead}" if error.instead else error.what
+        raise typer.BadParameter(message, param_hint=hint) from None
 
 
 def fields_of(group: Any) -> list[Parameter]:

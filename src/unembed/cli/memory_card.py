@@ -61,7 +61,11 @@ def _scores(table: Table, headings: Sequence[str], width: int, *, flipped: bool 
         flipped: give the suppressed tokens the scores of the other sign, at which they are promoted.
     """
     drawn = Columns(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    sides = [(end, head) for end, head in zip(("promoted", "suppressed"), headings, strict=True) if _has(table, end)]
+    sides = [
+        (end, head)
+        for end, head in zip(("promoted", "suppressed"), headings, strict=True)
+        if f"{end}_token" in table.columns
+    ]
     lists: list[tuple[list[str], list[float]]] = []
     for end, heading in sides:
         drawn.add_column(heading, no_wrap=True, max_width=(width - 24) // 2)
@@ -78,10 +82,6 @@ def _scores(table: Table, headings: Sequence[str], width: int, *, flipped: bool 
             )
         )
     return drawn
-
-
-def _has(table: Table, end: str) -> bool:
-    return f"{end}_token" in table.columns
 
 
 def _negated(table: Table) -> Table:

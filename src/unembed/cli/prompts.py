@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -99,7 +98,4 @@ def _lines_of(source: str, read: Callable[[], str]) -> list[str]:
 
 def _standard_input() -> str:
     """Return standard input, decoded as a file of prompts is, whatever the locale."""
-    given: object = sys.stdin
-    if isinstance(given, io.TextIOWrapper):
-        cast("io.TextIOWrapper", given).reconfigure(encoding="utf-8-sig", errors="strict")
-    return sys.stdin.read()
+    return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")

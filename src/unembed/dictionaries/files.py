@@ -247,7 +247,8 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, notes: Mapping[s
     tensors |= {"r_mag": d.r_mag, "b_mag": d.b_mag} if gated else {}
     tensors |= {"threshold": d.threshold} if d.activation == "jumprelu" else {}
     with writing(path, instead="Make room, and run the same again"):
-        (path / CONFIG).unlink(missing_ok=True)  # that of other weights, should this process end before the new one
+        # If this process ends halfway, the folder must not hold new weights with the old configuration.
+        (path / CONFIG).unlink(missing_ok=True)
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}, path / WEIGHTS)
     at = "" if d.layer is None else f"blocks.{d.layer}."
     architectures = _ARCHITECTURES | (_TRANSCODERS if d.is_transcoder else {})

@@ -178,9 +178,9 @@ def _folded(table: Table) -> Table:
     empty = [n for n, row in enumerate(rows) if not any(value for name, value in row.items() if name != "layer")]
     if len(empty) < 2:
         return table
-    kept = [n for n in range(len(rows)) if n not in empty]
+    full = [n for n in range(len(rows)) if n not in empty]
     columns: dict[str, list[Any]] = {
-        name: [*(values[n] for n in kept), values[empty[0]]] for name, values in table.columns.items()
+        name: [*(values[n] for n in full), values[empty[0]]] for name, values in table.columns.items()
     }
     columns["layer"] = [*(str(layer) for layer in columns["layer"][:-1]), f"each of {len(empty)} others"]
     return Table(table.title, columns, table.provenance)

@@ -55,7 +55,7 @@ Finite = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 def parse_token(text: str) -> str | int:
     """Parse a token: `#17` is the token with id 17; any other text is the token's text.
 
-    Of an id of more than 18 digits the first 18 are used: no vocabulary has such a token either.
+    An id of more than 18 digits is cut to the first 18, which is still larger than any vocabulary.
     """
     if len(text) > 1 and text[0] == "#" and text[1:].isascii() and text[1:].isdigit():
         return int(text[1:].lstrip("0")[:18] or "0")

@@ -252,13 +252,13 @@ def _settled(lm: Decoder, name: str, settled: Settling, n_layers: int, reader: s
     nats = _log_ratio(settled.probability_after, settled.probability_before)
     place, ten = _update(lm, settled), settled.first_ten
     if settled.cause == "embedding":
-        told = "is first from the embedding on, before any layer"
+        clause = "is first from the embedding on, before any layer"
     elif settled.layer < n_layers - 1 or n_layers == 1:
-        told = f"is first{_earlier(settled)} from {place} on"
+        clause = f"is first{_earlier(settled)} from {place} on"
     else:
-        told = f"is first{_earlier(settled) or ' only'} after {place}, the last"
-        told += "" if ten is None or settled.first_earlier else f", and among the first ten from layer {ten} on"
-    sentence = f"By {reader}, {name} {told}."
+        clause = f"is first{_earlier(settled) or ' only'} after {place}, the last"
+        clause += "" if ten is None or settled.first_earlier else f", and among the first ten from layer {ten} on"
+    sentence = f"By {reader}, {name} {clause}."
     return Finding("settled", sentence, DEFINITIONS["settled"], nats, settled.layer, _point(settled), None)
 
 
@@ -268,13 +268,14 @@ def _earlier(settled: Settling) -> str:
         return ""
     spans = [f"{one.start}" if len(one) == 1 else f"{one.start} to {one[-1]}" for one in settled.first_earlier]
     plural = "s" if sum(map(len, settled.first_earlier)) > 1 else ""
-    told = " and ".join(spans) if len(spans) < 3 else f"{spans[0]}, {spans[1]} and others"
-    return f" after layer{plural} {told}, and again"
+    clause = " and ".join(spans) if len(spans) < 3 else f"{spans[0]}, {spans[1]} and others"
+    return f" after layer{plural} {clause}, and again"
 
 
 def _displaced(lm: Decoder, settled: Settling, reader: str) -> Finding | None:
     other = settled.displaced
-    if other is None or lm.token_strings([other.id])[0] == " ":  # what lenses read where they read nothing
+    # Lenses read a lone space where they read nothing about the prompt.
+    if other is None or lm.token_strings([other.id])[0] == " ":
         return None
     since = "" if settled.displaced_since is None else f", since layer {settled.displaced_since}"
     sentence = f"Until then {reader} has {_named(lm, other.id)} first ({_percent(other.probability)}){since}."
@@ -285,10 +286,10 @@ def _displaced(lm: Decoder, settled: Settling, reader: str) -> Finding | None:
 def _never_first(name: str, layers: Sequence[LayerView], reader: str) -> Finding:
     best = min(layers, key=lambda one: (one.rank_after, -one.layer))
     last = layers[-1]
-    told = f"is never first; its best rank is {best.rank_after:,}, after layer {best.layer}"
-    told += "" if best is last else f", and {last.rank_after:,} after the last"
+    clause = f"is never first; its best rank is {best.rank_after:,}, after layer {best.layer}"
+    clause += "" if best is last else f", and {last.rank_after:,} after the last"
     nats = _log_ratio(best.probability_after, best.probability_before)
-    sentence = f"By {reader}, {name} {told}."
+    sentence = f"By {reader}, {name} {clause}."
     return Finding("settled", sentence, DEFINITIONS["settled"], nats, best.layer, "resid_post", None)
 
 

@@ -63,18 +63,13 @@ def sources_read(view: TraceView, row: HeadEffectView) -> list[tuple[HeadSource,
     """
     least = _READ * max((abs(source.effect) for source in row.sources), default=0.0)
     texts = [token.token for token in view.tokens]
-    return [
-        (
-            source,
-            " itself"
-            if source.position == view.position
-            else f" ({source.position})"
-            if texts.count(source.token) > 1
-            else "",
-        )
-        for source in row.sources
-        if abs(source.effect) >= least
-    ]
+
+    def which(source: HeadSource) -> str:
+        if source.position == view.position:
+            return " itself"
+        return f" ({source.position})" if texts.count(source.token) > 1 else ""
+
+    return [(source, which(source)) for source in row.sources if abs(source.effect) >= least]
 
 
 def explained(view: TraceView) -> str:
