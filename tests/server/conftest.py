@@ -81,6 +81,8 @@ def indexed_app(indexed_session):
 
 
 @pytest.fixture
-def indexed(indexed_app) -> TestClient:
-    """A page of an explorer that has an index."""
-    return TestClient(indexed_app, base_url="http://127.0.0.1:7334", headers={"authorization": f"Bearer {TOKEN}"})
+def indexed(indexed_app, index) -> Iterator[TestClient]:
+    """A page of an explorer that has an index; the labels that a test adds are withdrawn after it."""
+    yield TestClient(indexed_app, base_url="http://127.0.0.1:7334", headers={"authorization": f"Bearer {TOKEN}"})
+    for row in index.labels(of="all").rows():
+        index.withdraw_label(row["id"])
