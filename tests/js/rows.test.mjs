@@ -45,6 +45,15 @@ test("the last layer is on top, the embedding below, unless the grid is flipped"
   );
 });
 
+test("a cell with massive activations has no shade, and its name says that its reading says little", () => {
+  const seen = { ...DATA, massive: { 1: [0] } };
+  const [last, first] = rowsOf({ model: MODEL, data: DATA, plain: null, spread: null, followed: null }, seen, null);
+  assert.deepEqual([last.cells[1].q, first.cells[1].q, first.cells[0].q], [8, 0, 8]);
+  assert.match(first.cells[1].name, /massive activations: this reading says little/);
+  assert.ok(first.cells[1].cls.includes("massive") && !last.cells[1].cls.includes("massive"));
+  assert.doesNotMatch(last.cells[1].name + first.cells[0].name, /massive/);
+});
+
 test("a cell repeats the row below only where its token is the same and nothing is marked", () => {
   const [last, first] = rows();
   assert.deepEqual(

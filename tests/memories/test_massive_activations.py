@@ -13,8 +13,9 @@ import unembed
 from tests.sweeps.recorder import lettered
 from unembed.language_model import LanguageModel
 from unembed.memories.event_sample import EventRecorder, record_events
-from unembed.memories.massive_activations import MASSIVE, massive_positions, stream_lengths
+from unembed.memories.massive_activations import MASSIVE, massive_positions, massive_ratios, stream_lengths
 from unembed.memories.prefix_sampling import draw_examples
+from unembed.trace import emergence
 
 
 def with_massive_token(family: str, letter: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
@@ -44,6 +45,29 @@ def test_examples_that_end_in_a_massive_token_are_found_and_the_others_are_kept(
     q = lm.single_token("q")
     assert found.tolist() == [prefix[-1] == q for prefix in prefixes] and 2 <= found.sum() < 5
     assert not massive_positions(stream_lengths(lettered(family, dtype), prefixes)).any(), "the control"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_trace_says_where_the_stream_is_massive(family: str, dtype: torch.dtype) -> None:
+    text = "a b q c d"
+    trace = with_massive_token(family, "q", dtype).trace(text)
+    at = trace.token_strings.index("q")
+    lengths = trace.stream("resid_post").double().norm(dim=-1)
+    ratios = lengths / lengths.quantile(0.5, dim=1, keepdim=True, interpolation="lower")
+    massive = ratios > MASSIVE
+    assert massive.any() and not massive[:, torch.arange(len(trace)) != at].any(), "the premise"
+    torch.testing.assert_close(trace.massive.double(), ratios.where(massive, 0.0), rtol=1e-5, atol=0)
+    layers = [layer for layer in range(trace.lm.n_layers) if massive[layer, at]]
+    assert emergence(trace.lm, trace, text).massive == {at: layers}
+    control = lettered(family, dtype)
+    assert emergence(control, control.trace(text), text).massive == {}
+    assert not with_massive_token(family, "q", dtype).trace("q").massive.any(), "one position has nothing to compare"
+
+
+def test_of_two_positions_one_can_be_massive() -> None:
+    stream = torch.tensor([[[3.0, 4.0], [30.0, 40.1]], [[1.0, 0.0], [2.0, 0.0]]])
+    torch.testing.assert_close(massive_ratios(stream), torch.tensor([[0.0, 10.016], [0.0, 0.0]]), rtol=1e-4, atol=0)
 
 
 def test_a_sample_of_events_without_some_examples_is_that_of_the_others() -> None:

@@ -160,6 +160,17 @@ def test_when_the_prediction_settles_and_what_was_first_until_then(lm: LanguageM
     assert "By the unembedding alone, " in findings(lm, measured, settling(layers), layers, "raw")[0].sentence
 
 
+def test_where_the_stream_is_massive_that_is_said_and_not_what_was_first_until_then(lm: LanguageModel) -> None:
+    layers = sample_view(6).layers
+    measured = Measured(JANUARY.id, 0.34, 6, [], {}, {}, massive=[0, 12.2, 1500.4, 0, 11, 0])
+    settled, massive = findings(lm, measured, settling(layers), layers, "final")
+    assert (settled.kind, massive.kind, massive.layer) == ("settled", "massive", 1)
+    assert massive.sentence == (
+        "After layers 1 to 2 and 4 the stream here is up to 1,500 times as long as usual (massive activations): the "
+        "tokens that a lens reads there say little."
+    )
+
+
 def test_a_token_that_is_never_first_has_its_best_rank(lm: LanguageModel) -> None:
     layers = [
         dataclasses.replace(one, rank_after=rank)

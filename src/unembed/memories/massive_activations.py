@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from torch import Tensor
 
 from unembed.models.decoder import Decoder
 from unembed.stream.run import run
@@ -31,6 +32,17 @@ def massive_positions(lengths: Float[np.ndarray, "layer position"]) -> Bool[np.n
     """
     medians = np.median(lengths, axis=1, keepdims=True)
     return np.any(lengths > MASSIVE * medians, axis=0)
+
+
+def massive_ratios(stream: Float[Tensor, "layer pos d_model"]) -> Float[Tensor, "layer pos"]:
+    """Return, for each layer and position of one text, the stream's length over the layer's median; 0 up to `MASSIVE`.
+
+    Of an even number of positions the lower of the two middle lengths is the median, so two positions are enough to
+    find that one is massive.
+    """
+    lengths = torch.linalg.vector_norm(stream, dim=-1, dtype=torch.float32)
+    ratios = lengths / lengths.median(dim=1, keepdim=True).values
+    return ratios.where(ratios > MASSIVE, 0.0)
 
 
 def stream_lengths(lm: Decoder, prefixes: Iterable[np.ndarray]) -> Float[np.ndarray, "layer prefix"]:

@@ -173,6 +173,7 @@ def _findings(
         against,
         None if against is None else float(logits[target] - logits[against]),
         _relations(at.trace.lm, parts.removals),
+        at.trace.massive[:, at.position].tolist(),
     )
     settled = settling(layers)
     if settled is not None and not at.lists_first(settled.before, settled.layer):

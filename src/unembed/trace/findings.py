@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unembed.memories.massive_activations import MASSIVE
 from unembed.models.structure.mixer_names import mixer_name, site_name
 from unembed.names import head_name
 from unembed.results import format_probability, format_signed, visible
-from unembed.trace.settling import READERS, Settling
+from unembed.trace.settling import READERS, Settling, ranges_of
 from unembed.trace.view import Finding, HeadSource, LayerView
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ DEFINITIONS = {
     "settled": "The first layer after which the token is first, and after each layer from there on, as the lens reads "
     "the stream.",
     "displaced": "The token that the lens read as the first before that.",
+    "massive": f"The stream after a layer has massive activations if it is over {MASSIVE} times as long as the layer's "
+    "median over the prompt (Sun et al. 2024). Lenses describe usual streams.",
 }
 """The definition of each kind of finding. The kinds head, memory and layer share that of "part"."""
 
@@ -70,6 +73,8 @@ class Measured:
     """The model's difference of the two logits; None if `against` is None."""
     relations: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """By (layer, head): how a head's weights map one word to another, such as "country to capital"; for some heads."""
+    massive: Sequence[float] = ()
+    """By layer: how many times as long as usual the stream is after it, where it has massive activations, else 0."""
 
 
 def findings(
@@ -84,11 +89,13 @@ def findings(
     """
     reader, name = READERS.get(basis, f"basis {basis}"), _named(lm, measured.token)
     found = [_part(lm, measured)]
+    massive = _massive(measured)
     if settled is None:
         found.append(_never_first(name, layers, reader))
     else:
-        found += [_settled(lm, name, settled, len(layers), reader), _displaced(lm, settled, reader)]
-    return [one for one in found if one is not None]
+        found.append(_settled(lm, name, settled, len(layers), reader))
+        found.append(None if massive else _displaced(lm, settled, reader))
+    return [one for one in (*found, massive) if one is not None]
 
 
 def _part(lm: Decoder, measured: Measured) -> Finding | None:
@@ -266,10 +273,14 @@ def _earlier(settled: Settling) -> str:
     """Say after which layers the token was already first, before another displaced it; empty if after none."""
     if not settled.first_earlier:
         return ""
-    spans = [f"{one.start}" if len(one) == 1 else f"{one.start} to {one[-1]}" for one in settled.first_earlier]
-    plural = "s" if sum(map(len, settled.first_earlier)) > 1 else ""
-    clause = " and ".join(spans) if len(spans) < 3 else f"{spans[0]}, {spans[1]} and others"
-    return f" after layer{plural} {clause}, and again"
+    return f" after {_layers(settled.first_earlier)}, and again"
+
+
+def _layers(ranges: Sequence[range]) -> str:
+    """Name the layers of some ranges, such as "layers 3 and 5 to 7"; of more than two ranges, only the first two."""
+    spans = [f"{one.start}" if len(one) == 1 else f"{one.start} to {one[-1]}" for one in ranges]
+    listed = " and ".join(spans) if len(spans) < 3 else f"{spans[0]}, {spans[1]} and others"
+    return f"layer{'s' if sum(map(len, ranges)) > 1 else ''} {listed}"
 
 
 def _displaced(lm: Decoder, settled: Settling, reader: str) -> Finding | None:
@@ -291,6 +302,18 @@ def _never_first(name: str, layers: Sequence[LayerView], reader: str) -> Finding
     nats = _log_ratio(best.probability_after, best.probability_before)
     sentence = f"By {reader}, {name} {clause}."
     return Finding("settled", sentence, DEFINITIONS["settled"], nats, best.layer, "resid_post", None)
+
+
+def _massive(measured: Measured) -> Finding | None:
+    """Return the finding that the stream has massive activations at the position; None if it has none."""
+    layers = [layer for layer, times in enumerate(measured.massive) if times]
+    if not layers:
+        return None
+    sentence = (
+        f"After {_layers(ranges_of(layers))} the stream here is up to {max(measured.massive):,.0f} times as long as "
+        "usual (massive activations): the tokens that a lens reads there say little."
+    )
+    return Finding("massive", sentence, DEFINITIONS["massive"], 0.0, layers[0], "resid_post", None)
 
 
 def _update(lm: Decoder, settled: Settling) -> str:

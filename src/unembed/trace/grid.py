@@ -61,6 +61,9 @@ class Emergence:
     events: list[EventView]
     texts: dict[int, str]
     """The text of every token id in the other fields."""
+    massive: dict[int, list[int]]
+    """By position: the layers after which the stream has massive activations, so that a lens reads little there. Other
+    positions are left out."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,15 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
         embedding=embedding,
         events=events,
         texts=texts,
+        massive=_massive(trace),
     )
+
+
+def _massive(trace: Trace) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for layer, position in trace.massive.nonzero().tolist():
+        found.setdefault(position, []).append(layer)
+    return found
 
 
 def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:

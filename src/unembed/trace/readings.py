@@ -22,6 +22,7 @@ from unembed.jacobian.basis import basis_or_default, carried_streams, fitted_len
 from unembed.lens import Reading, final_scale, joined, logits_of, read, top_k
 from unembed.logit_attribution import points_needed
 from unembed.memories.events import Event
+from unembed.memories.massive_activations import massive_ratios
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS, Basis, Point, StreamPoint
 from unembed.results import Displayed, Provenance, Table
@@ -278,6 +279,15 @@ class PromptReadings:
     def scale(self) -> Float[Tensor, "pos 1"]:
         """The scale of the final norm at every position of the run."""
         return final_scale(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
+
+    @cached_property
+    def massive(self) -> Float[Tensor, "layer pos"]:
+        """How many times as long as usual the stream after each layer is, where it has massive activations; else 0.
+
+        The usual length is the layer's median over the prompt. Little can be read there: a lens describes the usual
+        streams.
+        """
+        return massive_ratios(self.stream("resid_post"))
 
     def readings(
         self,

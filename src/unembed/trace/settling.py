@@ -55,7 +55,7 @@ def settling(layers: Sequence[LayerView]) -> Settling | None:
     one = layers[at]
     ten = _since(layers, lambda one: one.rank_after <= 10)
     first_ten = ten if ten < at else None
-    earlier = _ranges([layer for layer in range(at) if layers[layer].rank_after == 1])
+    earlier = ranges_of([layer for layer in range(at) if layers[layer].rank_after == 1])
     before, p = one.before[0], one.probability_before
     cause: Literal["ffn", "mixer", "embedding", "layer"] = "ffn"
     if one.middle is not None and one.rank_middle is not None and one.rank_middle > 1:
@@ -70,7 +70,7 @@ def settling(layers: Sequence[LayerView]) -> Settling | None:
     return Settling(at, cause, p, after, before, held if held < at else None, earlier, first_ten)
 
 
-def _ranges(numbers: Sequence[int]) -> list[range]:
+def ranges_of(numbers: Sequence[int]) -> list[range]:
     """Return the runs of consecutive numbers in an ascending list."""
     starts = [n for n in numbers if n - 1 not in numbers]
     ends = [n + 1 for n in numbers if n + 1 not in numbers]

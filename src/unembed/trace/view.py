@@ -224,7 +224,8 @@ class GridView:
 class Finding:
     """One sentence about a prediction, and the layer and component that it is about, to which the explorer links.
 
-    `kind`: "head", "memory" or "layer" (the component without which the target falls most), "settled", or "displaced".
+    `kind`: "head", "memory" or "layer" (the component without which the target falls most), "settled", "displaced", or
+    "massive" (what a lens reads at the position says little).
     """
 
     kind: str
@@ -233,7 +234,7 @@ class Finding:
     """What the finding's statement means: its definition, in one sentence."""
     nats: float
     """How much the target's log-odds fall without the component (for two chosen tokens, the difference of their
-    logits). For the kinds "settled" and "displaced": how much the token's log-probability changes."""
+    logits). For the kinds "settled" and "displaced": how much the token's log-probability changes. 0 for "massive"."""
     layer: int
     point: str
     """The stream after the update: resid_mid after attention or another mixer, resid_post after the FFN; resid_pre

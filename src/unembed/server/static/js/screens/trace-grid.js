@@ -194,6 +194,7 @@ function legendOf(t) {
   if (most !== null) scale = ["0", ramp, `${num(most)} nats`];
   else if (metric === "rank") scale = [`rank ${grouped(t.model.d_vocab)}`, ramp, "rank 1 (logarithmic)"];
   const [quiet] = runsOf(t);
+  const isMassive = Object.keys(t.data.massive ?? {}).length > 0;
   const folded = "quiet layers: the rank of the prompt's prediction moves least (Enter unfolds them)";
   /** @type {[string, string, boolean][]} */
   const signs = [
@@ -205,6 +206,7 @@ function legendOf(t) {
     ["▲▼", "rank of the final prediction changes eightfold, by the logit lens", !events],
     ["▣", "the edits change the token", diff && t.plain],
     ["▒", "the edits can reach it", diff && t.plain],
+    ["abc", "in italics: massive activations (over 10 times the usual length), the reading says little", isMassive],
     ["▔", `from the ${spoken(t.data)}; the other tokens are the chat template's`, !!t.data.roles],
   ];
   const sign = ([mark, text, on]) => on && h("span.sign", h("b", { "aria-hidden": "true" }, mark), ` ${text}`);

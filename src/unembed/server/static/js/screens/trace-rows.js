@@ -168,9 +168,11 @@ function cellOf(all, { n, i, title, point, stage, below, before, run }, word, p)
     cls = `${reached(made, n, p, point === POST, t.data.tokens.length - 1) ? "cone " : ""}${moved}`;
   }
   const q = unknown ? 0 : Math.max(0, Math.round(16 * known()));
+  const isMassive = n >= 0 && !!seen.massive?.[p]?.includes(point === POST ? n : n - 1);
+  if (isMassive) cls += " massive";
   const text = seen.texts[id];
   const same = !!below && below.cells[p].id === id && !glyph && n < to;
-  const cell = { id, prob, rank, nats, followed, text, q, cls, glyph, same };
+  const cell = { id, prob, rank, nats, followed, text, q: isMassive ? 0 : q, cls, glyph, same, isMassive };
   const role = roleOf(seen, p);
   const where = `${title}, position ${p} ${visible(word)}${role && ` (${ROLES[role] ?? role})`}`;
   return {
@@ -181,11 +183,12 @@ function cellOf(all, { n, i, title, point, stage, below, before, run }, word, p)
   };
 }
 
-const nameOf = ({ text, prob, rank, nats, followed }, where, t, kinds) =>
+const nameOf = ({ text, prob, rank, nats, followed, isMassive }, where, t, kinds) =>
   [
     `${where}: first ${visible(text)} ${percent(prob)}`,
     `rank of the final prediction ${grouped(rank)}`,
     ...(nats === null ? [] : [`${num(nats)} nats`]),
     ...(followed === null ? [] : [`${visible(t.followed.token)} ${percent(followed)}`]),
     ...kinds.map((kind) => `${kind} here`),
+    ...(isMassive ? ["massive activations: this reading says little"] : []),
   ].join(", ");
