@@ -70,7 +70,7 @@ function headings(order, view, { isMeasured, isOfHeads }) {
   const on = `on ${asText(view)}, in logits${deviates ? ", less the effect of the mean coefficient" : ""}`;
   const promoted =
     "its name where it has one, and the tokens that it promotes at this coefficient; where its effect is negative, those " +
-    "that it suppresses";
+    "that it suppresses; as a lens reads its value vector, not measured";
   const [target] = asText(view).split(" over ");
   return [
     ["Writer", ""],
@@ -82,7 +82,7 @@ function headings(order, view, { isMeasured, isOfHeads }) {
       : ["Share", "n wide-only", "|coefficient| × value norm over the sum of the layer's; of a head, its norm"],
     [deviates ? "Beyond the mean" : "Effect", "n", on],
     ["", "meter-cell"],
-    isMeasured ? ["Tokens", "", MOVED] : ["Promotes", "", promoted],
+    isMeasured ? ["Tokens", "", MOVED] : ["Promotes (lens)", "", promoted],
     [h("span.hidden", "Edit"), ""],
   ];
 }
