@@ -58,7 +58,12 @@ def sample_view(n_layers: int = 6) -> TraceView:
         target=Token(6, JANUARY.id, JANUARY.token),
         against=Token(6, THE.id, THE.token),
         layers=layers,
-        grid=GridView("resid_post", list(range(n_layers)), [[[THE, JANUARY]] * len(WORDS) for _ in range(n_layers)]),
+        grid=GridView(
+            "resid_post",
+            list(range(n_layers)),
+            [[[THE, JANUARY]] * len(WORDS) for _ in range(n_layers)],
+            [[n == 1] + [False] * (len(WORDS) - 1) for n in range(n_layers)],
+        ),
         attributions=[
             AttributionView("component", JANUARY.id, JANUARY.token, THE.token, total, total, 2e-7, rows, 12, -0.25),
         ],

@@ -57,12 +57,12 @@ def test_a_trace_says_where_the_stream_is_massive(family: str, dtype: torch.dtyp
     ratios = lengths / lengths.quantile(0.5, dim=1, keepdim=True, interpolation="lower")
     massive = ratios > MASSIVE
     assert massive.any() and not massive[:, torch.arange(len(trace)) != at].any(), "the premise"
-    torch.testing.assert_close(trace.massive.double(), ratios.where(massive, 0.0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(trace.massive().double(), ratios.where(massive, 0.0), rtol=1e-5, atol=0)
     layers = [layer for layer in range(trace.lm.n_layers) if massive[layer, at]]
     assert emergence(trace.lm, trace, text).massive == {at: layers}
     control = lettered(family, dtype)
     assert emergence(control, control.trace(text), text).massive == {}
-    assert not with_massive_token(family, "q", dtype).trace("q").massive.any(), "one position has nothing to compare"
+    assert not with_massive_token(family, "q", dtype).trace("q").massive().any(), "one position has nothing to compare"
 
 
 def test_of_two_positions_one_can_be_massive() -> None:

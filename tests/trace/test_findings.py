@@ -162,7 +162,7 @@ def test_when_the_prediction_settles_and_what_was_first_until_then(lm: LanguageM
 
 def test_where_the_stream_is_massive_that_is_said_and_not_what_was_first_until_then(lm: LanguageModel) -> None:
     layers = sample_view(6).layers
-    measured = Measured(JANUARY.id, 0.34, 6, [], {}, {}, massive=[0, 12.2, 1500.4, 0, 11, 0])
+    measured = Measured(JANUARY.id, 0.34, 6, [], {}, {}, massive=[0.0, 12.2, 1500.4, 0.0, 11.0, 0.0])
     settled, massive = findings(lm, measured, settling(layers), layers, "final")
     assert (settled.kind, massive.kind, massive.layer) == ("settled", "massive", 1)
     assert massive.sentence == (

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from unembed.trace.two_prompts import compared_tokens as compared_tokens
     from unembed.trace.two_prompts import comparison_view as comparison_view
     from unembed.trace.two_prompts import given_coefficients as given_coefficients
+    from unembed.trace.view import READERS as READERS
     from unembed.trace.view import SCHEMA_EXPLAIN as SCHEMA_EXPLAIN
     from unembed.trace.view import SCHEMA_TRACE as SCHEMA_TRACE
     from unembed.trace.view import AttributionView as AttributionView
@@ -75,7 +76,7 @@ else:
             "tables": "EntropyAndKL",
             "trace": "Trace",
             "two_prompts": "ComparisonView alignment_of compared_tokens comparison_view given_coefficients",
-            "view": "SCHEMA_EXPLAIN SCHEMA_TRACE AttributionView EventView Finding GridView "
+            "view": "READERS SCHEMA_EXPLAIN SCHEMA_TRACE AttributionView EventView Finding GridView "
             "HeadEffectsView HeadEffectView HeadSource LayerView MemoriesView SubUpdateView TraceView mixer_of_all "
             "mixers_in_words",
         },

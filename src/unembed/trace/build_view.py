@@ -173,7 +173,7 @@ def _findings(
         against,
         None if against is None else float(logits[target] - logits[against]),
         _relations(at.trace.lm, parts.removals),
-        at.trace.massive[:, at.position].tolist(),
+        at.trace.massive()[:, at.position].tolist(),
     )
     settled = settling(layers)
     if settled is not None and not at.lists_first(settled.before, settled.layer):
@@ -240,4 +240,5 @@ def _provenance(at: ShownPosition, settings: TraceSettings) -> Provenance:
 def _grid(at: ShownPosition, point: StreamPoint, layers: Sequence[int]) -> GridView:
     at.read_everywhere(point)
     columns = [at.column(point, position=n) for n in range(len(at.trace))]
-    return GridView(point, list(layers), [[column[n] for column in columns] for n in layers])
+    rows, massive = [[column[n] for column in columns] for n in layers], at.trace.massive(point) > 0
+    return GridView(point, list(layers), rows, massive[list(layers)].tolist())

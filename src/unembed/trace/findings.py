@@ -15,8 +15,8 @@ from unembed.memories.massive_activations import MASSIVE
 from unembed.models.structure.mixer_names import mixer_name, site_name
 from unembed.names import head_name
 from unembed.results import format_probability, format_signed, visible
-from unembed.trace.settling import READERS, Settling, ranges_of
-from unembed.trace.view import Finding, HeadSource, LayerView
+from unembed.trace.settling import Settling, ranges_of
+from unembed.trace.view import READERS, Finding, HeadSource, LayerView
 
 if TYPE_CHECKING:
     from unembed.models.decoder import Decoder
@@ -87,7 +87,7 @@ def findings(
         layers: all layers at that position, with the ranks and probabilities of the token.
         basis: how the stream was read as tokens.
     """
-    reader, name = READERS.get(basis, f"basis {basis}"), _named(lm, measured.token)
+    reader, name = READERS[basis], _named(lm, measured.token)
     found = [_part(lm, measured)]
     massive = _massive(measured)
     if settled is None:

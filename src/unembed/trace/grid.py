@@ -124,7 +124,7 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
 
 def _massive(trace: Trace) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for layer, position in trace.massive.nonzero().tolist():
+    for layer, position in trace.massive().nonzero().tolist():
         found.setdefault(position, []).append(layer)
     return found
 

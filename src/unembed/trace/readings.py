@@ -280,14 +280,17 @@ class PromptReadings:
         """The scale of the final norm at every position of the run."""
         return final_scale(self.lm, self.run.at("resid_post", self.lm.n_layers - 1)[0])
 
-    @cached_property
-    def massive(self) -> Float[Tensor, "layer pos"]:
-        """How many times as long as usual the stream after each layer is, where it has massive activations; else 0.
+    def massive(self, point: StreamPoint = "resid_post") -> Float[Tensor, "layer pos"]:
+        """Return how many times as long as usual the stream is, where it has massive activations; elsewhere 0.
 
-        The usual length is the layer's median over the prompt. Little can be read there: a lens describes the usual
+        The usual length is the layer's median over the prompt. A lens reads little there, because it describes usual
         streams.
+
+        Raises:
+            InvalidInput: `point` is not a capture point of the stream.
+            PointMissing: the model has no such capture point.
         """
-        return massive_ratios(self.stream("resid_post"))
+        return massive_ratios(self.stream(point))
 
     def readings(
         self,

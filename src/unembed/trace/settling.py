@@ -10,14 +10,6 @@ from unembed.models.named_tokens import Candidate
 from unembed.names import StreamPoint
 from unembed.trace.view import LayerView
 
-READERS = {
-    "final": "the logit lens",
-    "raw": "the unembedding alone",
-    "frozen": "the logit lens at the run's norm scale",
-    "jacobian": "the Jacobian lens",
-}
-"""By basis: the name of the lens that reads the stream."""
-
 
 @dataclass(frozen=True)
 class Settling:

@@ -19,6 +19,13 @@ from unembed.trace.described_memories import DescribedMemory
 SCHEMA_TRACE = "unembed.trace/3"
 SCHEMA_EXPLAIN = "unembed.explain/3"
 """Names of the JSON forms; the number rises when a field changes its meaning or is removed."""
+READERS = {
+    "final": "the logit lens",
+    "raw": "the unembedding alone",
+    "frozen": "the logit lens at the run's norm scale",
+    "jacobian": "the Jacobian lens",
+}
+"""By basis: the name of the lens that reads the stream."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,8 @@ class GridView:
     point: str
     layers: list[int]
     rows: list[list[list[Candidate]]]
+    massive: list[list[bool]]
+    """By layer and position: whether the stream has massive activations, so that the lens reads little there."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +295,11 @@ class TraceView:
     Ranks count them."""
     removed: int = 0
     """Number of components that were removed one at a time, for the findings and the fields `without`."""
+
+    @property
+    def reader(self) -> str:
+        """The name of the lens that reads the stream."""
+        return READERS[self.basis]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON values; `roles` only if the prompt is a conversation."""

@@ -10,8 +10,7 @@ from unembed.errors import Unsupported
 from unembed.models.named_tokens import Token
 from unembed.names import head_name
 from unembed.results import format_setting, visible
-from unembed.trace.settling import READERS
-from unembed.trace.view import EventView
+from unembed.trace.view import READERS, EventView
 
 if TYPE_CHECKING:
     from unembed.memories.events import Event

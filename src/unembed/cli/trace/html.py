@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 
 from unembed.cli.trace.html_parts import attribution_section, described_section, heads_section, memories_section
 from unembed.models import Candidate
 from unembed.results import character_at, format_probability, visible, visible_html
-from unembed.trace import EventView, LayerView, TraceView, mixer_of_all, mixers_in_words
+from unembed.trace import READERS, EventView, LayerView, TraceView, mixer_of_all, mixers_in_words
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #fff; --ink: #1d2433; --soft: #667085; --line: #e4e2dd;
@@ -38,6 +39,7 @@ bdi, .id { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; fon
 .answer { font-size: 1.1rem; }
 .grid td { border: 1px solid var(--card); padding: .3rem .5rem; font-size: .92em; }
 .grid td { background: color-mix(in srgb, var(--accent) calc(var(--share) * 62%), transparent); }
+.grid td.massive { color: var(--soft); font-style: italic; }
 .grid th.layer { position: sticky; left: 0; background: var(--card); }
 .grid .here { box-shadow: inset 2px 0 var(--accent), inset -2px 0 var(--accent); }
 .bar { display: inline-grid; grid-template-columns: 1fr 1fr; width: 11rem; height: .8em; vertical-align: -.05em; }
@@ -109,35 +111,35 @@ def _grid(view: TraceView) -> str:
     if view.grid is None:
         return ""
     head = "".join(f"<th>{visible_html(token.token)}</th>" for token in view.tokens)
-    rows = "".join(
-        f'<tr><th class="layer n">{layer}</th>'
-        + "".join(_grid_cell(view, i, cell) for i, cell in enumerate(cells))
-        + "</tr>"
-        for layer, cells in zip(view.grid.layers, view.grid.rows, strict=True)
-    )
+    rows = ""
+    for layer, cells, massive_here in zip(view.grid.layers, view.grid.rows, view.grid.massive, strict=True):
+        drawn = map(partial(_grid_cell, view), range(len(cells)), cells, massive_here)
+        rows += f'<tr><th class="layer n">{layer}</th>{"".join(drawn)}</tr>'
+    massive = ""
+    if any(map(any, view.grid.massive)):
+        massive = " In italics: massive activations (over 10 times the usual length), where a lens reads little."
     return (
         "<section><h2>Every layer, every position</h2>"
-        f"<p class='note'>The first token read at {escape(view.grid.point)}; the stronger the colour, the more "
-        "probable. Hover for the rest.</p>"
+        f"<p class='note'>The first token that {escape(view.reader)} reads at {escape(view.grid.point)}; the stronger "
+        f"the colour, the more probable. Hover for the rest.{massive}</p>"
         f"<table class='grid'><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></section>"
     )
 
 
-def _grid_cell(view: TraceView, position: int, cell: Sequence[Candidate]) -> str:
-    first = cell[0]
-    classes = ("target " if first.id == view.target.id else "") + ("here" if position == view.position else "")
+def _grid_cell(view: TraceView, position: int, cell: Sequence[Candidate], is_massive: bool) -> str:
+    first, share = cell[0], 0.0 if is_massive else cell[0].probability
+    marks = {"target": first.id == view.target.id, "here": position == view.position, "massive": is_massive}
+    classes = " ".join(name for name, holds in marks.items() if holds)
     hover = "\n".join(f"{visible(candidate.token)}  {format_probability(candidate.probability)}" for candidate in cell)
-    return (
-        f'<td class="{classes}" style="--share:{first.probability:.3f}" title="{escape(hover)}">'
-        f"{visible_html(first.token)}</td>"
-    )
+    return f'<td class="{classes}" style="--share:{share:.3f}" title="{escape(hover)}">{visible_html(first.token)}</td>'
 
 
 def _layers(view: TraceView) -> str:
     has_middle = any(layer.middle is not None for layer in view.layers)
     rows = "".join(_layer_row(layer, view.target.id, has_middle) for layer in view.layers)
     names = ["before", f"after {mixer_of_all(view.layers)}", "after FFN"] if has_middle else ["before", "after"]
-    events = "".join(_event(event, view.target.id) for layer in view.layers for event in layer.events)
+    by = "" if view.basis == "final" else f" by {READERS['final']}"
+    events = "".join(_event(event, view.target.id, by) for layer in view.layers for event in layer.events)
     target = f'<span class="target">{visible_html(view.target.token)}</span>'
     hidden = (
         f" {view.hidden:,} tokens (bytes, or never learned) are not listed; ranks count them." if view.hidden else ""
@@ -147,9 +149,10 @@ def _layers(view: TraceView) -> str:
     mixers = f" {escape(mixers[0].upper() + mixers[1:])}." if mixers else ""
     return (
         f"<section><h2>Layers at position {view.position} {visible_html(here)}</h2>"
-        f"<p class='note'>Read in the basis “{escape(view.basis)}”.{hidden}{mixers}</p>"
-        f"<table><thead><tr><th class='n'>layer</th>{''.join(f'<th>{escape(name)}</th>' for name in names)}"
-        f"<th class='n'>rank of {target}</th></tr></thead><tbody>{rows}</tbody></table>{events}</section>"
+        f"<p class='note'>Read by {escape(view.reader)}.{hidden}{mixers}</p>"
+        f"<table><thead><tr><th class='n'>layer</th><th class='n'>rank of {target}</th>"
+        f"{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr></thead><tbody>{rows}</tbody></table>{events}"
+        "</section>"
     )
 
 
@@ -158,14 +161,13 @@ def _layer_row(layer: LayerView, target: int, has_middle: bool) -> str:
     ranks = [layer.rank_before, layer.rank_middle, layer.rank_after]
     shown = " → ".join(f"{rank:,}" for rank in ranks if rank is not None)
     return (
-        f"<tr><td class='n'>{layer.layer}</td><td>{_candidates(layer.before[:1], target)}</td>"
-        f"{middle}<td>{_candidates(layer.after, target)}</td><td class='n'>{shown}</td></tr>"
+        f"<tr><td class='n'>{layer.layer}</td><td class='n'>{shown}</td>"
+        f"<td>{_candidates(layer.before[:1], target)}</td>{middle}<td>{_candidates(layer.after, target)}</td></tr>"
     )
 
 
-def _event(event: EventView, target: int) -> str:
+def _event(event: EventView, target: int, by: str) -> str:
+    """Write an event; `by` names the lens that found it, where the table beside it is read by another."""
     token = f"<span{' class=target' if event.id == target else ''}>{visible_html(event.token)}</span>"
-    return (
-        f'<p class="event"><span class="{event.kind}">{_SIGNS[event.kind]} {event.kind}</span>, {escape(event.place)}: '
-        f"{token} {escape(event.happened)}</p>"
-    )
+    kind = f'<span class="{event.kind}">{_SIGNS[event.kind]} {event.kind}</span>{by}'
+    return f'<p class="event">{kind}, {escape(event.place)}: {token} {escape(event.happened)}</p>'

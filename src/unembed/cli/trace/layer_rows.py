@@ -16,12 +16,6 @@ from unembed.trace import EventView, LayerView, TraceView, mixer_of_all, mixers_
 
 SIGNS = {"saturation": "◆", "elimination": "✕"}
 EVENT_STYLE = {"saturation": "bold green", "elimination": "dark_orange3"}
-_BASES = {
-    "final": "the logit lens",
-    "raw": "the unembedding alone",
-    "frozen": "the logit lens, final norm at the run's scale",
-    "jacobian": "the Jacobian lens",
-}
 
 
 def draw_layers(
@@ -69,7 +63,7 @@ def draw_layers(
         table.add_row(*cells)
     here = character_at([token.token for token in view.tokens], view.position)
     where = Text.assemble(" at position ", (str(view.position), "bold"), " ", token_text(here))
-    heading = Text.assemble(("Layers", "bold"), where, (f"   read by {_BASES.get(view.basis, view.basis)}", "dim"))
+    heading = Text.assemble(("Layers", "bold"), where, (f"   read by {view.reader}", "dim"))
     mixers = mixers_in_words(view.layers)
     named = [Text(f"{mixers[0].upper()}{mixers[1:]}.", style="dim")] if mixers else []
     notes = [Text(note, style="dim") for note in (_folds(view, rows), _hidden(view)) if note]
