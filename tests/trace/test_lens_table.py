@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import unembed
+from tests.memories.test_massive_activations import with_massive_token
 from unembed.errors import InvalidInput, OutOfRange
 from unembed.trace import logit_lens
+from unembed.trace.lens_table import lens
 
 PROMPTS = ["The first month of the year is", "He was born"]
 
@@ -40,6 +42,25 @@ def test_every_position_and_rank_has_a_row(lm: unembed.LanguageModel) -> None:
     rows = [row for row in table.rows() if row["prompt"] == 1]
     for name in ("layer", "position", "rank", "id", "probability", "logit"):
         assert [row[name] for row in rows] == own.columns[name]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_where_the_stream_is_massive_a_note_and_a_remark_say_so(family: str) -> None:
+    lm, texts = with_massive_token(family, "q"), ["a b q c d", "a b c d e", "q a b c d", "q b", "a q b"]
+    table = logit_lens(lm, texts, position=None)
+    expected = [
+        f"position {at} of prompt {n}"
+        for n, text in enumerate(texts)
+        for at in range(len(lm.encode(text)[0]))
+        if lm.trace(text).massive()[:, at].any()
+    ]
+    places = f"{', '.join(expected[:3])} and 1 more"
+    assert len(expected) == 4 and table.provenance.notes["massive_activations"] == places
+    (remark,) = lens(lm, texts, all_positions=True).remarks
+    assert f"at {places} is over 10 times" in remark
+    assert lens(lm, texts[1:2], all_positions=True).remarks == ()
+    last = logit_lens(lm, texts)
+    assert "massive_activations" not in last.provenance.notes, "only positions that are shown count"
 
 
 def test_what_is_not_there_is_refused(lm: unembed.LanguageModel) -> None:

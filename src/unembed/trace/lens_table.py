@@ -9,6 +9,7 @@ from unembed.analyses import Analysis, Cost, Needs
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default
+from unembed.memories.massive_activations import MASSIVE
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, StreamPoint
 from unembed.options import Edits as GivenEdits
@@ -20,6 +21,8 @@ from unembed.stream.run import Tokens
 from unembed.trace.trace import Trace
 from unembed.validation import as_tuple
 
+_MASSIVE = "massive_activations"
+"""The note that names the first three positions at which a stream that was read has massive activations."""
 COLUMNS = ("prompt", "layer", "position", "input", "rank", "token", "id", "probability", "logit")
 
 
@@ -50,7 +53,8 @@ def logit_lens(
 
     Returns:
         Columns prompt (its number, from 0), layer, position, input (the token at the position), rank (from 1), token,
-        id, probability, logit.
+        id, probability, logit. The note "massive_activations" says at which positions a stream that was read is over
+        ten times as long as usual, so that a lens reads little there.
 
     Raises:
         InvalidInput: there are no prompts.
@@ -64,16 +68,22 @@ def logit_lens(
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     chosen = None if layer is None else lm.layer(layer)
     notes: dict[str, Any] = {}
+    massive: dict[str, None] = {}  # in the order of the prompts
     for number, prompt in enumerate(prompts):
         trace = Trace(lm, prompt, edits, show_unlearned=show_unlearned)
-        inputs = trace.token_strings
+        inputs, is_massive = trace.token_strings, trace.massive(point) > 0
         readings = trace.readings(point, top, basis, position)
         notes = {**readings.provenance.notes, "prompts": len(prompts)}
         for row in readings.to_table().rows():
             if chosen is None or row["layer"] == chosen:
+                if is_massive[row["layer"], row["position"]]:
+                    massive[f"position {row['position']} of prompt {number}"] = None
                 row = {**row, "prompt": number, "input": inputs[row["position"]]}
                 for name, values in columns.items():
                     values.append(row[name])
+    if massive:
+        more = f" and {len(massive) - 3:,} more" if len(massive) > 3 else ""
+        notes[_MASSIVE] = ", ".join(list(massive)[:3]) + more
     name = "Jacobian lens" if basis == "jacobian" else "Logit lens"
     return Table(f"{name} of {lm.name} at {point}", columns, lm.provenance(basis=basis, notes=notes))
 
@@ -114,7 +124,13 @@ def lens(
         Exhibit(f"prompt_{n}", part, listed=len(part) if everything else 40)
         for n, part in enumerate(_by_prompt(_with_characters(table)))
     )
-    return Answer(table.title, (Section(table.title, exhibits=parts),), table.provenance, data=table)
+    remarks: tuple[str, ...] = ()
+    if places := table.provenance.notes.get(_MASSIVE):
+        remarks = (
+            f"The stream at {places} is over {MASSIVE} times as long as usual in some of these layers (massive "
+            "activations): the tokens that a lens reads there say little.",
+        )
+    return Answer(table.title, (Section(table.title, exhibits=parts),), table.provenance, data=table, remarks=remarks)
 
 
 def _by_prompt(table: Table) -> list[Table]:
