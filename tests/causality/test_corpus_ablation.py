@@ -59,7 +59,7 @@ def test_a_mean_by_position_ablates_each_position_to_its_own() -> None:
     prompt = "The cat sat"
     metric = unembed.kl_divergence()
     found = lm.ablate(prompt, memories=[(5, 3)], to="mean", corpus=TEXTS, by_position=True, metric=metric)
-    means = corpus_means(lm, open_corpus(TEXTS), [("coefficients", 5)], 1000, True)["coefficients", 5][:, 3]
+    means = corpus_means(lm, open_corpus(TEXTS), [("coefficients", 5)], 1000, True).numbers["coefficients", 5][:, 3]
     n = lm.encode(prompt).shape[1]
     edits = [unembed.set_coefficient(5, 3, float(means[p]), positions=[p]) for p in range(n)]
     before, after = (lm.run(prompt, edits=e).logits[0, -1].double().log_softmax(-1) for e in ((), edits))

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import unembed
 from tests.conftest import tiny
-from tests.memories.test_massive_activations import with_massive_token
 from tests.models.decoder_classes import tiny_model
 from tests.reports.sample import (
     certain_shares,
@@ -23,6 +22,7 @@ from tests.reports.sample import (
     tables_of_two_units,
     with_unlearned,
 )
+from tests.stream.test_massive_activations import with_massive_token
 from tests.sweeps.recorder import lettered, texts
 from unembed.annotation.files import Pattern
 from unembed.cli.commands import app
@@ -32,7 +32,6 @@ from unembed.document.html import page
 from unembed.errors import IndexFault, InvalidInput, UnembedError, Unsupported
 from unembed.index import Index, IndexSettings
 from unembed.lens import read
-from unembed.memories.massive_activations import LEFT_OUT
 from unembed.reports import Report, reopen, stages
 from unembed.reports.geva2021 import QUANTITIES, measurements, report_of
 from unembed.reports.geva2021.annotator_agreement import compared, rule_labels
@@ -43,6 +42,7 @@ from unembed.reports.geva2021.patterns import Finder
 from unembed.reports.geva2021.triggers import KeyTriggers, reducer
 from unembed.reports.stages import Work
 from unembed.results import format_number, format_percent
+from unembed.stream.massive_activations import LEFT_OUT
 from unembed.sweeps import sweep
 
 SMALL: dict[str, Any] = dict(

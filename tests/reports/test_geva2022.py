@@ -12,7 +12,6 @@ import torch
 
 import unembed
 from tests.cli.conftest import save_model
-from tests.memories.test_massive_activations import with_massive_token
 from tests.models.architectures.test_wikilm import wikilm
 from tests.models.decoder_classes import tiny_model
 from tests.reports.sample import (
@@ -22,6 +21,7 @@ from tests.reports.sample import (
     tables_of_two_units,
     with_unlearned,
 )
+from tests.stream.test_massive_activations import with_massive_token
 from tests.sweeps.recorder import lettered
 from unembed.annotation.files import KINDS, Pattern
 from unembed.annotation.from_values import automatic
@@ -34,7 +34,6 @@ from unembed.errors import InvalidInput
 from unembed.lens import read
 from unembed.memories.event_sample import event_sample, example_batches
 from unembed.memories.event_scores import candidate_scores, event_scores, extreme_sub_updates, scores_in_logits
-from unembed.memories.massive_activations import LEFT_OUT, massive_positions
 from unembed.models.architectures.word_level import SPECIALS, word_tokenizer
 from unembed.reports.geva2022 import QUANTITIES, published
 from unembed.reports.geva2022.measurements import (
@@ -60,6 +59,7 @@ from unembed.reports.geva2022.parts.extremes import (
 )
 from unembed.reports.stages import Work
 from unembed.results import format_percent
+from unembed.stream.massive_activations import LEFT_OUT, massive_positions
 
 TEXTS = [f"The first month of the year is {w} a b c. {w} is the first month of the year" for w in "abcdefghijkl"]
 OPTIONS: dict[str, Any] = {

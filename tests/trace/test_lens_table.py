@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unembed
-from tests.memories.test_massive_activations import with_massive_token
+from tests.stream.test_massive_activations import with_massive_token
 from unembed.errors import InvalidInput, OutOfRange
 from unembed.trace import logit_lens
 from unembed.trace.lens_table import lens

@@ -78,9 +78,9 @@ def sources_of(
         return [Source()], "zero"
     if isinstance(to, str) and to == "mean":
         text = open_corpus(corpus)
-        means = Source(corpus_means(lm, text, needs, n_tokens, by_position), by_position)
-        means = means.up_to(n_pos, text.name) if by_position else means
-        return [means], f"the mean over {text.name}" + (" by position" if by_position else "")
+        found = corpus_means(lm, text, needs, n_tokens, by_position)
+        means = Source(found.numbers, by_position)
+        return [means.up_to(n_pos, text.name) if by_position else means], found.in_words(text.name)
     if isinstance(to, str) or not isinstance(to, Sequence) or not to or not all(isinstance(p, str) for p in to):
         raise InvalidInput(f"to={to!r:.60}", why='activations can be ablated to "zero", "mean" or a list of prompts')
     sources = []

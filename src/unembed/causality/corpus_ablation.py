@@ -138,8 +138,8 @@ def ablate_corpus(
     needs = sorted({(point, layer) for group in groups for point, layer, _ in group.targets})
     words, means = "zero", Source()
     if to == "mean":
-        numbers = corpus_means(lm, corpus, needs, max(positive_int("mean_tokens", mean_tokens), n_tokens), by_position)
-        means, words = Source(numbers, by_position), "the mean" + (" by position" if by_position else "")
+        found = corpus_means(lm, corpus, needs, max(positive_int("mean_tokens", mean_tokens), n_tokens), by_position)
+        means, words = Source(found.numbers, by_position), found.in_words()
     elif to == "resample":
         words = "activations of other segments"
     generator = torch.Generator().manual_seed(seed)

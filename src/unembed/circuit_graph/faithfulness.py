@@ -179,7 +179,8 @@ class Bench:
                 why="means are computed for memories and heads only",
                 instead="Set them to zero",
             )
-        return corpus_means(self.lm, open_corpus(), [(_CORPUS_POINTS[k], n) for k, n in self.sizes], _CORPUS_TOKENS)
+        needs = [(_CORPUS_POINTS[kind], layer) for kind, layer in self.sizes]
+        return corpus_means(self.lm, open_corpus(), needs, _CORPUS_TOKENS).numbers
 
     def mask(self, nodes: Sequence[Node]) -> dict[Place, Tensor]:
         """Return masks of the nodes in a circuit, by kind and layer, with positions counted back from the end."""

@@ -20,6 +20,7 @@ from unembed.models.fingerprint import weights_checksum
 from unembed.names import MemoryIndex, MemoryValue
 from unembed.results import format_number
 from unembed.results.cached_arrays import cached_arrays
+from unembed.stream.massive_activations import massive_positions
 from unembed.stream.run import run
 from unembed.sweeps import FIRES
 
@@ -33,7 +34,10 @@ _WORK, _LEAST, _MOST, _WINDOW = 1e11, 64, 512, 64
 number of multiplications, the smallest and the largest number of tokens, and the number of tokens in a window."""
 _BEGIN = 40
 """The first `_BEGIN * window` characters of each document are tokenised, which is enough for two windows of tokens."""
-_FIELDS = ("always_on", "usual", "mean")
+_FIELDS = ("always_on", "usual", "mean", "massive")
+_MASSIVE = 2.0
+"""A memory is counted as massive if massive positions make the root mean square of its coefficient this many times as
+large."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +52,11 @@ class UsualCoefficients:
     an index, only gated layers are included, because most memories of other layers are active too rarely to measure
     this on a sample."""
     mean: dict[int, Float[Tensor, " d_mlp"]] = field(default_factory=dict[int, Float[Tensor, " d_mlp"]])
-    """Mean of the coefficient over all tokens: the value used by mean ablation."""
+    """Mean of the coefficient over all tokens."""
+    massive: dict[int, Bool[Tensor, " d_mlp"]] = field(default_factory=dict[int, Bool[Tensor, " d_mlp"]])
+    """The memory's coefficient at the sample's positions with massive activations, which the other fields leave out, is
+    so large that its root mean square over all positions would be at least twice as large. With an index, which counts
+    every position, the other fields of these memories are those of the sample."""
 
 
 def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
@@ -57,12 +65,16 @@ def usual_coefficients(lm: Decoder, index: Index | None) -> UsualCoefficients:
     Without an index and without a tokenizer, the result is empty. Measured coefficients are saved in the cache folder,
     in a file whose name is a hash of the weights and of the sample's tokens.
 
-    Memory: without an index, layers * 512 * d_mlp coefficients.
+    Positions with massive activations are left out of the sample, which is measured in any case: in many models the
+    first position of a text is one, and some coefficients are a thousand times as large there.
+
+    Memory: layers * 512 * (d_mlp + d_model) numbers.
     """
-    return lm.once(__name__, lambda: _measured(lm)) if index is None else _of_index(lm, index)
+    sample = lm.once(__name__, lambda: _measured(lm))
+    return sample if index is None else _of_index(lm, index, sample)
 
 
-def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
+def _of_index(lm: Decoder, index: Index, sample: UsualCoefficients) -> UsualCoefficients:
     columns = {name: torch.from_numpy(column).float() for name, column in index.statistics.items()}
     always, usual, means = {}, {}, {}
     for layer in range(lm.n_layers):
@@ -78,7 +90,11 @@ def _of_index(lm: Decoder, index: Index) -> UsualCoefficients:
         always[layer] = active >= ALWAYS_ON if counts else mean**2 > variance
         usual[layer] = ((mean**2 + variance) / (1.0 if signed else active.where(active > 0, 1.0))).sqrt()
         means[layer] = mean
-    return UsualCoefficients(always, usual, means)
+        if (massive := sample.massive.get(layer)) is not None:
+            means[layer] = mean.where(~massive, sample.mean[layer])
+            if signed:
+                usual[layer] = usual[layer].where(~massive, sample.usual[layer])
+    return UsualCoefficients(always, usual, means, sample.massive)
 
 
 @torch.no_grad()
@@ -98,7 +114,7 @@ def _measured(lm: Decoder) -> UsualCoefficients:
     tokens = torch.stack(batch)
     if _has_hooks(lm):
         return _of_tokens(lm, tokens)  # the weights alone do not determine the numbers
-    key = hashlib.sha256(f"{weights_checksum(lm)} {tokens.tolist()}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{_FIELDS} {weights_checksum(lm)} {tokens.tolist()}".encode()).hexdigest()[:16]
     return _unpacked(cached_arrays(f"usual-{key}", lambda: _packed(_of_tokens(lm, tokens))))
 
 
@@ -121,18 +137,22 @@ def _unpacked(arrays: Mapping[str, np.ndarray]) -> UsualCoefficients:
 
 
 def _of_tokens(lm: Decoder, tokens: Int[Tensor, "window pos"]) -> UsualCoefficients:
-    captured = run(lm, tokens.to(lm.device), ["coefficients"], logits=False)
-    always, usual, means = {}, {}, {}
+    captured = run(lm, tokens.to(lm.device), ["coefficients", "resid_post"], logits=False)
+    lengths = torch.linalg.vector_norm(captured["resid_post"], dim=-1, dtype=torch.float32).flatten(1).cpu()
+    is_usual = torch.from_numpy(~massive_positions(lengths.numpy()))
+    always, usual, means, massive = {}, {}, {}, {}
     for layer in range(lm.n_layers):
         if captured.has("coefficients", layer):
-            m = captured.at("coefficients", layer).flatten(0, 1).float().cpu()
+            everywhere = captured.at("coefficients", layer).flatten(0, 1).float().cpu()
+            m = everywhere[is_usual]
             means[layer] = m.mean(0)
+            massive[layer] = everywhere.square().mean(0) > _MASSIVE**2 * m.square().mean(0)
             fires = m > 0
             if lm.is_signed(layer):
                 usual[layer] = m.square().mean(0).sqrt()
                 fires = (m.abs() >= FIRES * usual[layer]) & (m != 0)
             always[layer] = fires.float().mean(0) >= ALWAYS_ON
-    return UsualCoefficients(always, usual, means)
+    return UsualCoefficients(always, usual, means, massive)
 
 
 def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None = None) -> tuple[float, str]:
@@ -146,10 +166,10 @@ def usual_size(lm: Decoder, layer: int, index: MemoryIndex, known: Index | None 
         Unsupported: there is no index, and the sample does not give the size.
     """
     layer, number = lm.memory(layer, index)
-    if known is not None:
-        return known.usual_size(layer, number), "the index's corpus"
-    found = usual_coefficients(lm, None)
+    found = usual_coefficients(lm, known)
     size = float(found.usual[layer][number]) if layer in found.usual else 0.0
+    if known is not None and not (layer in found.massive and found.massive[layer][number]):
+        return size, "the index's corpus"
     if size <= 0:
         raise Unsupported(
             f"the usual coefficient of {lm.memory_name(layer, number)}",

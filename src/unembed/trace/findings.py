@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unembed.memories.massive_activations import MASSIVE
 from unembed.models.structure.mixer_names import mixer_name, site_name
 from unembed.names import head_name
 from unembed.results import format_probability, format_signed, visible
+from unembed.stream.massive_activations import MASSIVE
 from unembed.trace.settling import Settling, ranges_of
 from unembed.trace.view import READERS, Finding, HeadSource, LayerView
 

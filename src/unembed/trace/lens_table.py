@@ -9,7 +9,6 @@ from unembed.analyses import Analysis, Cost, Needs
 from unembed.document.model import Answer, Exhibit, Section
 from unembed.errors import InvalidInput
 from unembed.jacobian.basis import basis_or_default
-from unembed.memories.massive_activations import MASSIVE
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Basis, StreamPoint
 from unembed.options import Edits as GivenEdits
@@ -17,6 +16,7 @@ from unembed.options import Layer, Option, Position, Prompts, ReadingBasis, Read
 from unembed.options import Tokens as Listed
 from unembed.results import Table, characters
 from unembed.stream.interventions import Edits
+from unembed.stream.massive_activations import MASSIVE
 from unembed.stream.run import Tokens
 from unembed.trace.trace import Trace
 from unembed.validation import as_tuple

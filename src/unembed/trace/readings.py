@@ -22,7 +22,6 @@ from unembed.jacobian.basis import basis_or_default, carried_streams, fitted_len
 from unembed.lens import Reading, final_scale, joined, logits_of, read, top_k
 from unembed.logit_attribution import points_needed
 from unembed.memories.events import Event
-from unembed.memories.massive_activations import massive_ratios
 from unembed.models.decoder import Decoder
 from unembed.names import POINTS, STREAM_POINTS, Basis, Point, StreamPoint
 from unembed.results import Displayed, Provenance, Table
@@ -31,6 +30,7 @@ from unembed.stream.attention_weights import leaves_kernels
 from unembed.stream.capture_points import has_point
 from unembed.stream.decomposition import memory_points
 from unembed.stream.interventions import Edits, as_edits
+from unembed.stream.massive_activations import massive_ratios
 from unembed.stream.run import Run, Tokens, position_of, prepare, run
 from unembed.trace.tables import EntropyAndKL
 from unembed.validation import as_str, positive_int

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.memories.test_massive_activations import with_massive_token
 from tests.reports.geva2021.tiny_study import tiny_study
+from tests.stream.test_massive_activations import with_massive_token
 from tests.sweeps.recorder import texts
 from unembed.corpus import open_corpus
 from unembed.corpus.token_stream import TokenStream

@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 import unembed
 from tests.cli.conftest import save_model
-from tests.memories.test_massive_activations import with_massive_token
 from tests.reports.sample import part_of, tables_of_two_units
 from tests.reports.test_geva2022 import OPTIONS, TEXTS
+from tests.stream.test_massive_activations import with_massive_token
 from tests.sweeps.recorder import lettered
 from unembed.corpus import open_corpus
 from unembed.early_exit import published_table

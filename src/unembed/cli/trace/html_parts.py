@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 
 from unembed.cli.bars import Scale
+from unembed.cli.trace.parts import times_usual
 from unembed.cli.trace.tokens import sources_read
 from unembed.results import (
     decimals_of,
-    format_cell,
     format_error,
     format_probability,
     format_signed,
@@ -121,10 +121,9 @@ def _memory(row: SubUpdateView, scale: Scale, has_triggers: bool, of_m: int, of_
     if row.moved is not None:
         texts, verb = (row.moved.lowered, "lowers") if row.lowers else (row.moved.raised, "raises")
     tokens = f"<small>{verb}</small> {' '.join(map(visible_html, texts))}"
-    usual = "" if row.times_usual is None else format_cell(row.times_usual, 1)
     return (
         f"<tr><td class='id'>{row.name}</td><td class='n'>{format_signed(row.coefficient, of_m)}</td>"
-        f"<td class='n'>{usual}</td><td class='n'>{format_signed(row.score or 0.0, of_effect)}</td>"
+        f"<td class='n'>{escape(times_usual(row))}</td><td class='n'>{format_signed(row.score or 0.0, of_effect)}</td>"
         f"<td>{_bar(row.score or 0.0, scale)}</td><td class='n'>{_without(row.without)}</td>"
         f"<td class='wrap'>{tokens}</td>"
         f"{_trigger(row) if has_triggers else ''}</tr>"

@@ -183,7 +183,7 @@ def _table(every: Sequence[SubUpdateView], rows: Sequence[SubUpdateView], width:
     for row in rows:
         cells: list[RenderableType] = [row.name, format_signed(row.coefficient, of_m)]
         if has_usual:
-            cells.append("" if row.times_usual is None else format_cell(row.times_usual, 1))
+            cells.append(times_usual(row))
         cells.append(signed_text(row.score or 0.0, of_effect))
         if cells_of_bar:
             cells.append(bar(row.score or 0.0, scale))
@@ -294,3 +294,14 @@ def draw_attribution(
         (f"   relative error {format_error(attribution.error)}", "dim"),
     )
     return Group(title, table, proof)
+
+
+def times_usual(row: SubUpdateView) -> str:
+    """Write how many times as large as usual a coefficient is; empty if that is not known.
+
+    At positions with massive activations some coefficients are over a million times as large, which says no more than
+    that they are far from usual.
+    """
+    if row.times_usual is None:
+        return ""
+    return format_cell(row.times_usual, 1) if row.times_usual < 1000 else ">1,000"

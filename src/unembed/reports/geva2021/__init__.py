@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from unembed.memories.massive_activations import LEFT_OUT
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements, by_lens, control_corpus, measure
 from unembed.reports.geva2021.options import Options
@@ -19,6 +18,7 @@ from unembed.reports.geva2021.parts.values import QUANTITIES as OF_VALUES
 from unembed.reports.options import facts_of_memories
 from unembed.reports.published import PRINTED, Origin
 from unembed.reports.study import Study
+from unembed.stream.massive_activations import LEFT_OUT
 
 
 def _facts(m: Measurements) -> dict[str, Any]:

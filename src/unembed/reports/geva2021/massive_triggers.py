@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 
 from unembed.corpus.batches import bucketed
 from unembed.corpus.token_stream import TokenStream
-from unembed.memories.massive_activations import MASSIVE, massive_positions
 from unembed.models.decoder import Decoder
+from unembed.stream.massive_activations import MASSIVE, massive_positions
 from unembed.stream.run import run
 
 

@@ -18,7 +18,6 @@ from unembed.corpus.token_stream import TokenizedCorpus, TokenStream
 from unembed.errors import InvalidInput
 from unembed.index import Index
 from unembed.lens import comparable_basis
-from unembed.memories.massive_activations import LEFT_OUT, massive_positions, stream_lengths
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021 import annotator_agreement, pattern_search, perturbation, values
 from unembed.reports.geva2021.examples import DECODED, CoefficientSizes, Examples, draw_positions
@@ -29,6 +28,7 @@ from unembed.reports.geva2021.triggers import KeyTriggers, reducer
 from unembed.reports.options import hidden_tokens, open_like, require_memories
 from unembed.reports.stages import STAGES, Work
 from unembed.results import Provenance
+from unembed.stream.massive_activations import LEFT_OUT, massive_positions, stream_lengths
 from unembed.sweeps import Progress, sweep
 from unembed.sweeps.forward import feed_reducers
 

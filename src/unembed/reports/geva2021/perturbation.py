@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from unembed.corpus.token_stream import TokenStream
-from unembed.memories.massive_activations import massive_positions
 from unembed.models.decoder import Decoder
 from unembed.reports.geva2021.triggers import KeyTriggers
+from unembed.stream.massive_activations import massive_positions
 from unembed.stream.run import run
 
 KINDS = ("first", "last", "random")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from unembed.memories.massive_activations import LEFT_OUT
 from unembed.reports.geva2022.measurements import Measurements, by_lens, measure
 from unembed.reports.geva2022.options import Options
 from unembed.reports.geva2022.parts import PARTS, concepts, events, layers, score_effects
@@ -16,6 +15,7 @@ from unembed.reports.geva2022.parts.applications import EARLY_EXIT, TOXICITY
 from unembed.reports.geva2022.published import CONTRADICTION
 from unembed.reports.options import facts_of_memories
 from unembed.reports.study import Study
+from unembed.stream.massive_activations import LEFT_OUT
 
 
 def _facts(m: Measurements) -> dict[str, Any]:

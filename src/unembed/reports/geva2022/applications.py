@@ -21,7 +21,6 @@ from unembed.early_exit.example_prefixes import Examples, examples, saturation_t
 from unembed.early_exit.published_table import METHODS, table_6
 from unembed.errors import ExtraMissing, UnembedError, Unsupported, reading
 from unembed.memories.clustering.value_clusters import ValueClusters
-from unembed.memories.massive_activations import MASSIVE, massive_positions
 from unembed.models.decoder import Decoder
 from unembed.names import Basis, read_signed_memory
 from unembed.reports.geva2022.options import Options
@@ -29,6 +28,7 @@ from unembed.reports.stages import Work
 from unembed.results import Table
 from unembed.steering.text_cost import default_text
 from unembed.stream.interventions import Edit
+from unembed.stream.massive_activations import MASSIVE, massive_positions
 from unembed.toxicity.evaluation import (
     Arm,
     evaluate,

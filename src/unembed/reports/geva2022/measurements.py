@@ -22,7 +22,6 @@ from unembed.memories.clustering.dendrogram import Dendrogram
 from unembed.memories.clustering.value_clusters import ValueClusters, cluster_values
 from unembed.memories.event_sample import EventRecorder, EventSample, record_events
 from unembed.memories.event_scores import ExtremeSubUpdates, extreme_sub_updates
-from unembed.memories.massive_activations import LEFT_OUT, massive_positions
 from unembed.memories.norm_overlap import value_norm_overlaps, vectors_like
 from unembed.memories.prefix_sampling import draw_examples
 from unembed.memories.probability_changes import ProbabilityChanges, probability_changes
@@ -35,6 +34,7 @@ from unembed.reports.geva2022.options import Options
 from unembed.reports.options import hidden_tokens, open_like, require_memories
 from unembed.reports.stages import Work
 from unembed.results import Provenance
+from unembed.stream.massive_activations import LEFT_OUT, massive_positions
 from unembed.stream.run import run
 
 VALUES, RANDOM, UPDATES = "sub-updates", "random vectors", "updates"

@@ -18,6 +18,7 @@ from torch import Tensor
 from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
 from unembed.models.structure.experts import RoutedCoefficients
+from unembed.stream.massive_activations import massive_in_batch
 from unembed.stream.run import run
 from unembed.sweeps.reducers.pointwise import Pointwise, counted_columns, key_counts
 from unembed.sweeps.reducers.reducer import Summed
@@ -39,12 +40,17 @@ class FiringCounts:
 
 @torch.no_grad()
 def usual_sizes(lm: Decoder, batch: Batch, layers: Sequence[int]) -> dict[int, Float[Tensor, " d_mlp"]]:
-    """Return the root mean square of each memory's coefficients in a batch, for layers with a gated FFN."""
+    """Return the root mean square of each memory's coefficients in a batch, for layers with a gated FFN.
+
+    Positions with massive activations are left out: some coefficients are a thousand times as large there.
+    """
     gated = [n for n in layers if lm.is_signed(n)]
     if not gated:
         return {}
     found = run(lm, batch.tokens, "coefficients", attention_mask=batch.mask, logits=False, layers=gated)
-    return {n: counted_columns(found.at("coefficients", n), batch).float().square().mean(dim=0).sqrt() for n in gated}
+    usual = ~massive_in_batch(lm, batch)[batch.counted].to(lm.device)
+    columns = {n: counted_columns(found.at("coefficients", n), batch)[usual] for n in gated}
+    return {n: column.float().square().mean(dim=0).sqrt() for n, column in columns.items()}
 
 
 class FiringShare(Summed, Pointwise):

@@ -21,7 +21,6 @@ from unembed.document.intervals import (
 )
 from unembed.document.model import Exhibit, Reference, Section
 from unembed.document.numbers import format_interval, percent, points
-from unembed.memories.massive_activations import MASSIVE
 from unembed.reports.geva2021 import paper
 from unembed.reports.geva2021.measurements import Measurements
 from unembed.reports.geva2021.patterns import CHANCE, FEWEST
@@ -29,6 +28,7 @@ from unembed.reports.geva2021.perturbation import KINDS
 from unembed.reports.published import READ_OFF, SUMMARY, Origin
 from unembed.reports.quantities import Numbers, Part, Quantity, Row, above, judged, once, within
 from unembed.results import format_setting
+from unembed.stream.massive_activations import MASSIVE
 
 _PATTERNS = ("shallow", "both", "semantic", "none")
 

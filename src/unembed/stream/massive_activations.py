@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from unembed.corpus.segments import Batch
 from unembed.models.decoder import Decoder
 from unembed.stream.run import run
 
@@ -43,6 +44,19 @@ def massive_ratios(stream: Float[Tensor, "layer pos d_model"]) -> Float[Tensor, 
     lengths = torch.linalg.vector_norm(stream, dim=-1, dtype=torch.float32)
     ratios = lengths / lengths.median(dim=1, keepdim=True).values
     return ratios.where(ratios > MASSIVE, 0.0)
+
+
+def massive_in_batch(lm: Decoder, batch: Batch) -> Bool[Tensor, "batch pos"]:
+    """Mark the counted positions of a batch that have massive activations after any layer.
+
+    Memory: the stream after each layer, layers * batch * pos * d_model numbers.
+    """
+    marked = torch.zeros_like(batch.counted)
+    if lm.n_layers and batch.n_counted:
+        found = run(lm, batch.tokens, "resid_post", attention_mask=batch.mask, logits=False)["resid_post"]
+        lengths = torch.linalg.vector_norm(found, dim=-1, dtype=torch.float32).cpu()
+        marked[batch.counted] = torch.from_numpy(massive_positions(lengths[:, batch.counted].numpy()))
+    return marked
 
 
 def stream_lengths(lm: Decoder, prefixes: Iterable[np.ndarray]) -> Float[np.ndarray, "layer prefix"]:

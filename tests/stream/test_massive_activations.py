@@ -13,8 +13,8 @@ import unembed
 from tests.sweeps.recorder import lettered
 from unembed.language_model import LanguageModel
 from unembed.memories.event_sample import EventRecorder, record_events
-from unembed.memories.massive_activations import MASSIVE, massive_positions, massive_ratios, stream_lengths
 from unembed.memories.prefix_sampling import draw_examples
+from unembed.stream.massive_activations import MASSIVE, massive_positions, massive_ratios, stream_lengths
 from unembed.trace import emergence
 
 
