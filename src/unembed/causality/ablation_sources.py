@@ -22,7 +22,12 @@ from unembed.sweeps.reducers.reducer import Need
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The values that replace activations, by capture point and layer; `numbers` is None if all are zero."""
+    """The values that replace activations.
+
+    Attributes:
+        numbers: the values, by (capture point, layer); None to replace every activation by zero.
+        by_position: whether the first axis of the values is the position; without it, all positions get the same.
+    """
 
     numbers: dict[Need, Tensor] | None = None
     by_position: bool = False

@@ -302,7 +302,7 @@ def _cut_of(corpus: str | None, lm: Decoder) -> str:
 def _check_ablation(
     prompt: str | None, corpus: str | None, what: str | None, to: str, by_token: bool, token: str | None
 ) -> None:
-    """Refuse options that cannot be combined, and an ablation without a text."""
+    """Raise an error if options cannot be combined, or if there is neither a prompt nor a corpus."""
     in_corpus, in_prompt = prompt is None, prompt is not None
     for wrong, what_failed, why, instead in (
         (in_corpus and corpus is None, "an ablation of nothing", "no text is given", "Give a prompt, or --corpus"),
@@ -326,7 +326,10 @@ def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
 
 
 def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
-    """Return, for each label, the memories that have it in an index."""
+    """Return, for each of some concepts, the memories that have it as a label in an index of memories.
+
+    The arguments are the names of the concepts, and a function that opens the index.
+    """
     if not names:
         return {}
     index = opened(build=False)  # a newly built index would have no labels

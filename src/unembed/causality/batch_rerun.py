@@ -53,9 +53,13 @@ class BatchRerun:
         self._skips = self._can_skip()
 
     def _can_skip(self) -> bool:
-        """Tell whether a pass that starts at the last layer gives the losses of the unchanged pass."""
+        """Test whether later passes can skip the blocks before the first ablated layer.
+
+        They can if a pass that starts at the last layer, with the stored stream as its input, gives the losses of the
+        unchanged pass.
+        """
         if self.lm.structure.streams is not None:
-            return False  # several streams were captured as their sum, which cannot be a block's input
+            return False  # the capture is the sum of several streams, from which a block's input cannot be recovered
         if self.lm.n_layers == 1 or not self.n_predicted:
             return True
         found = self._changed(self.lm.n_layers - 1, ())

@@ -23,7 +23,7 @@ from unembed.sweeps.reducers.reducer import Need, Reducer
 class MeanActivation(Reducer):
     """The mean of some activations over a corpus, in float64.
 
-    Padding, and tokens that a window repeats from the one before it, do not count.
+    Padding is left out, and so are tokens that a window has in common with the window before it.
 
     Args:
         needs: pairs (capture point, layer).

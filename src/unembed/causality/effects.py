@@ -23,7 +23,7 @@ from unembed.stream.interventions import Edits
 from unembed.stream.run import Run, position_of
 
 OUTPUTS = {"head": "z", "memory": "coefficients", "attention": "attn_out", "mixer": "attn_out", "ffn": "mlp_out"}
-"""The output that is set to zero to ablate a component of each kind."""
+"""The capture point of the output that is set to zero to ablate a component of each kind."""
 
 
 @torch.no_grad()

@@ -228,7 +228,12 @@ def _by_relevance(
 def _chosen(
     estimates: Sequence[_Effects], top: int, sample: int, seed: int
 ) -> tuple[list[Part], list[Part], list[Part]]:
-    """Return all heads, other memories drawn at random, and the memories with the largest estimates."""
+    """Return the heads and memories to replace in the model, to check their estimates.
+
+    Returns:
+        All heads; memories drawn at random from those that are not in the next list; and the memories with the largest
+        estimates. All three lists are empty if `top` is 0.
+    """
     if not top:
         return [], [], []
     heads = [(p, n, i) for (p, n), values in estimates[0].items() if p == "z" for i in range(len(values))]
@@ -270,7 +275,11 @@ def _drawn(effects: _Effects, sample: int, seed: int, without: set[Part]) -> lis
 def _with_graph(
     lm: Decoder, ids: Tensor, places: Sequence[Place], edits: Edits
 ) -> tuple[dict[Place, Tensor], Float[Tensor, "1 d_vocab"]]:
-    """Return activations and last logits of a forward pass, with an autograd graph from the first block's input on."""
+    """Run the prompt with an autograd graph that begins at the first block's input.
+
+    Returns:
+        The activations at `places`, and the logits after the last token.
+    """
     own: dict[Place, Tensor] = {}
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(memory_guard(f"a forward and backward pass of {ids.shape[1]} tokens"))

@@ -18,7 +18,7 @@ from unembed.stream.hooks import memory_guard
 from unembed.stream.run import cache_argument
 
 KEYS_AT_ONCE = 32_768
-"""Largest product of a batch's rows and the prompt's positions, which limits the keys and values in memory."""
+"""A batch has at most this many keys: its number of rows times the prompt's positions. This limits the memory used."""
 
 
 class LastPosition:

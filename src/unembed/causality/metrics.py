@@ -1,7 +1,8 @@
 """Metrics of a prediction, which reduce the logits after the last token to one number for each row.
 
-A metric is a function that takes logits (row, d_vocab) and returns one number for each row. The metrics in this file
-name tokens, and are bound to a model before use. Any other function of this form works too.
+A metric is a function that takes logits (row, d_vocab) and returns one number for each row. Any such function can be
+used. A `Metric` of this file is a description, which can name tokens by their texts; `Metric.bind` makes it a function
+for one model, whose tokenizer gives the ids of these tokens.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ class Patching(Displayed):
 
     Attributes:
         values: the metric after each replacement: (layer, pos) for the residual stream, attn_out and mlp_out; (layer,
-            head) or (layer, head, pos) for z and pattern; (layer, pos, k) for coefficients.
-        indices: for coefficients, the memory (FFN neuron) that each value is about.
+            head) or (layer, head, pos) for z and pattern; (layer, pos, k) for coefficients, if k memories were patched
+            at each position.
+        indices: for coefficients, the index of the memory (FFN neuron) that was patched, for each of `values`.
         clean: the metric of the clean run.
         corrupted: the metric of the corrupted run.
         positions: the positions in the patched run along the `pos` axis.
@@ -202,10 +203,11 @@ def patch(
     """Replace one activation at a time by the other run's, and measure the prediction after the last token.
 
     Args:
-        clean: the prompt with the behaviour, or a run of it under `edits` that captured resid_pre, which is not run
-            again; for several pairs, a list of prompts of any lengths.
-        corrupted: the prompt without the behaviour, a run of it like that of `clean`, or `GaussianNoise` on the clean
-            prompt's embeddings; for several pairs, a list in the same order.
+        clean: the prompt with the behaviour; for several pairs, a list of prompts of any lengths. A `Run` of the prompt
+            can be given instead, if it was made with the same `edits` and captured resid_pre; the prompt is then not
+            run again.
+        corrupted: the prompt without the behaviour, or such a `Run` of it, or `GaussianNoise` on the clean prompt's
+            embeddings; for several pairs, a list in the same order.
         points: the activations to replace: resid_pre, resid_mid, resid_post, attn_out or mlp_out (by layer and
             position), z or pattern (by head), or coefficients (at each layer and position, those of the `top` memories
             whose contribution differs most). With `through`, the components whose output is replaced: "L0H3" (a head),

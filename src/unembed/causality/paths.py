@@ -51,7 +51,8 @@ class Paths(Displayed):
         receivers: the components that receive the change, such as "L1H4.k".
         values: the metric of the patched run; NaN where the receiver does not come after the sender.
         composition: for a sender a and a receiver b that are heads, the composition score ||W_OV_a W_b||_F /
-            (||W_OV_a||_F ||W_b||_F); NaN for other pairs.
+            (||W_OV_a||_F ||W_b||_F), where W_b is the QK matrix of b (transposed for keys), or its OV matrix for
+            values; NaN for other pairs.
         clean: the metric of the clean run.
         corrupted: the metric of the corrupted run.
         direction: "denoising" takes the sender from the clean run into the corrupted one, "noising" the reverse.
@@ -155,15 +156,16 @@ class _Paths:
     """Computes the outputs of each receiver when a sender's output is replaced in the input of that receiver alone."""
 
     def __init__(self, lm: Decoder, pair: PromptPair, senders: Sequence[End], batch: int | None) -> None:
-        """Compute the difference of each sender's output between the other run and the patched run."""
+        """Compute each sender's output in the other run minus its output in the patched run."""
         self.lm, self.target, self.senders, self.batch = lm, pair.target, senders, batch
         self.added: list[Float[Tensor, "pos d_model"]] = [self._added(s, pair) for s in senders]
 
     def _added(self, sender: End, pair: PromptPair) -> Float[Tensor, "pos d_model"]:
         """Return the sender's output in the other run minus its output in the patched run.
 
-        Both outputs come from the same pass: the second row replaces the sender's activation by itself. So the
-        difference is exactly zero if the activations are equal.
+        For a head or memory, both outputs are computed in one batch: its first row has the activation of the other run,
+        its second row that of the patched run. Both rows are rounded alike, so the difference is exactly zero if the
+        two activations are equal.
         """
         own_positions = [(c, c) for _, c in pair.positions]
 
@@ -179,7 +181,7 @@ class _Paths:
         total = torch.zeros_like(self.target.activation("resid_pre", sender.layer))
         for point in sender.points:
             if not has_point(self.lm, point, sender.layer):
-                continue  # a layer without a mixer or without an FFN
+                continue  # this layer has no mixer (such as attention), or no FFN
             difference = torch.zeros_like(total)
             there, here = there_and_here(point)
             difference[there.positions] = there.value - here.value
@@ -189,12 +191,19 @@ class _Paths:
         return total
 
     def _after_middle(self, added: Tensor, layer: int) -> Tensor:
-        """Multiply the output of attention by the block's gain between attention and FFN."""
+        """Multiply the output of attention by the block's middle gain, if the FFN comes after attention.
+
+        The middle gain is the factor by which a block multiplies the residual stream between attention and FFN.
+        """
         block = self.lm.structure.blocks[layer]
         return _times(added, block.middle_gain) if block.is_sequential else added
 
     def _changed(self, i: int, receiver: End) -> list[Replacement]:
-        """Return the receiver's input with the sender's output replaced, including the gains of blocks between them."""
+        """Return the receiver's input with the sender's output replaced.
+
+        The change of the sender's output is multiplied by the gains (the factors by which blocks multiply the residual
+        stream) on the way to the receiver.
+        """
         sender, blocks = self.senders[i], self.lm.structure.blocks
         added = self.added[i]
         point, layer = _read_by(self.lm, receiver), receiver.layer
@@ -249,10 +258,10 @@ class _Paths:
     def _heads(
         self, part: str, layer: int, read: Sequence[list[Replacement]]
     ) -> Float[Tensor, "sender pos head d_head"]:
-        """Return each head's z if only its queries, keys or values are computed from the changed stream.
+        """Return each head's z if only one `part` (queries, keys or values) is computed from the changed stream.
 
         There are two rows for each sender. The first reads the changed stream. The second reads the unchanged stream,
-        but its queries, keys or values are copied from the first, before any norm or rotation.
+        but this part is copied into it from the first row, before queries and keys are normalised or rotated.
         """
         target = self.target
         _ = self.lm.structure.blocks[layer].attention.layout  # raises an error if the layout is unknown
@@ -285,7 +294,7 @@ def _compositions(
 
     @cache
     def scores(writing: int, reading: int, part: str) -> Float[Tensor, "head head_reading"]:
-        """Return ||W_OV_a W_b||_F / (||W_OV_a|| ||W_b||) for the heads of two layers."""
+        """Return the composition scores of the heads of two layers; `Paths.composition` gives the formula."""
         return ratios_of(writers(lm, [writing], basis), [readers(lm, [reading], part, basis)])[0].cpu()
 
     refused: UnembedError | None = None

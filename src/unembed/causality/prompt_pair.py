@@ -90,7 +90,7 @@ def _counted(n: int, name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PromptPair:
-    """The two runs of activation patching: activations of the source replace those of the target."""
+    """The two runs of activation patching: activations of the run `source` replace those of the run `target`."""
 
     clean: Rerun
     corrupted: Rerun
@@ -179,7 +179,12 @@ def recovered(
 def taken_from(
     run: Rerun, point: str, layer: int, pairs: Sequence[tuple[int, int]], index: int | None = None
 ) -> Replacement:
-    """Return an activation of `run` as a replacement in another run, at pairs (position in `run`, in the other run)."""
+    """Return a replacement that writes an activation of `run` into another run.
+
+    Args:
+        pairs: positions of corresponding tokens: (in `run`, in the other run).
+        index: the head or memory; the whole vector if None.
+    """
     given = run.activation(point, layer)[torch.tensor([a for a, _ in pairs])]
     chosen: int | Tensor | None = index
     if index is not None and point == "z":

@@ -61,14 +61,14 @@ class Replacement:
             t[positions[:, None], self.index.to(t.device)[None]] = value
 
     def padded(self, n_pos: int, width: int) -> Replacement:
-        """Return the same replacement for a prompt of `n_pos` tokens, padded on the right to `width` columns."""
+        """Return the same replacement for a prompt of `n_pos` tokens that is padded on the right to `width` tokens."""
         positions = torch.arange(n_pos) if self.positions is None else self.positions
         value = torch.nn.functional.pad(self.value, (0, width - n_pos)) if self.point == "pattern" else self.value
         return replace(self, positions=positions, value=value)
 
 
 Changes = Sequence[tuple[int, Replacement]]
-"""Rows of the batch, each with a replacement."""
+"""Pairs of a row of the batch, by its index, and a replacement to make in this row."""
 
 
 @contextmanager
@@ -87,8 +87,8 @@ def replaced_pass(
     Args:
         captures: as in `stream.hooks.attach_hooks`.
         hooks: functions that change other activations, called before the replacements.
-        skipped: the types of the outputs of the first blocks, from `record_outputs`; as many blocks are skipped, and
-            return their input unchanged.
+        skipped: what `record_outputs` returned for the first blocks, which are to be skipped: they return their input
+            unchanged, in an output of the recorded form.
         entering: a function that replaces the input of the first block that is not skipped.
 
     Raises:
@@ -113,10 +113,10 @@ def replaced_pass(
         for place, hook in writing.items():
             others.setdefault(place, []).append(hook)
     with ExitStack() as stack:
-        stack.enter_context(lm.lock)  # taken first, because a pass of another thread would skip the blocks, too
+        stack.enter_context(lm.lock)  # first, so that no other thread runs the model while its blocks are skipped
         for block, form in zip(lm.structure.blocks, skipped, strict=False):
             stack.enter_context(_passed_through(block.module, form))
-        if of_patterns:  # attached before the edits, which change the z that results from the pattern
+        if of_patterns:  # attached first, so that edits of z apply to the z computed from the new pattern
             stack.enter_context(attach_hooks(lm, {}, (), of_patterns))
         in_order = {place: _one_after_another(of_place) for place, of_place in others.items()}
         yield stack.enter_context(attach_hooks(lm, captures or {}, edits, in_order))
@@ -194,18 +194,18 @@ def _noting(seen: dict[str, Tensor], name: str) -> Hook:
 
 
 def by_head(values: Float[Tensor, "row kv_head pos d_head"], n_heads: int) -> Float[Tensor, "row head pos d_head"]:
-    """Return the values of each query head: those of its key-value head."""
+    """Return the values that each query head mixes; query heads that share a key-value head have the same."""
     return values.repeat_interleave(n_heads // values.shape[1], dim=1)
 
 
 def record_outputs(stack: ExitStack, lm: Decoder) -> list[Any]:
-    """Return a list to which every block appends the type of its output, until the stack closes.
+    """Return a list to which every block appends the form of its output, until the stack closes.
 
     The entry is None if the block returned a tensor. If it returned a tuple or list, the entry is that output without
     its tensors; an ellipsis (...) stands in place of the residual stream.
     """
     forms: list[Any] = []
-    stack.enter_context(lm.lock)  # otherwise a pass of another thread would append to `forms`, too
+    stack.enter_context(lm.lock)  # without the lock, a pass in another thread would append to `forms` too
     for block in lm.structure.blocks:
         handle = block.module.register_forward_hook(lambda _m, _a, out: forms.append(_without_stream(out)))
         stack.callback(handle.remove)

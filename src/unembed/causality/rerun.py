@@ -1,10 +1,10 @@
 """Run one prompt many times in a batch, with other activations replaced in each row.
 
-A batch starts at the first layer in which an activation is replaced: the blocks before it return the stream of the
-unchanged run. Before the first batch, a test shows whether this is exact. If it is not, because a layer uses more of an
-earlier layer than the stream, all blocks run. Rows of several prompts share batches, padded on the right, if a second
-test shows that this is exact too. (It is not for rotary embeddings whose frequencies depend on the length of the
-batch.)
+A batch starts at the first layer in which an activation is replaced: earlier blocks are skipped, and this layer reads
+the stream of the unchanged run. Before the first batch, a test shows whether this is exact. If it is not, because a
+layer uses more of an earlier layer than the stream (such as its keys), all blocks run. Rows of several prompts share
+batches, padded on the right, if a second test shows that this is exact too. (It is not for rotary embeddings whose
+frequencies depend on the length of the batch.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def layers_with(lm: Decoder, point: str) -> tuple[int, ...]:
     """
     if not lm.n_layers:
         raise PointMissing(f"{lm.name} has no {point}", why="it has no layers")
-    needed = (point, "values") if point == "pattern" else (point,)  # replaced through z = pattern times values
+    needed = (point, "values") if point == "pattern" else (point,)  # a pattern is replaced by computing z from it
     found = tuple(layer for layer in range(lm.n_layers) if all(has_point(lm, p, layer) for p in needed))
     if not found:
         for one in needed:
@@ -81,7 +81,7 @@ class Rerun:
             stream: the input of the first block, if it is not the embedding of the prompt (a corrupted embedding).
             seen: a run, under the same edits, of a text that begins with these tokens. If it captured resid_pre, and no
                 patterns are needed, the prompt is not run again: other activations are computed from a block's input
-                at their first use.
+                when they are first needed.
             outputs: the list that `record_outputs` collected in a run of the model, if there is one.
             reference: the logits of the unchanged run after the last token, if `seen` does not have them.
 
@@ -155,7 +155,11 @@ class Rerun:
     def _stored(
         self, seen: Run, outputs: list[Any] | None, reference: Float[Tensor, " d_vocab"] | None
     ) -> Float[Tensor, " d_vocab"] | None:
-        """Return logits and stream of an earlier run; None if it did not capture the stream in every layer."""
+        """Store the stream of an earlier run, and return its logits after the last token.
+
+        Returns:
+            The logits; None, with nothing stored, if that run did not capture the stream in every layer.
+        """
         lm = self.lm
         if not all(seen.has("resid_pre", layer) for layer in range(lm.n_layers)):
             return None
@@ -249,7 +253,7 @@ class Rerun:
             found, expected = _logits([(self, [same])])[0].double(), self.reference.double()
         except UnembedError:
             raise
-        except Exception:  # a block needs more from skipped blocks than the stream, such as keys
+        except Exception:  # a block needs more from the skipped blocks than the stream, such as their keys
             return False
         close = float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max().clamp_min(1.0))
         return close or (self.lm.dtype_name != "float32" and float((found - expected).abs().max()) == 0.0)
@@ -263,9 +267,10 @@ class Rerun:
         return torch.equal(own, replacement.value.to(own))
 
     def _same_kernels(self) -> dict[Place, Callback]:
-        """Return captures of patterns that do nothing, so that attention uses the kernels of the unchanged run.
+        """Return capture callbacks that do nothing, for each pattern that was captured in the unchanged run.
 
-        Where patterns are captured, attention does not use fused kernels, which round differently.
+        Where a pattern is captured, attention does not use fused kernels, which round differently. With these
+        callbacks, a rerun uses the same kernels as the unchanged run.
         """
         layers = layers_with(self.lm, "pattern") if "pattern" in self._needed else ()
         return {("pattern", layer): lambda _t: None for layer in layers}
@@ -326,7 +331,10 @@ def _padding_is_exact(runs: Sequence[Rerun]) -> bool:
 def _each(
     rows: Sequence[RowOf], batch: int | None, work: Callable[[Sequence[RowOf]], Tensor]
 ) -> Float[Tensor, "row ..."]:
-    """Return the result of `work` for each row, in order; rows that start at the same layer share a batch."""
+    """Return the result of `work` for each row, in the given order.
+
+    Batches are made in the order of the first replaced layer, so that each batch can skip as many blocks as possible.
+    """
     longest = max((run.n_pos for run, _ in rows), default=1)
     size = max(1, TOKENS_AT_ONCE // longest) if batch is None else positive_int("batch", batch)
     for run in dict.fromkeys(run for run, _ in rows):
@@ -356,7 +364,7 @@ def _last_logits(runs: Sequence[Rerun], current: ForwardPass) -> Float[Tensor, "
         ids, current.mask = padded(lm, [run.ids[0] for run in runs])
     few = last_logits(lm, max(lengths), max(lengths) - min(lengths) + 1)
     out = lm.hf(ids, **cache_argument(lm), **few, **current.arguments).logits
-    last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # the index of each prompt's last token
+    last = torch.tensor(lengths, device=out.device) - max(lengths) - 1  # each last token, from the end
     out = out[torch.arange(len(runs), device=out.device), last]
     if not bool(torch.isfinite(out).all()):
         raise NotFinite(f"{lm.name}'s logits", why="they hold NaN or infinity with these replacements")
@@ -373,7 +381,7 @@ def last_logits(lm: Decoder, n_pos: int, n: int = 1) -> dict[str, Tensor]:
 
 
 def _entered(runs: Sequence[Rerun], t: Float[Tensor, "row pos d_model"], layer: int) -> Tensor:
-    """Return the input of a block in the unchanged run of each row's prompt; zero at padding."""
+    """Return, for each row, the input of a block in the unchanged run of the row's prompt; zero at padding."""
     if len(set(runs)) == 1:
         return runs[0]._entering(layer).to(t).expand_as(t).clone()
     out = torch.zeros_like(t)

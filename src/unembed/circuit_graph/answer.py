@@ -237,7 +237,10 @@ class _Test:
         *,
         held_out: bool = False,
     ) -> list[tuple[str, Exhibit]]:
-        """Run the tests, and return the result of each as a sentence and as a table."""
+        """Run a test for each of `kinds`, and return its result as a sentence with a table.
+
+        If `rankings` is set, each test is followed by a table that compares relevance with other scores.
+        """
         found: list[tuple[str, Exhibit]] = []
         for one in kinds:
             name = "test" if len(kinds) == 1 else f"test_{one}"
@@ -339,14 +342,17 @@ def _of_pairs(
 
 
 def _tested_kinds(lm: Decoder, test: _Test) -> tuple[CircuitNodes, ...]:
-    """Return the kinds of nodes to test on several prompts: by default two tests, memories alone and all kinds."""
+    """Return the kinds of nodes to test on several prompts, with one test for each.
+
+    By default, memories are tested alone, and then all kinds together; if the model has no memories, only all kinds.
+    """
     if test.kinds is not None:
         return (test.kinds,)
     return ("memories", "all") if lm.n_memories else ("all",)
 
 
 def _split(cases: tuple[Case, ...]) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
-    """Return the cases on which the circuit is found, and those on which it is tested; all for both if they are few."""
+    """Return the cases on which to find the circuit and those on which to test it; below `_ENOUGH`, all are in both."""
     if len(cases) < _ENOUGH:
         return cases, cases
     held_out = cases[HELD_OUT - 1 :: HELD_OUT]

@@ -27,7 +27,7 @@ from unembed.validation import one_of, positive_int
 SHARE = 0.8
 """Nodes are selected until they have this share of the sum of all |relevance|, or until there are `max_nodes`."""
 RANKED = 2000
-"""Number of nodes of each kind whose order is stored for tests."""
+"""Number of nodes of each kind in the stored ranking, from which tests select circuits larger than the graph."""
 EDGE_PROMPTS = 20
 """Largest number of prompts over which edges are averaged; relevance is averaged over all prompts."""
 
@@ -49,8 +49,9 @@ def circuit(
     A node is a head or a memory at one position. Its relevance is its contribution to the metric: the token's logit, or
     a difference of two logits. Relevance is propagated backward through the model's own forward pass by linear rules.
     Norm scales, attention patterns and router weights are constants of the run. An activation function f(z) is written
-    as z * c with a constant c. In a gated FFN, each of the two factors receives half of their product's relevance. The
-    sums are checked at every layer and for every node.
+    as z * c with a constant c. In a gated FFN, each of the two factors receives half of their product's relevance. An
+    error is raised if the relevance at any layer does not add up to the metric, or the edges into a node to its
+    relevance.
 
     Args:
         prompt: one prompt; use `pairs` for several.
@@ -59,8 +60,8 @@ def circuit(
         against_prompt: a counterfactual: the prompt without the behaviour, with the same number of tokens. If given,
             the difference between the two prompts is explained.
         pairs: several prompts, each as (prompt, counterfactual or None, token, against or None).
-        max_nodes: largest number of heads and memories in the graph; fewer are enough if they have 0.8 of the sum of
-            all absolute relevance.
+        max_nodes: largest number of heads and memories in the graph. Those with the largest absolute relevance are
+            selected, until they have 0.8 of the sum over all nodes.
         dictionary: the result of `lm.attach`. Its features are nodes too, and its reconstruction error is a node
             without incoming edges. If it writes mlp_out, its features replace the memories of the layer.
         qk: "constant": attention patterns are constants of the run; "shared": half of a head's relevance goes through
@@ -105,7 +106,7 @@ def circuit_of(
     """Find the circuit of some cases, with at most `most` nodes; see `circuit` for the other arguments.
 
     Args:
-        atlas: the tested descriptions of memories in an atlas; a memory with a description has it in its label.
+        atlas: tested descriptions of memories; a memory that has one gets it in its label.
     """
     if not lm.n_layers:
         raise Unsupported(f"a circuit of {lm.name}", why="it has no layers")
@@ -138,7 +139,10 @@ class _Builder:
         self.names = [node_name(self.lm, node, self.position(node.back)) for node, _ in self.chosen]
 
     def graph(self) -> CircuitGraph:
-        """Return the graph, whose nodes have their influence on the metric, and the ranking of all nodes for tests."""
+        """Return the graph: nodes with their influence on the metric, edges, and the ranking of nodes for tests.
+
+        The ranking has up to `RANKED` nodes of each kind, also those that are not in the graph.
+        """
         lm, scores, n = self.lm, self.scores, len(self.cases)
         is_paired = self.cases[0].counterfactual is not None
         notes: dict[str, object] = {"prompts": n, "counterfactual": is_paired}
@@ -181,7 +185,7 @@ class _Builder:
         return f"token@{self.position(back)}"
 
     def nodes(self, provenance: Provenance) -> Table:
-        """Return a table: the selected nodes by relevance, tokens, biases, and each layer's other nodes as a sum."""
+        """Return the table of nodes: selected nodes by relevance, tokens, biases, and each layer's others, added up."""
         n, rows = len(self.cases), list[tuple[object, ...]]()
         nodes = [node for node, _ in self.chosen]
         words = promoted(self.lm, self.longest, nodes, self.dictionary)
@@ -234,7 +238,11 @@ class _Builder:
         return sum(part.numel() for part in self.scores.parts.values())
 
     def _read(self, number: int) -> tuple[int, str]:
-        """Return the position that a head reads most, and the words for it in the head's label."""
+        """Return the position that a head reads most, and the part of the head's label that says so.
+
+        Args:
+            number: the index of the head among the selected nodes.
+        """
         back = int(self.flow.by_position[number].abs().argmax())
         where = quoted(self.texts[len(self.longest) - 1 - back]) if len(self.cases) == 1 else ""
         return self.position(back), f"reads {where}@{self.position(back)}, "

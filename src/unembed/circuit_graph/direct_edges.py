@@ -34,7 +34,9 @@ _GRADIENT_NUMBERS = 2**26
 
 @dataclass(eq=False)
 class Inflow:
-    """The edges into each target of a graph, summed over cases; a tensor's rows are the nodes and, last, the metric.
+    """The edges into each target of a graph, summed over cases.
+
+    Targets are the selected nodes and, in the last row of each tensor, the metric.
 
     Attributes:
         nodes: edges from each selected node.
@@ -235,7 +237,7 @@ class _Collector:
         own = contribution(part.own, g, part.kind)
         check.add(own)
         flow = contribution(self.differences[part.kind, part.layer], g, part.kind) if self.is_paired else own
-        flow = flow.sum(1).flip(1).double().cpu()  # (target, back, node)
+        flow = flow.sum(1).flip(1).double().cpu()  # (target, position from the end, node)
         total.by_position[rows, : self.length] += flow.sum(-1)
         numbers = self.of_part.get((part.kind, part.layer), [])
         backs = [self.nodes[n].back for n in numbers]
@@ -246,7 +248,7 @@ class _Collector:
 
 
 class _Check:
-    """The sum of the edges into each target, by case, and the largest edge."""
+    """The sum of the edges into each target in each case, and the largest edge, to which errors are compared."""
 
     def __init__(self, n: int, batch: int) -> None:
         self.sum = torch.zeros(n, batch, dtype=torch.float64)

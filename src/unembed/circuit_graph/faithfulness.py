@@ -130,8 +130,9 @@ class Bench:
         for batch in batches(lm, cases):
             length = batch.tokens.shape[1]
             replacement = means[length] if length in means else self._replacement(batch, baseline)
-            # If heads are tested, the circuit's nodes are set to these values of the unchanged run. If only memories
-            # are tested, the nodes have the values that the model computes in the changed run.
+            # If heads are tested, the circuit's nodes are set to their values in the unchanged run, which are captured
+            # here. If no heads are tested, the circuit's nodes are not set: the model computes their values, after the
+            # nodes outside the circuit have been changed.
             own = self._captured(batch.tokens) if "head" in self.kinds else {}
             self.batches.append((batch, replacement, own))
 
@@ -285,7 +286,14 @@ def _share(some: np.ndarray, none: np.ndarray, model: np.ndarray) -> float:
 
 
 def _interval(some: np.ndarray, none: np.ndarray, model: np.ndarray, seed: int) -> Share:
-    """Return the share with its 95 % bootstrap interval over prompts."""
+    """Return (some - none) / (model - none), of means over prompts, with its 95 % bootstrap interval.
+
+    Args:
+        some: each prompt's metric with the circuit alone, or without it.
+        none: each prompt's metric without any node.
+        model: each prompt's metric with all nodes.
+        seed: the seed of the bootstrap.
+    """
     value = _share(some, none, model)
     if len(model) < 2:
         return Share(value, None, None)

@@ -48,7 +48,10 @@ def require_nodes(dictionary: AttachedDictionary) -> None:
 
 
 def in_place_of_memories(dictionary: AttachedDictionary | None) -> OtherNodes | None:
-    """Return a dictionary's features as nodes, which replace the memories of layers whose mlp_out it reconstructs."""
+    """Return the features of a dictionary, for use as nodes of a linear pass.
+
+    In layers whose mlp_out the dictionary reconstructs, its features replace the memories.
+    """
     if dictionary is None:
         return None
     return OtherNodes(replaced_layers(dictionary), lambda made: feature_hooks(made, dictionary))
@@ -108,7 +111,10 @@ def _nodes(made: LinearPass, layer: int, part: Dictionary, x: Tensor) -> Float[T
 
 
 def _written(made: LinearPass, layer: int, part: Dictionary, node: Tensor, x: Tensor) -> Tensor:
-    """Return the activation unchanged, but with the gradient of the sum of features, bias and error."""
+    """Return the reconstructed activation with its value unchanged, and connect it to the features in the graph.
+
+    In the backward pass, its gradient goes to the features, bias and error of the dictionary, whose sum it is.
+    """
     part = _as_wide(part, x)
     written = node @ part.W_dec[0]
     rest = x.detach().to(written) - written.detach() - part.b_dec

@@ -23,7 +23,7 @@ BOXES = 40
 """Largest number of heads and memories that a picture shows; all others are added up by layer."""
 _WRITERS = ("head", "memory", "feature")
 NamedNodes = tuple[str, str, tuple[str, ...]]
-"""The rule, the name and the node names of a group."""
+"""A group of nodes: the rule that made it, its name, and the names of its nodes."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class FlowNode:
             up) or "changes" (of attention patterns, gates and norms between the two prompts).
         position: from 0 for one prompt, from -1 backwards for several; None for nodes without a position.
         relevance: what the node adds to the metric along all paths; None for "changes".
-        reads: the position that a head reads most; for other kinds, the position at which the node's largest target
-            reads, where the node is drawn.
+        reads: for a head, the position that it reads most; None for memories and features. For other kinds, the
+            position of the target of the node's largest edge or, if this target is a head, the position that the head
+            reads most; None if the node has no target but the metric. Nodes without a position are drawn there.
         promotes: the tokens that a head or memory promotes, with invisible characters made visible.
         label: a short description of the node.
         removed: the model's prediction without the node; None if it was not measured.
@@ -156,7 +157,7 @@ def flow_view(
     Args:
         graph: a graph that has its model.
         removals: the model's prediction without a node, by the node's name.
-        groups: the rule, the name and the node names of each group.
+        groups: for each group, the rule that made it, its name, and the names of its nodes.
         effects: the model's predictions while a group is changed, by the group's rule and name.
     """
     words = CircuitWords(graph)
@@ -247,7 +248,11 @@ def _node(words: CircuitWords, row: dict[str, Any], removed: Removal | None) -> 
 
 
 def fed_position(words: CircuitWords, name: str) -> int | None:
-    """Return the position at which to draw a node: that at which its largest target reads; None without a target."""
+    """Return the position at which the target of a node's largest edge reads; a node without a position is drawn there.
+
+    If the target is a head, this is the position that the head reads most, else the target's own position. Edges into
+    the metric do not count; the result is None if the node has no others.
+    """
     feeds = [edge for edge in words.out_of.get(name, []) if edge[0] != METRIC]
     if not feeds:
         return None

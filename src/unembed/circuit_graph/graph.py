@@ -213,8 +213,8 @@ class CircuitGraph(Displayed):
 
         Returns:
             A row for the unchanged model and one for each group. Columns: changed (the group), nodes (their number),
-            relevance (their sum), metric (mean over the prompts), and the most probable tokens after the first prompt
-            with their probabilities.
+            relevance (the sum over these nodes), metric (mean over the prompts), and the most probable tokens after the
+            first prompt with their probabilities.
 
         Raises:
             InvalidInput: there is no such group or node, or the change is "patch" and there are no counterfactuals.
@@ -256,12 +256,12 @@ class CircuitGraph(Displayed):
             pairs: prompts that the circuit was not found on; the graph's own when None.
             sizes: sizes of the circuits to test; each circuit has this many of the most relevant nodes.
             kinds: "memories": all memories outside the circuit are set to the values of `to`, and attention is not
-                changed, as in the published test; "heads": the same for heads; "all": for both. If heads are tested and
-                there are counterfactuals, the circuit's nodes are instead copied from the prompt's run into the
-                counterfactual's (for faithfulness), and from the counterfactual's into the prompt's (for the
-                complement). Default: "memories" for several prompts, "all" for one.
+                changed; "heads": the same for heads; "all": for both. If heads are tested and `to` is
+                "counterfactual", the circuit's nodes are instead copied from the prompt's run into the counterfactual's
+                (for faithfulness), and from the counterfactual's into the prompt's (for the complement). Default:
+                "memories" for several prompts, "all" for one.
             to: the values to which nodes are set. "mean": over the counterfactual prompts, at each position (default
-                for memories and several prompts). "counterfactual": in the prompt's own counterfactual (default for
+                for memories and several prompts). "counterfactual": those in the prompt's counterfactual (default for
                 other tests with counterfactuals). "corpus": the mean over a text (default without counterfactuals).
                 "zero": 0 (default without counterfactuals if the graph has a dictionary).
             ranked_by: the score that orders the nodes. "supporting": relevance, without nodes whose relevance is

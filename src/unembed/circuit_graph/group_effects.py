@@ -21,7 +21,7 @@ from unembed.stream.run import run
 TOKENS = 3
 """Number of predicted tokens in the table."""
 UNCHANGED = "nothing"
-"""What is changed in the first row of the table."""
+"""The entry of the column `changed` in the first row of the table, which is about the unchanged model."""
 
 
 @torch.no_grad()

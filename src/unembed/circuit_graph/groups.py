@@ -131,7 +131,7 @@ def by_description(
 ) -> Groups:
     """Group node names by the first concept in the tokens that the nodes promote most, such as "promotes region".
 
-    Concepts of kinds that do not count in the papers (stop words, pieces of words, punctuation) make no group.
+    Only semantic and syntactic concepts and names make a group; stop words, pieces of words and punctuation do not.
     """
     if not nodes:
         return {}

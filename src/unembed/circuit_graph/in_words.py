@@ -98,9 +98,11 @@ class CircuitWords:
         )
 
     def reads(self, name: str) -> str:
-        """Name what a node reads: for a head, the token from which most of its relevance comes.
+        """Name what a node reads.
 
-        The node that gives at least half of the relevance is named too, if there is one.
+        For a memory or feature, this is the node from which at least half of its relevance comes directly, or "many
+        parts" if there is none. For a head, it is the token from which most of its relevance comes, followed by that
+        node, if there is one, in brackets.
         """
         relevance = self.rows[name]["relevance"]
         found = [

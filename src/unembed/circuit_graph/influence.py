@@ -25,7 +25,10 @@ _INPUTS = ("token", "positions")
 
 @dataclass(frozen=True)
 class Influence:
-    """Every node's influence on the metric, and two scores of the graph; both are 0 if no edge leads to the metric."""
+    """Every node's influence on the metric, and two scores of the graph.
+
+    Both scores are 0 if no path leads from a token or a "rest" node to the metric.
+    """
 
     of: Mapping[str, float]
     replacement: float

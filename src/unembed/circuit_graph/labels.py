@@ -35,7 +35,7 @@ def node_name(lm: Decoder, node: Node, position: int) -> str:
 
 
 def label_of(reads: str, promoted: Sequence[str], atlas: str | None) -> str:
-    """Write the label of a node: its atlas's sentence, where a head reads, and the tokens that the node promotes."""
+    """Return the label of a node: an atlas's description if there is one, where a head reads, and promoted tokens."""
     of_atlas = "" if atlas is None else f"{atlas}{_OF_ATLAS}"
     return f"{of_atlas}{reads}promotes {' '.join(map(quoted, promoted))}"
 
@@ -82,7 +82,11 @@ def promoted(
 def described(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], atlas: MemoryDescriptions | None
 ) -> dict[int, str]:
-    """Return an atlas's descriptions of memories at the sign of their coefficient in a run, by index in `nodes`."""
+    """Return the tested descriptions that an atlas has of the memories among `nodes`, by index in `nodes`.
+
+    An atlas describes positive and negative coefficients of a memory separately. The description returned is that for
+    the sign of the coefficient in a run of the prompt `tokens`.
+    """
     where: list[Place] = list({(node.kind, node.layer): None for node in nodes if node.kind == "memory"})
     if atlas is None or not where:
         return {}

@@ -119,7 +119,11 @@ def _add(sums: dict, key: object, score: Float[Tensor, "back node"], longest: in
 
 
 def _add_ends(total: NodeScores, made: LinearPass, found: Relevance, start: Tensor, *, paired: bool) -> None:
-    """Add the relevance of one batch's tokens, positions, biases and constants; constants cancel if `paired`."""
+    """Add the relevance of one batch's tokens, positions, biases and constants.
+
+    With counterfactuals (`paired`), only the relevance of tokens is added: positions and biases are the same in both
+    runs, so they cancel.
+    """
     product = (start.double() * found.start.double()).sum(-1).sum(0).flip(0).cpu()
     total.metric += float(found.metric.sum())
     total.error = max(total.error, found.error)
@@ -138,7 +142,7 @@ def _add_ends(total: NodeScores, made: LinearPass, found: Relevance, start: Tens
 def ranked(
     parts: Mapping[tuple[PartKind, int], Float[Tensor, "back node"]], count: int, kind: PartKind | None = None
 ) -> list[tuple[Node, float]]:
-    """Return the `count` nodes with the largest absolute relevance; ties in the order of the forward pass."""
+    """Return the `count` nodes with the largest absolute relevance, largest first."""
     keys = sorted(key for key in parts if kind is None or key[0] == kind)
     if not keys:
         return []

@@ -19,8 +19,10 @@ _POOL = 256
 """Number of tokens with similar embeddings. The candidates are those of them that are written like the replaced
 token."""
 LIKELY = 0.5
-"""A changed prompt with a chosen answer is accepted only if the answer's probability exceeds the explained token's by
-this factor times the explained token's probability after the original prompt."""
+"""Factor that decides whether a found second answer is accepted.
+
+Let p be the probability of the explained token after the original prompt. After the changed prompt, the second answer
+must be more probable than the explained token by at least this factor times p."""
 PLACES = 4
 """Largest number of positions at which tokens are tried: those whose tokens have the largest relevance."""
 
@@ -33,10 +35,10 @@ def with_counterfactual(lm: Decoder, case: Case) -> Case:
     be written like the one that it replaces: with or without a leading space, a capital, or characters other than
     letters. The result is the change after which the other answer is most probable.
 
-    If the case has no other answer, one is chosen too, among the tokens that are similar to the explained one in the
-    same way. Then the result is the change and the answer with the largest difference between the answer's probability
-    and the explained token's. The case is returned unchanged if this difference is below `LIKELY` times the explained
-    token's probability after the original prompt.
+    If the case names no other answer (`against` is None), one is chosen too: a token that has an embedding similar to
+    that of the explained token, and is written like it. The result is then the change and the answer for which the
+    answer's probability minus that of the explained token is largest. The case is returned unchanged if this difference
+    is below `LIKELY` times the explained token's probability after the original prompt.
 
     Cost: one pass over all changed prompts.
     """

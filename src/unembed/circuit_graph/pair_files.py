@@ -15,7 +15,7 @@ _KEYS = (
     ("prompt", "counterfactual", "token", "against"),
     ("clean_prefix", "patch_prefix", "clean_answer", "patch_answer"),
 )
-"""Names of the four fields of a line: ours, and those in the data of Marks et al. 2024."""
+"""Names of the four fields of a line: those of this project, and those in the data of Marks et al. 2024."""
 
 
 def read_pairs(path: Path) -> list[tuple[Any, ...]]:
@@ -48,7 +48,9 @@ def _pair(path: Path, number: int, line: str) -> tuple[Any, ...]:
 
 
 def usable_cases(lm: Decoder, pairs: Sequence[Sequence[Any]]) -> tuple[tuple[Case, ...], int]:
-    """Return the cases with prompts of equal length and single-token answers, and the number of other pairs.
+    """Make a case of each usable pair, and count the pairs that are left out.
+
+    A pair is usable if its prompt and counterfactual have equally many tokens, and both answers are single tokens.
 
     Raises:
         InvalidInput: no pair is usable.

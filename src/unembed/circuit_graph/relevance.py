@@ -62,7 +62,7 @@ class Readout:
 
     metric: Float[Tensor, " batch"]
     size: Float[Tensor, " batch"]
-    """The larger absolute value of the two logits; errors are relative to it."""
+    """The larger absolute value of the two logits of the metric, to which errors are relative."""
     u: Float[Tensor, "batch d_model"]
     bias: Float[Tensor, " batch"]
     cap: Float[Tensor, " batch"]
@@ -180,7 +180,10 @@ def relevance(made: LinearPass, aim: Aim) -> Relevance:
 
 
 def _through_values(made: LinearPass, gradients: dict[tuple[PartKind, int], Tensor]) -> Float[Tensor, "layer batch"]:
-    """Return the relevance that bypasses the stream at each layer, as heads may mix values from an earlier layer."""
+    """Return the relevance that does not pass through the residual stream that enters each layer.
+
+    There is some if heads mix values that an earlier layer computed: it goes from that layer to the heads directly.
+    """
     found = torch.zeros(made.lm.n_layers, len(made.tokens), dtype=torch.float64)
     for layer, first in made.values_of.items():
         heads = contribution(made.parts["head", layer].own, gradients["head", layer], "head").double()
@@ -207,7 +210,9 @@ def _proved(
     closed: dict[tuple[int, str], Float[Tensor, " batch"]],
     through_values: Float[Tensor, "layer batch"],
 ) -> float:
-    """Return the largest error, relative to the metric, of the sum of relevance at every layer and after the last.
+    """Check that relevance adds up to the metric at every layer and after the last; return the largest error.
+
+    The error of a sum is relative to the larger of the metric's logits and the sum's largest term.
 
     Raises:
         SumNotProved: the error is above the tolerance of the model's dtype.

@@ -30,8 +30,8 @@ class Removal:
     Attributes:
         metric: the logit of the explained token, or the difference of the two tokens' logits.
         probabilities: of the explained token, and of the other token if there is one.
-        tokens: the tokens that the node raises and lowers most, first the tokens of the question if all prompts have
-            the same; None if that was not measured.
+        tokens: the tokens that the node raises and lowers most; None if that was not measured. If all prompts have the
+            same explained token and the same other token, these two come before the others.
     """
 
     metric: float
@@ -86,7 +86,11 @@ def removal_of_each(
 
 
 def usual_value(case: Case, dictionary: AttachedDictionary | None) -> SetTo:
-    """Return what a removed node is set to by default."""
+    """Return what a removed node is set to by default.
+
+    It is the node's value in the counterfactual if there is one, else its mean over a text ("corpus"), or zero if there
+    is a dictionary.
+    """
     if case.counterfactual is not None:
         return "counterfactual"
     return "corpus" if dictionary is None else "zero"

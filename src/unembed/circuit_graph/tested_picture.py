@@ -37,8 +37,8 @@ def picture(graph: CircuitGraph, *, test: Sequence[str] | None = None) -> FlowVi
     Raises:
         Unsupported: the graph was opened from a file and has no model yet.
 
-    Cost: that of the test, and passes over one copy of the prompt for each node, up to `BOXES`, in batches of about 512
-    tokens.
+    Cost: that of the test. For one prompt, also a copy of the prompt for each of up to `BOXES` nodes, and for each
+    change of a group; these copies run in batches of at most `BATCH_TOKENS` tokens.
     """
     if graph.lm is None:
         raise Unsupported(
@@ -79,7 +79,11 @@ def _groups(graph: CircuitGraph) -> list[NamedNodes]:
 
 
 def _effects(graph: CircuitGraph, groups: Sequence[NamedNodes], to: SetTo) -> dict[tuple[str, str], list[GroupEffect]]:
-    """Measure the prediction with each group at 0, times each of `FACTORS`, and at the values of removed nodes."""
+    """Measure the prediction while the nodes of one group are changed, for each group and several changes.
+
+    The nodes are set to 0, multiplied by each of `FACTORS`, or set to the values `to` that removed nodes get (left out
+    if these are 0).
+    """
     assert graph.lm is not None
     kinds: list[tuple[str, float | None]] = [("silence", 0.0), *(("scale", factor) for factor in FACTORS)]
     kinds += [] if to == "zero" else [("patch", None)]

@@ -24,7 +24,7 @@ from unembed.version import __version__
 
 FEATURE, ERROR, EMBEDDING, LOGIT = "cross layer transcoder", "mlp reconstruction error", "embedding", "logit"
 SHARE = 0.8
-"""At first, a viewer shows the largest nodes that have this share of the sum of all |relevance|."""
+"""When a viewer opens the graph, it shows the largest nodes, which together have this share of all |relevance|."""
 _PINNED = 10
 
 
