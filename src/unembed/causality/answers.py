@@ -328,7 +328,9 @@ def _clusters(lm: Decoder, memories: Sequence[MemoryAddress]) -> Groups:
 def _concepts(lm: Decoder, names: Sequence[str], opened: Index) -> Groups:
     """Return, for each of some concepts, the memories that have it as a label in an index of memories.
 
-    The arguments are the names of the concepts, and a function that opens the index.
+    Args:
+        names: the names of the concepts.
+        opened: a function that opens the index.
     """
     if not names:
         return {}

@@ -47,7 +47,7 @@ class Unmeasured(NamedTuple):
     share: float
 
     def in_words(self) -> str:
-        """Return one sentence about what may have been missed."""
+        """Return a sentence about the large effects that the estimates may have missed."""
         return (
             f"{self.drawn} of the other {self.number:,} memories were drawn at random and replaced too: the largest "
             f"effect is {format_number(self.largest)} ({self.label}). At most {format_percent(self.share, 1)} of them "

@@ -81,7 +81,7 @@ class Patching(Displayed):
 
     @property
     def recovered(self) -> Float[Tensor, "layer ..."]:
-        """How far each value moved from the patched run's metric (0) to the other run's metric (1)."""
+        """How far each replacement moves the metric: 0 is that of the run before patching, 1 that of the other run."""
         return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:

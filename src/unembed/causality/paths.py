@@ -72,7 +72,7 @@ class Paths(Displayed):
 
     @property
     def recovered(self) -> Float[Tensor, "sender receiver"]:
-        """How far each value moved from the patched run's metric (0) to the other run's metric (1)."""
+        """How far each replacement moves the metric: 0 is that of the run before patching, 1 that of the other run."""
         return recovered(self.values, self.clean, self.corrupted, self.direction)
 
     def to_table(self) -> Table:
@@ -247,7 +247,11 @@ class _Paths:
         return [i for i, sender in enumerate(self.senders) if reaches(self.lm, sender, receiver)]
 
     def _written(self, receiver: End, read: list[list[Replacement]]) -> list[list[Replacement]]:
-        """Return the outputs of a component or layer for the inputs `read`; for the logits, the inputs themselves."""
+        """Return, for each input of `read`, the replacements to make in the patched run.
+
+        They set the receiver's output to what it computes from this input. If the receiver is the logits, they set its
+        input.
+        """
         if receiver.kind == "logits":
             return read
         layer = receiver.layer

@@ -171,7 +171,7 @@ def prompt_pair(
 def recovered(
     values: Float[Tensor, "..."], clean: float, corrupted: float, direction: Direction
 ) -> Float[Tensor, "..."]:
-    """Return how far each value moved from the patched run's metric (0) to the other run's metric (1)."""
+    """Return how far each value is from the metric of the run before patching (0) to that of the other run (1)."""
     start, end = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     return (values - start) / (end - start) + 0.0  # adding 0 turns -0 into 0
 

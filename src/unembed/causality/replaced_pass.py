@@ -145,7 +145,7 @@ def _writing(changes: Changes) -> Hook:
 
 
 def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Hook]:
-    """Replace the stream between attention and FFN by changing the output of attention."""
+    """Return hooks that replace the stream between attention and FFN, by changing the output of attention."""
     block, seen = lm.structure.blocks[layer], dict[str, Tensor]()
     if block.entry_norm is not None:
         raise Unsupported(
@@ -174,7 +174,7 @@ def _writing_middle(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Ho
 
 
 def _mixing(lm: Decoder, layer: int, changes: Changes) -> dict[Place, Hook]:
-    """Replace an attention pattern by changing z, which is the pattern times the row's values."""
+    """Return hooks that replace an attention pattern, by changing z, which is the pattern times the row's values."""
     require_point(lm, "values", layer)
     seen = dict[str, Tensor]()
 

@@ -84,7 +84,7 @@ def feature_hooks(
 
 
 def _as_wide(part: Dictionary, x: Tensor) -> Dictionary:
-    """Return the dictionary in the wider of its dtype and the model's, so that sums are as exact as the model."""
+    """Return the dictionary in its own dtype or the model's, whichever is more precise, so that sums stay accurate."""
     dtype = torch.promote_types(part.W_enc.dtype, x.dtype)
     return part if dtype == part.W_enc.dtype else part.to(x.device, dtype)
 

@@ -186,7 +186,7 @@ class CircuitWords:
         """Explain the rows and the columns of the table of nodes.
 
         Args:
-            chain: the result of `chain`.
+            chain: the table of nodes, from the method `chain`.
         """
         if not len(chain):
             return ""

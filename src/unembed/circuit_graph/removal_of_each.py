@@ -31,7 +31,7 @@ class Removal:
         metric: the logit of the explained token, or the difference of the two tokens' logits.
         probabilities: of the explained token, and of the other token if there is one.
         tokens: the tokens that the node raises and lowers most; None if that was not measured. If all prompts have the
-            same explained token and the same other token, these two come before the others.
+            same explained token and the same other token, those of these two that the node changes clearly come first.
     """
 
     metric: float
@@ -88,8 +88,8 @@ def removal_of_each(
 def usual_value(case: Case, dictionary: AttachedDictionary | None) -> SetTo:
     """Return what a removed node is set to by default.
 
-    It is the node's value in the counterfactual if there is one, else its mean over a text ("corpus"), or zero if there
-    is a dictionary.
+    It is the node's value in the counterfactual. Without a counterfactual, it is the node's mean over a text ("corpus")
+    or, if there is a dictionary, zero.
     """
     if case.counterfactual is not None:
         return "counterfactual"
