@@ -90,7 +90,12 @@ class BatchRerun:
         return loss
 
     def ablated(self, group: Group, sources: Sequence[Source]) -> Float[Tensor, " prediction"]:
-        """Return the loss of every predicted token while a group is ablated; each row has its own replacements."""
+        """Return the loss of every predicted token while a group is ablated.
+
+        Args:
+            group: the activations to replace.
+            sources: for each row of the batch, the source of the replacements.
+        """
         changes = [(i, one.replacement(target)) for target in group.targets for i, one in enumerate(sources)]
         return self._changed(group.start, changes)
 

@@ -112,7 +112,7 @@ def _intervals(
     """Return the 95 % confidence interval of the mean over predictions; NaN with fewer than two segments."""
     if len(segments.unique()) < 2:
         return torch.full((len(changes), 2), float("nan"), dtype=torch.float64)
-    from unembed.document.intervals import mean_of  # this import takes 20 ms
+    from unembed.document.intervals import mean_of  # imported here because it takes 20 ms
 
     found = [mean_of(row, units=segments.numpy(), seed=seed) for row in changes.numpy()]
     return torch.tensor([(one.low, one.high) for one in found], dtype=torch.float64)
@@ -158,7 +158,7 @@ def ablate_corpus(
         if to == "resample":
             pool = [*rerun.rows(), *(pool if len(batch.lengths) == 1 else [])]
             if len(pool) == 1:
-                continue  # there is no other segment yet; the next batch can draw from this one
+                continue  # no other segment to draw from yet; the next batch can draw from this one
             sources = _resampled(pool, len(batch.lengths), batch.shape[1], generator)
         elif by_position:
             sources = [means.up_to(batch.shape[1], corpus.name)] * len(batch.lengths)

@@ -97,8 +97,8 @@ def bound(
     """Return a metric as a function of logits, and its description.
 
     If `metric` is None, the metric is the logit of the reference run's prediction minus the logit of the corrupted
-    run's prediction. If both runs predict the same token, or there is no corrupted run, the second most probable token
-    is used instead.
+    run's prediction. If both runs predict the same token, or there is no corrupted run, the logit of the reference
+    run's second most probable token is subtracted instead.
 
     Raises:
         InvalidInput: the metric is not callable, or does not return one number for each row.

@@ -116,8 +116,8 @@ class Rerun:
         known = None if stream is not None or "pattern" in points else seen
         stored = None if known is None else self._stored(known, outputs, reference)
         self.reference = self._first_run() if stored is None else stored
-        # A model's several residual streams are stored as one combined vector, from which a block's input cannot be
-        # recovered; for such models every rerun starts at the first block.
+        # If a model has several residual streams, their combination into one vector is stored, from which a block's
+        # input cannot be recovered. So every rerun of such a model starts at the first block.
         self._skips: bool | None = None if lm.structure.streams is None else False
 
     @property

@@ -123,7 +123,13 @@ def inflow(
 
 @dataclass(frozen=True, eq=False)
 class _Targets:
-    """Nodes of one layer whose incoming edges are computed together, and the metric's gradient with respect to each."""
+    """Nodes of one layer whose incoming edges are computed together.
+
+    Attributes:
+        key: the kind and the layer of the nodes.
+        rows: the rows of the nodes in the tensors of `Inflow`.
+        seeds: for each node, the gradient of the metric with respect to the layer's activations, 0 at all other nodes.
+    """
 
     key: tuple[PartKind, int]
     rows: list[int]
@@ -178,6 +184,13 @@ class _Collector:
 
     def add(self, targets: _Targets, read: Tensor, change: Tensor) -> None:
         """Add the edges into some targets, and check that they add up to the targets' relevance.
+
+        Args:
+            targets: nodes of one layer and kind, or the metric.
+            read: the activations of all nodes of this layer and kind, as a function of what they read; for the metric,
+                the last residual stream.
+            change: the difference of these activations between the two runs; without counterfactuals, the activations
+                themselves. It is 0 for the metric, whose relevance the caller adds.
 
         Raises:
             SumNotProved: the edges do not add up to the relevance.

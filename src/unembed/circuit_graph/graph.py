@@ -100,7 +100,7 @@ class CircuitGraph(Displayed):
     provenance: Provenance
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     lm: Decoder | None = field(default=None, metadata={"saved": False})
-    """The model; None in a graph that was opened from a file, until `bound_to`."""
+    """The model; None in a graph that was opened from a file (`bound_to` returns the graph with its model)."""
     dictionary: AttachedDictionary | None = field(default=None, metadata={"saved": False})
     """The dictionary whose features are nodes."""
 

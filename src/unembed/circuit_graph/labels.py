@@ -104,7 +104,11 @@ def described(
 def written(
     lm: Decoder, tokens: Sequence[int], nodes: Sequence[Node], dictionary: AttachedDictionary | None = None
 ) -> Float[Tensor, "node d_model"]:
-    """Return the direction that each node writes in a run: z W_O, or a value vector with its coefficient's sign."""
+    """Return the direction in which each node changes the residual stream in a run of the prompt `tokens`.
+
+    It is z W_O for a head, the value vector with the sign of the coefficient for a memory, and the decoder vector for a
+    dictionary feature.
+    """
     where: list[Place] = list({(node.kind, node.layer): None for node in nodes})
     seen = run(lm, list(tokens), capture_points(dictionary, where), logits=False)
     own = values(seen, dictionary, where)

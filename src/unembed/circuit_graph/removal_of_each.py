@@ -63,7 +63,8 @@ def removal_of_each(
 
     Args:
         cases: one prompt, or several; results are means over the prompts.
-        groups: nodes at positions counted back from the end; a prompt without such a position is not changed.
+        groups: the nodes of each group. Their positions count back from the end; a node at a position that a short
+            prompt does not have is not changed there.
         to: what a removed node is set to: its value in the "counterfactual", its mean over a text ("corpus"), or
             "zero".
         dictionary: the dictionary of the features among the nodes.
