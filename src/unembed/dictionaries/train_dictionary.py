@@ -21,6 +21,7 @@ from unembed.errors import InvalidInput
 from unembed.models.decoder import Decoder, require_decoder
 from unembed.names import Point
 from unembed.stream.capture_points import require_point
+from unembed.stream.massive_activations import MASSIVE
 from unembed.stream.run import run
 from unembed.validation import positive_int, valid_seed
 
@@ -45,6 +46,8 @@ def train_dictionary(
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> Dictionary:
     """Train a TopK dictionary on the activations of a capture point; a short corpus is read several times.
+
+    Massive activations, such as those of the first position of a text in many models, are left out.
 
     Args:
         corpus: texts, or what `open_corpus` opens.
@@ -144,7 +147,11 @@ def train_dictionary(
 def _activations(
     lm: Decoder, corpus: Corpus, layer: int, point: Point, size: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "position d_model"]]:
-    """Yield batches of activations without end, shuffled in a buffer of eight batches."""
+    """Yield batches of activations without end, shuffled in a buffer of eight batches.
+
+    Massive activations, over `MASSIVE` times as long as the median of their text batch, are left out: they would be
+    nearly all of the variance, and the dictionary would learn nothing but them.
+    """
     buffer: list[Tensor] = []
     n = 0
     while True:
@@ -152,6 +159,9 @@ def _activations(
         for batch in corpus.batches(lm):
             seen = run(lm, batch.tokens, point, layers=[layer], logits=False, attention_mask=batch.mask)
             rows = seen.at(point, layer)[batch.counted.to(lm.device)]
+            lengths = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float32)
+            if len(rows):
+                rows = rows[lengths <= MASSIVE * lengths.median()]
             was_empty = was_empty and not len(rows)
             buffer.append(rows)
             n += len(rows)

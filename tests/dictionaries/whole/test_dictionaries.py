@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.conftest import tiny
+from tests.stream.test_massive_activations import with_massive_token
 from tests.sweeps.recorder import Everything, lettered, texts
 from unembed.corpus import open_corpus
 from unembed.dictionaries import (
@@ -24,6 +25,7 @@ from unembed.dictionaries import (
 )
 from unembed.errors import InvalidInput, ModelUnavailable, OutOfRange, Unsupported
 from unembed.stream import Edit
+from unembed.stream.massive_activations import MASSIVE
 from unembed.sweeps import sweep
 
 D, F = 48, 64
@@ -312,3 +314,17 @@ def test_training_explains_more_than_its_beginning_and_repeats_from_its_seed(tmp
     assert torch.equal(other.W_dec[0], d.W_dec[0])
     torch.testing.assert_close(d.W_dec[0].norm(dim=1), torch.ones(96), rtol=1e-5, atol=1e-5)
     assert attach(lm, d).attribution(torch.arange(3, 12), 11).error < 1e-5
+
+
+def test_training_learns_the_usual_activations_where_some_are_massive() -> None:
+    lm, options = with_massive_token("llama", "q"), dict(features=96, k=8, steps=300, batch=128, rate=3e-3)
+    written = [text.replace("\n", "\nq ") for text in texts(40)]
+    reports: list[dict[str, Any]] = []
+    d = train_dictionary(lm, written, 1, progress=reports.append, **options)
+    ids = lm.encode("q " + texts(40)[0].split("\n")[0])
+    x = lm.run(ids, "resid_post").at("resid_post", 1)[0]
+    usual = x.norm(dim=-1) <= MASSIVE * x.norm(dim=-1).median()
+    assert 0 < int((~usual).sum()) < 3, "the premise"
+    rows = x[usual]
+    left = float((rows - d.decode(d.encode(rows))).square().sum() / (rows - rows.mean(0)).square().sum())
+    assert left < 0.6 and reports[-1]["unexplained"] == pytest.approx(left, abs=0.25)
