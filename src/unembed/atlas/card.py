@@ -26,7 +26,7 @@ DRAWN = 1000
 EXAMPLES = 30
 """Number of described lines, drawn at random, that the card lists as examples."""
 _OTHERS = ("described", "fires too rarely", "no rule found", "rule below its control")
-"""The verdicts of lines that have a description, and of lines whose rule was not tested."""
+"""Verdicts of lines that have a description, or no tested rule. Lines with other verdicts have a tested rule alone."""
 _EARLY = (
     "rule share: memories with a tested rule. In the first layers memories have rules and few or no descriptions: what "
     "a value vector does there differs from passage to passage, so that the words that it raises at some passages "

@@ -1,4 +1,4 @@
-"""The control of both tests: a description passes if its score exceeds 95 % of the scores of random descriptions.
+"""The control of the input and output tests: to pass, a score must exceed 95 % of the scores of random descriptions.
 
 A random description is that of another memory (FFN neuron) of the same layer. Only memories that have a description
 serve as controls. Memories without a rule do not, because their firings have little in common: a rule's scores on them
@@ -66,9 +66,9 @@ def chances(
 def chosen(chance: Float[np.ndarray, " row"], share: float = FALSE) -> Int[np.ndarray, " chosen"]:
     """Return the indices, in increasing order, of the descriptions that are significant at a false discovery rate.
 
-    `chance` has one p-value for each description, and `share` is the rate. These are the k descriptions with the lowest
-    p-values, for the largest k at which the k-th lowest p-value is at most `share * k / n` (Benjamini and Hochberg
-    1995).
+    `chance` has one p-value for each of the n descriptions, and `share` is the rate. The k descriptions with the lowest
+    p-values are significant, where k is the largest number for which the k-th lowest p-value is at most
+    `share * k / n` (Benjamini and Hochberg 1995).
     """
     order = np.argsort(chance, kind="stable")
     low = np.flatnonzero(chance[order] <= share * np.arange(1, len(chance) + 1) / max(1, len(chance)))

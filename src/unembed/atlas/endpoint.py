@@ -171,7 +171,7 @@ class Endpoint:
 
 
 def _next(answered: SimpleQueue[tuple[str, str | Exception]]) -> tuple[str, str | Exception]:
-    """Wait for an answer. On Windows, a wait without a timeout ignores Ctrl-C."""
+    """Wait for an answer, in steps of one second, because on Windows a wait without a timeout ignores Ctrl-C."""
     while True:
         with suppress(Empty):
             return answered.get(timeout=1.0)

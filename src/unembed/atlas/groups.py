@@ -96,7 +96,7 @@ def _read(lm: Decoder, corpus: CorpusSource, layers: Sequence[int], tokens: int)
             document.append(one.document)
             for layer in layers:
                 found[layer].append(seen.at("coefficients", layer)[0].float().cpu())
-                found[layer][-1][0] = 0  # at its first position, a window has no text before it
+                found[layer][-1][0] = 0  # ignored, because a window's first token has no text before it
     if not parts:
         raise InvalidInput(
             "groups of memories on this text", why=f"no document has {WINDOW} tokens", instead="Give longer documents"
@@ -227,7 +227,7 @@ def atlas_groups(
     if out is not None:
         check_writable(out)
     if not lm.memory_layers:
-        lm.feed_forward(0)  # raises an error that gives the reason
+        lm.feed_forward(0)  # raises the error that says why there are no memories
     found = group_scores(
         lm,
         layers or lm.memory_layers[-1:],

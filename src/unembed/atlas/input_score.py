@@ -68,9 +68,10 @@ def least_hits(
     document: Int[np.ndarray, " pos"],
     parts: Sequence[Bool[np.ndarray, " pos"]],
 ) -> float:
-    """Return the share of firings at which a rule is true: the smallest of two shares for each part of a text.
+    """Return the smallest share of firings at which a rule is true, over several parts of a text.
 
-    One is the share of all firings in the part; the other is computed for each document, and averaged over documents.
+    For each part there are two shares: one over all its firings, and the mean of the shares of its documents. The
+    second prevents one document with many firings from deciding the result.
 
     Args:
         document: the number of the document of each position.

@@ -43,7 +43,7 @@ from unembed.stream.interventions import add_vector
 from unembed.stream.run import run
 
 Ask = Callable[[Sequence[str]], list[str]]
-"""Returns a language model's answer to every prompt."""
+"""A function that returns a language model's answer to every prompt."""
 EXCERPTS, BEFORE = 10, 24
 """Largest number of firings, and of other positions, in a `detect` prompt; number of tokens shown before each."""
 SHOWN, WORDS = 12, 20
@@ -264,7 +264,8 @@ def _describe(
     strings = source.text.strings
     whole = torch.tensor([one.word is not None for one in clean(list(strings))], device=lm.device)
     prompts = {}
-    for i in sorted(range(len(lines)), key=lambda i: lines[i].layer):  # `ValueEffects` caches one layer
+    # The lines are sorted by layer, because `ValueEffects` caches the reference effects of one layer at a time.
+    for i in sorted(range(len(lines)), key=lambda i: lines[i].layer):
         rises = measured.of(lines[i].layer, _vector(lm, lines[i])[None], "name").rises[0]
         best = rises[: len(strings)].masked_fill(~whole, -torch.inf).topk(WORDS).indices.tolist()
         at = _fires_at(source, lines[i])

@@ -52,7 +52,8 @@ descriptions, and one to test the words."""
 FEWEST_TESTED = 5
 """Smallest number of firings on which a rule is tested."""
 _NAMING = ("first", "second")
-"""The parts of the passages that are used only to find words; "choose" is also used to select descriptions."""
+"""Names of the parts of the passages that are used only to find words. A third part, "choose", is also used to select
+descriptions."""
 _AT_ONCE = 192
 
 
@@ -102,7 +103,8 @@ class _Candidate:
     verdict: Verdict
     rule: Rule | None = None
     ranks: dict[int, int] | None = None
-    """The words that are among those that rise most in every part so far, each with the sum of its ranks."""
+    """The words that are among those that rise most in every part of the passages measured so far, each with the sum of
+    its ranks over these parts; None before the first part."""
     named: NamedTokens | None = None
     test: InputScore | None = None
     output: OutputScore | None = None
@@ -110,7 +112,10 @@ class _Candidate:
     """Mean change of the named tokens' logits at the test passages, in standard deviations over the vocabulary."""
 
     def still_rising(self, words: list[int]) -> bool:
-        """Drop the words that are not among those that rise most in one more part; return whether enough are left."""
+        """Restrict `ranks` to the words that also rise most in a further part; return whether enough words remain.
+
+        `words` are those that rise most at the passages of this part, highest rise first.
+        """
         before = dict.fromkeys(words, 0) if self.ranks is None else self.ranks
         self.ranks = {word: before[word] + rank for rank, word in enumerate(words) if word in before}
         return len(self.ranks) >= LEAST_NAMED

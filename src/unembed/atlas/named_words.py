@@ -54,7 +54,7 @@ class NameableWords:
             self._sizes[classes.of(token)] += 1
 
     def rising(self, rises: Float[Tensor, "memory vocab"], most: int = RISE_MOST) -> list[list[int]]:
-        """Return, for each value vector, the `most` words that rise most, highest rise first; all if there are few."""
+        """Return, for each value vector, the `most` words that rise most, highest first; all if there are fewer."""
         places = rises[:, self.tokens.to(rises.device)].topk(min(most, len(self.tokens)), dim=1).indices
         return self.tokens[places.cpu()].tolist()
 

@@ -69,7 +69,7 @@ class RuleSearch:
             offset: np.bincount(found[inside & (found >= 0)], minlength=n_vocab) / self._n
             for offset, found in text.back.items()
         }
-        self._rows, self._rules = _attributes(text)  # (vocab, most attributes), padded with 0
+        self._rows, self._rules = _attributes(text)  # a row for each token, padded with 0
         self._bases = {offset: self._attribute_base(share) for offset, share in self._share.items()}
         self._place_base = text.places[inside].mean(axis=0)
 
@@ -148,7 +148,7 @@ class RuleSearch:
         order = order[counts[order] >= max(3, 0.1 * len(firings))]
         if not len(order):
             return []
-        has = (tokens[:, :, None] == seen[order]).any(axis=1)  # (firing, word)
+        has = (tokens[:, :, None] == seen[order]).any(axis=1)  # shape (firing, word)
         chosen: list[int] = []
         at, total = np.zeros(len(firings), dtype=bool), 0.0
         while len(chosen) < MOST_TOKENS // 2:
@@ -167,7 +167,10 @@ class RuleSearch:
         return float(np.count_nonzero(rule.holds(self.text) & self._inside)) / self._n
 
     def _combined(self, found: Sequence[_Candidate], firings: Int[np.ndarray, " firing"]) -> list[_Candidate]:
-        """Return pairs of rules that are better than the best single rule; none if that is true at few positions."""
+        """Return the pairs of rules that are better than the best single rule.
+
+        No pairs are tried if the best single rule is already true at few positions.
+        """
         best = found[0]
         if best.base < _COMMON:
             return []

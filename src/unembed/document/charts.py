@@ -71,7 +71,8 @@ def _categories(canvas: Canvas, values: Sequence[Any], label: str) -> Callable[[
     step = canvas.inner_width / n
     names = [format_number(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
     every = max(1, math.ceil(max((7 * len(name) + 6 for name in names), default=1) / step))
-    free = math.inf  # where the next name to the right begins; the rightmost name may be moved inwards
+    # `free` is the x coordinate at which the next name to the right begins. The last name has none to its right.
+    free = math.inf
     for i in reversed(range(0, len(names), every)):
         x, half = canvas.left + (i + 0.5) * step, 0.6 * LETTER * len(names[i])
         if min(x, WIDTH - half) + half < free:
@@ -125,7 +126,7 @@ def _references(canvas: Canvas, figure: Figure, x: Callable[[int], float], n: in
         low, high = (
             list(zip(across, (y(v) for v in side * times), strict=False)) for side in (reference.low, reference.high)
         )
-        if not low:  # the reference is a range of the x axis
+        if not low:  # a reference without values is a range of the x axis
             top, foot = canvas.top, canvas.height - canvas.bottom
             half = (last - first) / max(n - 1, 1) / 2
             ends = across[0] - half, across[1] + half

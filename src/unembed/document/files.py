@@ -39,7 +39,7 @@ def prepared(out: str | os.PathLike[str], parts: tuple[str, ...] = ()) -> Path:
         for place in (folder, *(folder / part for part in parts)):
             place.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
+    except (OSError, ValueError) as error:  # ValueError: the path has a NUL or half a surrogate pair
         why = getattr(error, "strerror", None) or "no folder can have this name"
         raise InvalidInput(
             f"cannot write to {str(folder)[:60]!r}", why=why, instead="Give a folder whose parent folder exists"

@@ -48,7 +48,7 @@ def share_of(hits: int, n: int) -> Measured:
     """Return the share hits / n of independent draws, with its exact (Clopper-Pearson) confidence interval."""
     if n == 0:
         return NOTHING
-    from scipy.stats import binomtest  # 0.4 seconds: only where it is needed
+    from scipy.stats import binomtest  # the import takes 0.4 seconds, so it is not made earlier
 
     bounds = binomtest(hits, n).proportion_ci(LEVEL, method="exact")
     return Measured(hits / n, float(bounds.low), float(bounds.high), n)
@@ -127,7 +127,7 @@ def _compare(
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """The values, and by sampling unit the sum of its values and their number (or the sum of their weights)."""
+    """Values, and for each sampling unit the sum and the number of its values (or the weighted sum and the weight)."""
 
     values: np.ndarray
     sums: np.ndarray

@@ -82,7 +82,7 @@ class Canvas:
 
     def text(self, x: Real, y: Real, words: str, *, anchor: str = "middle", kind: str = "", turn: Real = 0) -> None:
         """Write text at a point; centred text is moved inwards if the edge of the figure would cut it off."""
-        half = 0.6 * LETTER * len(words)  # a little more than half: digits are wider than most letters
+        half = 0.6 * LETTER * len(words)  # a little more than half of the text: digits are wide
         if anchor == "middle" and not turn and 2 * half < WIDTH:
             x = min(max(x, half), WIDTH - half)
         turned = f' transform="rotate({turn:g} {x:.1f} {y:.1f})"' if turn else ""
@@ -127,7 +127,7 @@ class Canvas:
             if x > self.left and x + width > WIDTH - self.right:
                 x, row = self.left, row + 1
             y = self.top + 8 + row * height
-            if kind.startswith("ref"):  # a published value has a line in the legend
+            if kind.startswith("ref"):  # published values are shown as a line, not a square
                 self.rule(x - 1, y - 4, x + 13, y - 4, kind)
             else:
                 self.add(f'<rect x="{x:.1f}" y="{y - 8:.1f}" width="11" height="9" rx="2" class="{kind}"/>')

@@ -2,15 +2,15 @@
 
 | file | shape, dtype | contents |
 |---|---|---|
-| `triggers/{pole}/coefficient.npy` | (keys, t) float32 | best first; infinite (padding) if a key has fewer than t |
+| `triggers/{pole}/coefficient.npy` | (keys, t) float32 | strongest first; infinite where a key has fewer than t |
 | `triggers/{pole}/position.npy` | (keys, t) int32 or int64 | position in the token stream; -1 as padding |
 | `values/token.npy`, `values/score.npy` | (keys, k) int32, float32 | top tokens of every value vector |
 | `values/suppressed/token.npy`, `score.npy` | (keys, k) int32, float32 | lowest-scored tokens of every value vector |
 | `values/by_token/entry.npy` | (keys * k) int32 or int64 | places in `values/token.npy` (row * k + column), by token |
 | `values/by_token/start.npy` | (d_vocab + 1) int64 | index in `entry.npy` at which each token's places start |
-| `tokens/token.npy` | (stream) int32 | the token stream: every counted token once |
-| `tokens/start.npy` | (segments + 1) int64 | position at which the counted tokens of each segment start |
-| `tokens/first.npy` | (segments) int64 | position at which its text starts, its context included |
+| `tokens/token.npy` | (stream) int32 | the token stream: each token once, although windows may overlap |
+| `tokens/start.npy` | (segments + 1) int64 | position of each segment's first token after its context |
+| `tokens/first.npy` | (segments) int64 | position of its first text token, context included |
 | `tokens/document.npy` | (segments) int32 | the document of each segment |
 | `tokens/sentence.npy` | (segments) int32 | the number of the segment in its document |
 | `tokens/origin.npy` | (segments) int64 | position at which the segment's document starts |
@@ -18,7 +18,8 @@
 
 In the shapes, `keys` is the number of memories (FFN neurons) of all layers, sorted by layer and index. Where two dtypes
 are given, the smaller one is used if all numbers fit. A pole is `positive` (the largest coefficients) or `negative`
-(the most negative ones, stored for gated layers).
+(the most negative ones, stored for gated layers). The context of a window is the text that it repeats from the window
+before.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def map_array(
     path = folder / name
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a damaged header raises errors of several modules
+    except Exception as error:  # a damaged header can raise errors of several modules
         raise IndexFault(
             f"cannot read {path}", why=" ".join(str(error).split()), instead="Run the build again: it repairs the index"
         ) from error
@@ -87,8 +88,8 @@ def store_derived(path: Path, weights: str, **arrays: np.ndarray) -> None:
 def stored_derived(path: Path, weights: str, names: Iterable[str]) -> dict[str, np.ndarray] | None:
     """Return the arrays that `store_derived` wrote; None if the file is missing, damaged, or of other weights."""
     with (
-        suppress(Exception),  # on damaged files NumPy raises what it, zipfile, zlib or tokenize meets first
-        path.open("rb") as file,  # numpy leaves a damaged file open
+        suppress(Exception),  # a damaged file can raise errors of NumPy, zipfile, zlib or tokenize
+        path.open("rb") as file,  # opened here, because `np.load` would not close a damaged file
         np.load(file) as stored,
     ):
         if str(stored["weights"]) == weights:

@@ -286,7 +286,7 @@ def _best(gallery: Gallery | None, memory: Int[np.ndarray, "point 2"]) -> list[B
 
 def _gallery(lm: Decoder, index: Index | None) -> Gallery | None:
     """Return the gallery saved with the index or shipped with the model; None if there is none or it is damaged."""
-    with suppress(UnembedError):  # damaged, or of another version
+    with suppress(UnembedError):  # the saved gallery is damaged, or of another version
         folder = None if index is None else index.path
         if gallery := memory_gallery(lm, folder):
             return gallery.first(SAVED)

@@ -73,7 +73,7 @@ def atlas_build(
     """
     lm = model.open()
     if not lm.memory_layers:
-        lm.feed_forward(0)  # raises an error that gives the reason
+        lm.feed_forward(0)  # raises the error that says why there are no memories
     if (known := index()) is None:
         raise InvalidInput(
             f"no index of {lm.name}",

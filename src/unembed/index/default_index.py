@@ -15,7 +15,7 @@ from unembed.index.index import Index
 from unembed.index.manifest import SCHEMA, FileEntry, Manifest, read_manifest
 from unembed.results.cache import cache_folder
 
-if TYPE_CHECKING:  # an index of known weights is found without torch
+if TYPE_CHECKING:  # so that an index can be found by its weights' fingerprint without torch
     from unembed.corpus import Corpus
     from unembed.models.decoder import Decoder
 
@@ -71,7 +71,7 @@ def _ready(is_wanted: Callable[[Manifest], bool]) -> Iterator[Path]:
         try:
             manifest = read_manifest(path.parent)
         except IndexFault:
-            continue  # another version, or damaged
+            continue  # the index is damaged, or of another version
         is_complete = manifest.state == "complete" and all(_exists(path.parent, entry) for entry in manifest.files)
         if is_complete and is_wanted(manifest):
             found.append((path.stat().st_mtime, path.parent))

@@ -23,7 +23,7 @@ from unembed.names import Among, FiredBy, MemoryIndex, Pole, SignedMemory
 from unembed.results import Table
 from unembed.validation import as_path, as_str, finite_float, positive_int
 
-if TYPE_CHECKING:  # an index is read without torch
+if TYPE_CHECKING:  # so that an index can be read without importing torch
     import numpy as np
 
     from unembed.corpus import CorpusSource
@@ -175,7 +175,7 @@ class Index(IndexQueries):
         self._lm = lm
 
     def is_read_by(self, lens: str | None) -> bool:
-        """Return whether the stored tokens were computed with the lens `lens`, an identity; None is the logit lens."""
+        """Return whether the stored tokens were computed with the lens of identity `lens`; None is the logit lens."""
         fitted = self.provenance.basis == "jacobian"
         return self.manifest.settings.get("lens") == lens and fitted == (lens is not None)
 

@@ -19,7 +19,7 @@ from unembed.names import MemoryIndex, Pole, memory_name
 from unembed.results import Provenance, Table
 from unembed.validation import as_expert_pair, as_int, as_str
 
-if TYPE_CHECKING:  # an index is read without torch
+if TYPE_CHECKING:  # so that an index can be read without importing torch
     from unembed.corpus import TextPieces
 
 _SHOWN_TOKENS = 8
@@ -143,7 +143,7 @@ class IndexFiles:
         )
 
     def entries_of(self, token: int) -> np.ndarray:
-        """Return where a token is in the lists of top tokens, as row * k + rank from 0, best score first."""
+        """Return the places of a token in the lists of top tokens, best score first: row * k + rank, counted from 0."""
         entry, start = self._by_token
         return np.asarray(entry[int(start[token]) : int(start[token + 1])])
 

@@ -77,7 +77,7 @@ class Labels:
         columns = ", ".join(f'"{name}"' for name in COLUMNS)
         with self._open(reading=True) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'labels'").fetchone():
-                return []  # another process is creating it at this moment
+                return []  # another process has created the file, but not yet the table
             found = connection.execute(
                 f"SELECT {columns} FROM labels WHERE {' AND '.join(wanted)} ORDER BY id", values
             ).fetchall()

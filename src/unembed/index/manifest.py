@@ -164,7 +164,7 @@ def check(folder: Path, entry: FileEntry) -> None:
     """
     path = folder / entry.path
     if entry.size > _CHECKED and path.is_file() and path.stat().st_size == entry.size:
-        return  # `verify` reads these
+        return  # too large to compute its checksum here; `verify` does
     if why := fault(folder, entry):
         raise IndexFault(f"{path} is damaged", why=why, instead="Run the same build again: it repairs the index")
 

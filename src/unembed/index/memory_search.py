@@ -13,8 +13,9 @@
 A word also finds the attention heads whose role or relation in the atlas contains it. `layer:3-5` restricts the layers.
 In gated layers, where coefficients have either sign, a memory is found with the sign at which it promotes (or
 suppresses) the token. Memories are sorted by the token's score divided by the standard deviation of all tokens' scores
-under the value vector. So each word of a topic finds a memory that raises many of them, although most are not among its
-first tokens. With an index, all other memories follow that have the token among their stored top tokens.
+under the value vector. A memory that raises many words of a topic is therefore found by each of these words, even by
+those that are not among its top tokens. With an index, all other memories follow that have the token among their stored
+top tokens.
 """
 
 from __future__ import annotations
@@ -261,7 +262,7 @@ def search(
 
 def _forms(lm: Decoder, word: str, *, exact: bool) -> list[str]:
     """Return the single tokens that spell a word of a query; with `exact`, only the token equal to the word."""
-    with suppress(InvalidInput):  # the query's notes give the reason
+    with suppress(InvalidInput):  # the word is not one token, as the notes of the search say
         return lm.token_strings([lm.single_token(word)] if exact else word_forms(lm, word))
     return []
 
@@ -394,7 +395,7 @@ def _matching(lm: Decoder, pattern: str) -> list[int]:
 
 
 def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator[Hit]:
-    """Yield the memories in which the tokens `ids` stand out most, then all that have one among their stored tokens."""
+    """Yield the memories that promote the tokens `ids` most, then all that have one among their stored top tokens."""
     yield from _scoring(lm, ids, "promotes")
     if index is not None:
         for token, text in zip(ids, lm.token_strings(list(ids)), strict=True):
@@ -406,9 +407,9 @@ def _promoting(lm: Decoder, index: Index | None, ids: Sequence[int]) -> Iterator
 def _scoring(lm: Decoder, ids: Sequence[int], kind: Literal["promotes", "suppresses"]) -> Iterator[Hit]:
     """Yield the memories whose value vectors give the tokens `ids` the largest scores, computed from the weights.
 
-    For "suppresses", these are the lowest scores. A memory whose coefficient has one sign is left out if its value
-    moves all the tokens the other way. A score is divided by the standard deviation of all tokens' scores
-    under the same value vector.
+    For "suppresses", these are the lowest scores. Each score is divided by the standard deviation of all tokens' scores
+    under the same value vector. A memory whose coefficient has only one sign is left out unless one of the tokens has a
+    score above 0 (for "suppresses", below 0).
     """
     sign = -1.0 if kind == "suppresses" else 1.0
     texts = lm.token_strings(list(ids))

@@ -85,7 +85,7 @@ class Sample:
     begins: np.ndarray
     """The index in the arrays at which each passage begins."""
     is_own: np.ndarray
-    """Whether each token belongs to the passage itself, not to the context that it repeats from the window before."""
+    """Whether each token belongs to the passage itself, not to the context repeated from the previous window."""
 
 
 def _decode_bytes(match: re.Match[str]) -> str:

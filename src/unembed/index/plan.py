@@ -15,7 +15,7 @@ from unembed.index.manifest import NAME as MANIFEST_NAME
 from unembed.index.manifest import Manifest, fault, read_manifest, write_manifest
 from unembed.index.settings import IndexSettings
 
-if TYPE_CHECKING:  # a folder is checked before torch is imported
+if TYPE_CHECKING:  # so that a folder can be checked before torch is imported
     from unembed.corpus import Corpus
     from unembed.models.decoder import Decoder
 
@@ -40,7 +40,7 @@ def planned(lm: Decoder, corpus: Corpus, settings: IndexSettings) -> Manifest:
     )
     chosen = {lm.layer(n) for n in settings.layers} if settings.layers is not None else set(lm.memory_layers)
     if lacking := sorted(chosen - set(lm.memory_layers)):
-        lm.feed_forward(lacking[0])  # raises an error that gives the reason
+        lm.feed_forward(lacking[0])  # raises the error that says why there are no memories
     layers = tuple(lm.n_memories_of(n) if n in chosen else 0 for n in range(lm.n_layers))
     experts = [lm.experts_of(n) for n in range(lm.n_layers)]
     known: dict[str, Any] = {"experts": [e and list(e) for e in experts]} if any(experts) else {}
@@ -105,7 +105,7 @@ def check_place(folder: Path) -> None:
         is_file = folder.exists() and not folder.is_dir()
         if b"\0" in os.fsencode(folder):
             raise ValueError("the path contains a NUL character")
-    except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate
+    except (OSError, ValueError) as error:  # ValueError: the path has a NUL or half a surrogate pair
         why = getattr(error, "strerror", None) or "no folder can have this name"
         raise InvalidInput(f"cannot build in {str(folder)[:60]!r}", why=why, instead="Give another name") from error
     if is_file:
@@ -145,9 +145,9 @@ def resumable(folder: Path, wanted: Manifest, resume: bool) -> Manifest:
     sound = tuple(entry for entry in there.files if fault(folder, entry) is None)
     damaged = {entry.part for entry in there.files if entry not in sound}
     if not any(entry.path.startswith(SUPPRESSED) for entry in there.files):
-        damaged.add("values")  # an earlier version built it
+        damaged.add("values")  # an earlier version built it, without suppressed tokens
     if there.settings.get("lens") != wanted.settings.get("lens"):
-        damaged |= {"values", "tables"}  # only these parts depend on the lens
+        damaged |= {"values", "tables"}  # these parts depend on the lens, so they are built again
         settings = {name: value for name, value in there.settings.items() if name != "lens"}
         read = {name: wanted.settings[name] for name in ("lens",) if name in wanted.settings}
         basis = wanted.provenance.basis

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unembed.names import Poles, TriggersBy
 from unembed.validation import as_tuple, positive_int
 
-if TYPE_CHECKING:  # so that an index is read without torch
+if TYPE_CHECKING:  # so that an index can be read without importing torch
     from unembed.sweeps import Fast, TopTriggers
 
 BuildProgress = Callable[[str, int, int | None], None]

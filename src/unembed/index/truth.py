@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unembed.errors import InvalidInput
 from unembed.results import Provenance, Table, format_cell, format_number, write_whole
 
-if TYPE_CHECKING:  # what is stored is read without torch
+if TYPE_CHECKING:  # so that stored results can be read without importing torch
     from unembed.corpus import CorpusSource
     from unembed.models.decoder import Decoder
 

@@ -29,7 +29,7 @@ def cached_arrays(
     """
     cached = cache_folder() / f"{key}-{__version__}.npz"
     for path in (*([] if shipped is None else [shipped / f"{key}.npz"]), cached):
-        with suppress(Exception):  # on damaged files NumPy raises what it, zipfile, zlib or tokenize meets first
+        with suppress(Exception):  # a damaged file can raise errors of NumPy, zipfile, zlib or tokenize
             stored = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
             return {name: stored[name] for name in stored.files}
     made = make()

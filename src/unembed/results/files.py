@@ -31,7 +31,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         is_ordinary = target.is_file() or not target.exists()
         if b"\0" in os.fsencode(target):
             raise ValueError("the path contains a NUL character")
-    except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
+    except (OSError, ValueError) as error:  # ValueError: the path has a NUL or half a surrogate pair
         why = getattr(error, "strerror", None) or "no file can have this name"
         raise InvalidInput(f"cannot write {str(target)[:60]!r}", why=why, instead="Give another name") from error
     if not target.parent.is_dir():

@@ -180,9 +180,9 @@ def common_decimals(values: Iterable[Any], *, percent: bool = False) -> int | No
     """Return the number of decimals for a column of numbers, at most four.
 
     The largest number gets at least three significant digits and the median two. Percentages get 1 decimal, more if the
-    median needs it, or 0 if all are whole. Zeros do not count, nor does what may be a rounding error of zero: a column
-    must look the same on every machine. None if there are no floats, or all are tiny or huge: then each number is
-    formatted by itself.
+    median needs it, or 0 if all are whole. Zeros are ignored, and so are numbers that may be rounding errors of zero,
+    so that a column looks the same on every machine. The result is None if there are no floats, or if all are tiny or
+    huge: each number is then formatted by itself.
     """
     sizes = sorted(abs(v) * (100 if percent else 1) for v in values if isinstance(v, float) and math.isfinite(v) and v)
     if not sizes or sizes[-1] < 1e-3 or sizes[-1] >= 1e7:

@@ -102,7 +102,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], owner: type) -> Any:
         return {"dict": [[_packed(k, tensors, owner), _packed(v, tensors, owner)] for k, v in value.items()]}
     kind = type(value)
     if is_dataclass(value) and kind.__module__.startswith("unembed."):
-        if isinstance(value, Table):  # columns may be arrays or an Arrow table
+        if isinstance(value, Table):  # its columns, arrays or an Arrow table, become lists
             value = Table(value.title, {name: value[name] for name in value.column_names}, value.provenance)
         return {
             "class": _name_of(kind),

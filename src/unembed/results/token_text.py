@@ -189,6 +189,6 @@ def _first_piece(tokens: Sequence[str]) -> tuple[str, int]:
             escaped = _ESCAPED.sub(lambda byte: chr(0xDC00 + int(byte[1], 16)), "".join(tokens[:count]))
             try:
                 return escaped.encode("utf-8", "surrogateescape").decode("utf-8"), count
-            except UnicodeError:  # not complete yet, or a surrogate of the text itself
+            except UnicodeError:  # the character is incomplete, or the text has a surrogate
                 continue
     return tokens[0], 1
