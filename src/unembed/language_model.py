@@ -259,9 +259,9 @@ def load(
 
     Args:
         model: a name that `unembed models` lists ("wren", the default), a Hugging Face id, a saved folder, a GGUF file,
-            or a `PreTrainedModel` in memory, which may be compiled (`torch.compile`), a PEFT model, merged or not, or
-            wrapped in an nnsight model or a TransformerBridge. For a HookedTransformer, the model from which it was
-            made is loaded; an error is raised if the two predict differently.
+            or a `PreTrainedModel` in memory. A compiled model (`torch.compile`), a PEFT model (merged or not), and a
+            model wrapped in an nnsight model or a TransformerBridge are accepted too. For a HookedTransformer, the
+            model from which it was made is loaded; an error is raised if the two predict differently.
         tokenizer: needed only for a model in memory, or to replace the model's tokenizer.
         revision: a branch, tag or commit on the Hugging Face hub.
         offline: use only files on this machine.

@@ -29,8 +29,8 @@ Point = Literal[
     "coefficients",
     "gate_weights",
 ]
-"""The points of a forward pass at which tensors can be captured. `attn_out` and `mlp_out` are what is ADDED to the
-residual stream: after the output norm and the multiplier, if the model has them."""
+"""The points of a forward pass at which tensors can be captured. `attn_out` and `mlp_out` are the vectors that are
+added to the residual stream. If a model applies a norm or a multiplier to them first, they are captured after it."""
 
 StreamPoint = Literal["resid_pre", "resid_mid", "resid_post"]
 LogitLensBasis = Literal["raw", "final", "frozen"]

@@ -183,7 +183,7 @@ def _numbers(path: Path) -> list[float]:
             np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_text(encoding="utf-8"))
         )
         numbers = np.asarray(stored, dtype=np.float64)
-    except Exception as error:  # on damaged files NumPy raises errors of several modules
+    except Exception as error:  # for a damaged file, NumPy can raise errors of zipfile and others
         raise InvalidInput(
             f"cannot read a vector from {path}",
             why=reading_fault(error),

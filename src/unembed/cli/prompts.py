@@ -97,5 +97,5 @@ def _lines_of(source: str, read: Callable[[], str]) -> list[str]:
 
 
 def _standard_input() -> str:
-    """Return standard input, decoded as a file of prompts is, whatever the locale."""
+    """Return standard input, decoded as UTF-8 like a file of prompts, independently of the locale."""
     return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")

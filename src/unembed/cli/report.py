@@ -172,7 +172,9 @@ def _reports(
         given: dict[str, Any] = {"detokenize": detokenize, "moses": moses, "seed": seed, "progress": note, **chosen}
         if several:
             given["resume"] = True
-        if series and model != next(reversed(models)):  # one control serves all: they have the same architecture
+        # The control measures a model with random weights. One control is enough for all checkpoints, because they
+        # have the same architecture.
+        if series and model != next(reversed(models)):
             given.setdefault("control", False)
         folder = out / model.strip("/.").replace("/", "--") if several else out
         found[model] = unembed.report(name, opening.open(seed), corpus, folder, **given)

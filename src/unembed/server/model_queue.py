@@ -104,7 +104,7 @@ class ModelQueue:
                 yield item
                 await asyncio.sleep(0)  # lets the event loop send this item before it takes the next
         finally:
-            job.cancelled = True  # also when the client has disconnected
+            job.cancelled = True  # this also stops the job if the client has disconnected
 
     async def run(self, work: Callable[[], Any], *, what: str, client: str, channel: str) -> Any:
         """Return the result of a function that runs on the model's thread; raises as `stream` does."""
@@ -146,7 +146,7 @@ class ModelQueue:
 
     def run_jobs(self) -> None:
         """Run jobs on the calling thread until the queue is stopped."""
-        has_run = True  # memory was also freed while the model was opened
+        has_run = True  # loading the model also freed memory, which is returned in the first pause
         while True:
             with self._change:
                 while not self._jobs and not self._stopped and self._idle_task is None:

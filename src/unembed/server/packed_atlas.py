@@ -67,7 +67,8 @@ def _hash(raw: bytes) -> str:
 def pack(view: AtlasView) -> PackedAtlas:
     """Encode an atlas. Positions and densities are rounded; of each value vector's top tokens, only two are stored."""
     top = [row[:SHOWN_TOKENS] for row in view.top]
-    ranked = sorted({i for row in top for i in row}, key=lambda i: view.tokens[i].strip().lower())  # compresses well
+    # Tokens are sorted by text, because gzip compresses a list better if similar texts are adjacent.
+    ranked = sorted({i for row in top for i in row}, key=lambda i: view.tokens[i].strip().lower())
     rank = {token: n for n, token in enumerate(ranked)}
     step = _step(view)
     cluster = np.asarray(view.cluster)

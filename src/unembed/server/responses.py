@@ -123,7 +123,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def defect(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse(_defect(error).model_dump(), 500)  # the server also logs the traceback
+        return JSONResponse(_defect(error).model_dump(), 500)  # the traceback is not sent: the server logs it
 
 
 def _defect(error: Exception) -> Problem:

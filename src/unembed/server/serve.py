@@ -122,7 +122,7 @@ def serve(
         access_log=False,
         timeout_graceful_shutdown=2,
         server_header=False,
-        lifespan="off",  # a forced stop would print the traceback of its cancellation
+        lifespan="off",  # otherwise a forced stop would cancel the lifespan task and print its traceback
     )
     server = uvicorn.Server(config)
 
@@ -135,7 +135,7 @@ def serve(
     server_thread = threading.Thread(target=run_server, name="unembed-server")
 
     def shut_down() -> None:
-        server.force_exit = server.should_exit  # the second signal
+        server.force_exit = server.should_exit  # True from the second signal on, which stops the server at once
         server.should_exit = True
         logging.getLogger("uvicorn.error").setLevel(
             logging.CRITICAL
@@ -167,7 +167,7 @@ def _on_signal(handle: Callable[[], None]) -> Generator[None]:
         handle()
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread receives signals
+        yield  # Python handles signals only in the main thread, so no handler can be set here
         return
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -49,14 +49,14 @@ class TraceSettings:
     position: int
     top: int
     basis: Basis | None
-    """How the stream is read; when None, by the model's fitted lens, or through the final norm where there is none."""
+    """The basis in which the stream is read as tokens; None for the model's fitted lens, or "final" if it has none."""
     show_unlearned: bool
     edits: Sequence[Edit]
     seed: int | None
     against: str | int | None = None
     """The token to compare with; the runner-up when None."""
     alone: bool = False
-    """Whether to explain the token's logit alone, and not a difference of logits."""
+    """True to explain the token's logit itself, not the difference of two logits."""
     order: MemoryOrder = "effect"
     """The quantity by which memories are ranked."""
 
@@ -86,8 +86,8 @@ def trace_view(
         index: an index of the model, for each memory's top trigger, the corpus position where its coefficient is
             largest; no triggers are shown when None.
         heads: with `layer`, also show what each of its heads adds.
-        dominant: number of memories listed for each layer in the field `layers`. Memories that are active on nearly
-            every token are listed after them, at most this many again.
+        dominant: number of memories listed for each layer in the field `layers`. After them, at most the same number
+            of memories is listed that are active on nearly every token.
     """
     settings = dataclasses.replace(settings, basis=basis_or_default(lm, settings.basis, "final"))
     layers = list(range(lm.n_layers)) if layer is None else [lm.layer(layer)]
@@ -133,11 +133,15 @@ def explain_view(
     tracing: Tracing,
     index: Index | None = None,
 ) -> tuple[TraceView, Provenance]:
-    """Collect what `unembed explain` shows, and its provenance; other arguments as in `trace_view`.
+    """Collect what `unembed explain` shows, and its provenance.
+
+    The arguments that are not described here are those of `trace_view`.
 
     Args:
-        by: split the logit only in this way; in each way that the model allows when None.
-        writers: number of components (heads, memories ...) listed in each split.
+        by: the kind of components among which the logit is split; None to split it once for each kind that the model
+            allows.
+        writers: largest number of rows of a split by head, source token or memory; a split by component has its own
+            limit.
     """
     settings = dataclasses.replace(settings, basis=basis_or_default(lm, settings.basis, "final"))
     at = _shown(lm, settings, token, tracing, index)
@@ -196,7 +200,10 @@ def _relations(lm: Decoder, removals: Sequence[Removal]) -> dict[tuple[int, int]
 def _shown(
     lm: Decoder, settings: TraceSettings, token: str | int | None, tracing: Tracing, index: Index | None
 ) -> ShownPosition:
-    """Trace the prompt and read its stream at all layers; return the position to show, with the question about it."""
+    """Trace the prompt and read its stream at all layers; return the position to show.
+
+    Its `question` names the token to explain and the token that it is compared with.
+    """
     target = None if token is None else lm.single_token(token)
     trace = tracing(settings.prompt, edits=settings.edits).showing(settings.show_unlearned)
     trace.logits(settings.position)

@@ -106,9 +106,10 @@ def _view(trace: Trace, effects: HeadEffects, listed: Sequence[int]) -> HeadEffe
 def _parts(
     effects: HeadEffects | None, listed: Sequence[int], memories: MemoryEffects | None, by_component: Attribution
 ) -> Iterator[Part]:
-    """Yield candidates for removal: in turn a head, a memory, and a layer's attention, other mixer or FFN.
+    """Yield candidates for removal, alternating between heads, memories, and whole components of layers.
 
-    Each of the three kinds comes in the order of its contributions, the largest first.
+    Components of layers are attention, other mixers and FFNs, the largest contributions first. Heads and memories come
+    in the order in which they are listed.
     """
     heads = [] if effects is None else [Part("head", *effects.places[n], float(effects.effects[n])) for n in listed]
     rows = [] if memories is None else memories.rows[:MEMORIES]

@@ -26,7 +26,7 @@ class DescribedMemory:
     layer: int
     index: int
     name: str
-    """The memory's name, such as L5M278, or L12E7M345 in a layer of experts."""
+    """The memory's name, such as L5M278, or L12E7M345 in a mixture-of-experts layer."""
     description: str
     coefficient: float
     effect: float
@@ -69,6 +69,9 @@ def described_memories(
 
 
 def _promotes(lm: Decoder, row: DescribedMemory, token: int) -> bool:
-    """Tell whether the memory promotes the token strongly; otherwise its description cannot explain the token."""
+    """Return True if the token is among the `LISTED` tokens that the memory promotes most at its coefficient's sign.
+
+    If it is not, the memory's description cannot explain the token.
+    """
     listed, _ = Values(lm).top(row.layer, row.index, LISTED, bottom=row.coefficient < 0, show_unlearned=True)
     return token in listed.tolist()

@@ -56,7 +56,7 @@ def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
     """
     lm = trace.lm
     layer, head = lm.layer_and_head(layer, head)
-    _ = lm.structure.blocks[layer].attention  # raises in a layer with another mixer
+    _ = lm.structure.blocks[layer].attention  # raises an error if the layer has no attention
     seen, norms = trace.layer_heads(layer), None
     with suppress(Unsupported, PointMissing):
         norms = lower_triangle(contribution_norms(lm, seen, layer)[head])
@@ -135,7 +135,8 @@ class HeadHereView:
     position: int
     target: Token
     against: Token | None
-    """With `against`, the `score` of the update is what it adds to the difference of the two logits."""
+    """The token that the target is compared with. The `score` of `update` is then what the head adds to the
+    difference of the two logits; if `against` is None, what it adds to the target's logit."""
     update: HeadUpdate
     basis: str
     """How the update's top tokens were computed: "jacobian" by the fitted lens, "raw" by the logit lens."""
@@ -174,16 +175,16 @@ class PromptHeadsView:
     target: Token
     against: Token | None
     logit: float
-    """The logit of the target; with `against`, the difference of the two logits."""
+    """The target's logit; if `against` is not None, the target's logit minus that of `against`."""
     prediction: list[Candidate]
     """The most likely next tokens."""
     definitions: dict[str, str]
     scores: dict[str, list[list[float | None]]]
-    """The scores by kind, as [layer][head]; None in layers without attention. The kind "moved" is missing if `copied`
-    is empty."""
+    """The scores by kind, as [layer][head]; None in layers without attention. The kind "moved" (see `DEFINITIONS`) is
+    missing if `copied` is empty."""
     copied: list[Token]
-    """The tokens of the prompt, up to the position, that spell the target's word, ignoring spaces and case. Empty also
-    where the heads of the model cannot be split by source."""
+    """The tokens of the prompt, up to the position, that spell the target's word, ignoring spaces and case. Also empty
+    if the contributions of this model's heads cannot be split by source token."""
     probabilities: list[float]
     """The probability of the target as the next token and, if there is one, that of `against`."""
 

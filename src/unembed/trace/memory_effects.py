@@ -27,8 +27,8 @@ from unembed.trace.question import Question
 from unembed.validation import positive_int
 
 MemoryOrder = Literal["effect", "deviation", "size", "coefficient"]
-"""The quantity by which memories are ranked: |effect|, |deviation|, |coefficient| * |value vector|, or
-|coefficient|."""
+"""The quantity by which memories are ranked: "effect", |effect|; "deviation", |deviation|; "size", the norm of
+coefficient times value vector; "coefficient", |coefficient|."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -221,7 +221,8 @@ def _largest(scored: Sequence[_Scored], order: MemoryOrder, always_on: bool, top
     sizes = torch.cat([torch.where(one.always_on == always_on, one.sizes(order), -1.0) for one in scored])
     candidates = int((sizes >= 0).sum())
     found = sizes.topk(candidates if top is None else min(top, candidates)).indices
-    starts = torch.tensor([0, *(len(one.effects) for one in scored)]).cumsum(0)  # layers can differ in width
+    # The offset of each layer in `sizes`; layers can have different numbers of memories.
+    starts = torch.tensor([0, *(len(one.effects) for one in scored)]).cumsum(0)
     of = torch.searchsorted(starts, found, right=True) - 1
     return [(scored[n].layer, i) for n, i in zip(of.tolist(), (found - starts[of]).tolist(), strict=True)]
 

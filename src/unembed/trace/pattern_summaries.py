@@ -47,7 +47,9 @@ def pattern_summaries(lm: Decoder, tokens: Tokens, edits: Edits) -> dict[int, Pa
 
 def _summary(pattern: Float[Tensor, "head pos pos"]) -> PatternSummary:
     small = torch.nn.functional.adaptive_max_pool2d(pattern, min(pattern.shape[-1], SIDE))
-    uniform = torch.arange(2, pattern.shape[-1] + 1).log()  # at positions 1, 2, ...
+    # The entropy of uniform attention at positions 1, 2, ..., which see 2, 3, ... positions. At position 0 it is 0, so
+    # that position is left out.
+    uniform = torch.arange(2, pattern.shape[-1] + 1).log()
     entropy = (torch.special.entr(pattern).sum(-1)[..., 1:] / uniform).mean(-1)
     return PatternSummary(
         (small * 255).round().clamp(0, 255).to(torch.uint8),

@@ -29,9 +29,10 @@ class HeadEffects:
     """Layer and head of each entry."""
     effects: Float[Tensor, " head"]
     by_source: Float[Tensor, "head src"] | None
-    """The effect of each head split by source position; None if the heads cannot be split."""
+    """The effect of each head split by source position; None if they cannot be split by source."""
     run: Run | None
-    """The run at the position, with its row of the attention patterns; None if heads cannot be split."""
+    """The forward pass at `position`, with that row of the attention patterns; None if heads cannot be split by source
+    token."""
     position: int
 
     def largest(self, top: int) -> list[int]:
@@ -53,7 +54,10 @@ class HeadEffects:
         return by_head(values, n_heads)[0, head, : self.position + 1]
 
     def reads_itself(self, n: int) -> bool:
-        """Tell whether most of a head's effect comes from its own position, so that it acts like an FFN."""
+        """Return True if most of a head's effect comes from attention to its own position.
+
+        Such a head acts mostly on its own position, like an FFN.
+        """
         if self.by_source is None:
             return False
         parts = self.by_source[n].abs()

@@ -35,7 +35,8 @@ class PromptMemories(PromptReadings):
     _ends: tuple[int, dict[tuple[int, int], Ends]] | None = None
     """Number of tokens listed per value vector, and the tokens of all value vectors read so far."""
     _described: tuple[Path | None, MemoryDescriptions] | None = None
-    """The folder of an index and its descriptions, cached because loading them reads a sample of the weights."""
+    """The folder of an index (None without an index) and the descriptions of memories, cached because loading them
+    reads a sample of the model's weights."""
 
     def question(
         self,
@@ -49,12 +50,13 @@ class PromptMemories(PromptReadings):
 
         Args:
             token: the token to explain; the most likely one when None.
-            against: the token it is compared with; when None the runner-up, the most likely other token that is listed.
+            against: the token it is compared with; None for the runner-up, the most likely other token
+                (tokens that lists leave out do not count).
             position: the position whose prediction is explained.
-            alone: explain the token's logit alone.
+            alone: explain the token's logit itself, not a difference of two logits; `against` is then ignored.
 
         Raises:
-            InvalidInput: both are the same token.
+            InvalidInput: `token` and `against` are the same token.
             NotOneToken: a text is not a single token.
             OutOfRange: no such position.
         """
@@ -131,7 +133,8 @@ class PromptMemories(PromptReadings):
             index: an index of the model, which records how often and how strongly each memory fires; when None, a
                 sample of the shipped text is measured.
             order: the quantity by which the list is ranked: "effect"; "deviation", the effect beyond that of the mean
-                coefficient (mean ablation); "size" or "coefficient".
+                coefficient (mean ablation); "size", the norm of coefficient times value vector; or "coefficient", its
+                absolute value.
             top_tokens: number of tokens listed for each value vector.
 
         Raises:
@@ -140,7 +143,7 @@ class PromptMemories(PromptReadings):
         """
         chosen = self._with_memories() if layers is None else [self.lm.layer(n) for n in layers]
         if not chosen:
-            self.lm.feed_forward(0)  # raises an error with the reason
+            self.lm.feed_forward(0)  # raises an error with the reason, such as that no layer has an FFN
         found = self._scored_memories(chosen, question, position, index, top_tokens).largest(top, order)
         return replace(found, provenance=self.lm.provenance(basis="frozen", notes=self.provenance.notes))
 
@@ -177,7 +180,9 @@ class PromptMemories(PromptReadings):
         index: Index | None = None,
         top_tokens: int = 10,
     ) -> SubUpdate:
-        """Return one memory's sub-update at a position, with its effect on a logit difference, even if silent.
+        """Return one memory's sub-update at a position, with its effect on a logit difference.
+
+        This also works for a silent memory (coefficient 0).
 
         For the other arguments see `memory_effects`.
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 PartKind = Literal["head", "memory", "attention", "mixer", "ffn"]
 _LEAST_TOKENS, _MOST_PASSES, _LEAST_PARTS = 256, 1.5, 4
-"""Limits of the cost of all reruns together: a number of tokens (through all layers), or a number of forward passes of
-the prompt, whichever allows more. The last number is that of components that are removed whatever the cost."""
+"""All reruns together may cost as much as running `_LEAST_TOKENS` tokens through all layers, or `_MOST_PASSES` forward
+passes of the prompt, whichever is more. `_LEAST_PARTS` components are removed even if they cost more."""
 _READING_WEIGHTS = 32
 """Number of tokens for which computing a layer takes about as long as loading its weights."""
 
@@ -90,7 +90,9 @@ def split_by_cost(layers: Sequence[int], n_layers: int, n_tokens: int) -> list[s
     A batch starts at the lowest layer of its reruns. The cost of a layer is its number of tokens, but at least the cost
     of loading its weights.
     """
-    best: list[tuple[float, int]] = [(0.0, 0)]  # the cost of the first rows, and where their last batch starts
+    # Dynamic programming: best[n] is the least cost of the first n reruns, and the number of the rerun with which
+    # their last batch begins.
+    best: list[tuple[float, int]] = [(0.0, 0)]
     for stop in range(1, len(layers) + 1):
         costs = (
             (best[start][0] + (n_layers - layers[start]) * max(_READING_WEIGHTS, (stop - start) * n_tokens), start)
@@ -126,8 +128,9 @@ class ReadBy:
 class Removals:
     """Reruns of a trace's prompt up to a position, each without one component.
 
-    Where the model allows it, only that position is rerun, with the keys and values of the trace's first pass, because
-    nothing before it changes. Otherwise the prompt up to the position is rerun.
+    Where the model allows it, only that position is rerun. The keys and values of earlier positions are those of the
+    trace's first pass, because removing a component at the position does not change them. Otherwise the
+    prompt up to the position is rerun.
     """
 
     def __init__(self, trace: Trace, question: Question, position: int, *, chosen_pair: bool = False) -> None:
@@ -216,7 +219,8 @@ class Removals:
     def _of_last(self, changes: Sequence[Replacement]) -> _Logits | None:
         """Return the unchanged logits, and the logits with each change alone, by rerunning only the last position.
 
-        None if that is inexact; after one inexact result, every call returns None.
+        Return None if the model cannot run the last position by itself, or if its logits then differ from those of the
+        whole run. After that, every call returns None.
         """
         found = None if self._last is None else self._last.logits([[change] for change in changes])
         if found is None and changes:
@@ -224,7 +228,10 @@ class Removals:
         return found
 
     def _of_all(self, changes: Sequence[Replacement]) -> _Logits:
-        """Return the same as `_of_last`, by rerunning all tokens up to the position; nearby layers share a batch."""
+        """Return the same as `_of_last`, by rerunning all tokens up to the position.
+
+        Changes at nearby layers are run in one batch.
+        """
         order = sorted(range(len(changes)), key=lambda i: changes[i].layer)
         layers = [changes[i].layer for i in order]
         batches = split_by_cost(layers, self._rerun.lm.n_layers, self._rerun.n_pos)

@@ -37,7 +37,7 @@ class ShownPosition:
     Attributes:
         position: from 0.
         top: number of tokens listed at each capture point of the stream.
-        order: what memories are ranked by.
+        order: the quantity by which memories are ranked.
         index: an index of the model, for the corpus position at which each memory's coefficient is largest.
     """
 
@@ -120,12 +120,15 @@ class ShownPosition:
         ]
 
     def lists_first(self, point: StreamPoint, layer: int) -> bool:
-        """Tell whether the first listed token has the highest logit of all tokens, those left out of lists included."""
+        """Return True if the first listed token has the highest logit of all tokens, including unlisted ones."""
         found = self.trace.read(point, self._top_read, self.basis, self.position)
         return float(found.logits[layer, 0, 0]) >= float(found.highest_hidden[layer, 0])
 
     def closer(self, one: LayerView, heads: bool) -> LayerView:
-        """Return one layer in more detail: the previous rank of each token and, with `heads`, what each head adds."""
+        """Return one layer in more detail: add the rank that each listed token had before the update.
+
+        With `heads`, also add what each head writes.
+        """
         lists: dict[StreamPoint, list[Candidate]] = (
             {"resid_pre": one.after} if one.middle is None else {"resid_pre": one.middle, "resid_mid": one.after}
         )
@@ -151,7 +154,7 @@ class ShownPosition:
             found = self.trace.memory_effects_by_layer(
                 layers, self.question, self.position, memories, index=self.index, order=order, top_tokens=k
             )
-        except Unsupported:  # perhaps only some of the layers have no memories
+        except Unsupported:  # perhaps only some layers have no memories, so each is tried alone
             each = (layers[i : i + 1] for i in range(len(layers))) if len(layers) > 1 else ()
             return {n: rows for one in each for n, rows in self.sub_updates(one, memories).items()}
         return {n: self._with_triggers(rows) for n, rows in zip(layers, found, strict=True)}

@@ -75,7 +75,7 @@ class Trace(PromptMemories, Displayed):
             OutOfRange: no such position.
         """
         if all(block.feed_forward is None for block in self.lm.structure.blocks):
-            self.lm.feed_forward(0)  # raises an error with the reason
+            self.lm.feed_forward(0)  # raises an error with the reason, such as that no layer has an FFN
         column = None if position is None else position_of(self.run, position)
         if column not in self._events:
             self._events[column] = prompt_events(self, column)

@@ -99,7 +99,7 @@ def compared_tokens(
     else:
         predicted = int(corrupted.prediction[-1])
         other = next(one for one in (predicted, second, first) if one != target)
-    logit_difference(target, other).bind(lm, clean.logits())  # refuses two equal tokens
+    logit_difference(target, other).bind(lm, clean.logits())  # raises an error if both tokens are the same
     return target, other
 
 

@@ -88,7 +88,7 @@ class SubUpdateView(SubUpdate):
     without: float | None = None
     """The target's probability without this memory; None if it was not measured."""
     moved: MovedTokens | None = None
-    """The tokens that the memory raises and lowers most, measured in the same run."""
+    """The tokens whose probability the memory raises and lowers most, measured in the same rerun as `without`."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class HeadSource:
     id: int
     token: str
     weight: float
-    """The head's attention weight."""
+    """The head's attention weight for this token."""
     effect: float
     """The part of the head's effect that comes from this source token, in logits."""
 
@@ -129,13 +129,14 @@ class HeadEffectView:
     layer: int
     head: int
     effect: float
-    """What the head adds to the difference of the two logits, or to the one logit."""
+    """What the head adds to the difference of the two logits, or to the target's logit if it is explained alone."""
     sources: list[HeadSource]
-    """Where the effect comes from, the largest part first; empty where heads cannot be split by source."""
+    """The source tokens from which the effect comes, the largest absolute part first; empty if heads cannot be split by
+    source token."""
     without: float | None = None
-    """The target's probability when this head writes nothing; None where that was not measured."""
+    """The target's probability when the head's output at the position is set to 0; None if this was not measured."""
     moved: MovedTokens | None = None
-    """The tokens that the head raises and lowers most, measured in the same run."""
+    """The tokens whose probability the head raises and lowers most, measured in the same rerun as `without`."""
 
     @property
     def name(self) -> str:
@@ -288,10 +289,11 @@ class TraceView:
     roles: list[str | None] | None = None
     """The role of each token of a conversation, None for the chat template's tokens; None for a plain-text prompt."""
     heads: HeadEffectsView | None = None
-    """What the heads add to the logit difference; None if an attention output is not the sum of its heads', or if one
-    layer is shown."""
+    """What the heads add to the logit difference; None if a layer's attention output is not the sum of what its heads
+    write, or if one layer is shown."""
     hidden: int = 0
-    """Number of tokens that the lists leave out: bytes of longer characters, and tokens that the model never learned.
+    """Number of tokens that the lists leave out: tokens that are only some bytes of a character, and tokens that the
+    model never learned.
     Ranks count them."""
     removed: int = 0
     """Number of components that were removed one at a time, for the findings and the fields `without`."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LARGEST = 4_000
 """Maximum number of characters of an answer; the tool `more` returns the rest."""
 KEPT = 50
-"""The pages of this number of answers, the latest ones, are stored."""
+"""Number of answers of several pages that are stored; when there are more, the oldest is deleted."""
 _END_OF_SENTENCE = re.compile(r"\s*\n\s*")
 
 

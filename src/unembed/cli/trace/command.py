@@ -94,7 +94,7 @@ def trace(
                 layer=layer,
                 memories=memories,
                 token=token,
-                point=None if output.for_terminal else point,  # the terminal shows one position
+                point=None if output.for_terminal else point,  # a terminal shows one position, so it needs no grid
                 tracing=lm.trace if piece.tokens is None else _of_tokens(lm, piece),
                 index=opened,
             )

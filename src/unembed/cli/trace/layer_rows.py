@@ -24,8 +24,9 @@ def draw_layers(
     """Draw the table of layers and notes on what it leaves out.
 
     Args:
-        symbols: mark the events (saturation, elimination) of the target token, for output that also describes them:
-            they are those of the logit lens, whatever lens the table is read by.
+        symbols: mark the target token's events (saturation, elimination) with symbols. Use this only if the output
+            also describes the events in words: they are found by the logit lens, even if another lens computed the
+            table.
         lines: number of tokens in each cell.
         everything: give each layer its own row; by default, layers without a change are joined (see `folding`).
     """
