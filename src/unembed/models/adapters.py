@@ -20,9 +20,10 @@ ADAPTER = "adapter_config.json"
 
 
 def check_adapter(folder: Path) -> None:
-    """Refuse a folder whose adapter cannot be applied; warn if it has an adapter that will be applied.
+    """Raise an error if the adapter in a folder cannot be applied; warn if it will be applied.
 
-    Without peft, transformers silently opens a model without its adapter.
+    Nothing happens if the folder has no adapter. The error for a missing peft is needed because transformers, without
+    peft, silently opens a model without its adapter.
 
     Raises:
         ExtraMissing: peft is not installed.

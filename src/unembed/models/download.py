@@ -44,7 +44,7 @@ def fetch_model(name: str) -> Path:
     folder = published_folder(name)
     if is_fetched(name):
         return folder
-    from unembed.models.gguf import check_gguf_extra  # imports torch
+    from unembed.models.gguf import check_gguf_extra  # imported only when needed: it imports torch
 
     check_gguf_extra(f"model {name}")
     make_folder(folder.parent)
@@ -123,7 +123,7 @@ def _convert(weights: Path, folder: Path) -> None:
 def _move(whole: Path, folder: Path) -> None:
     try:
         os.replace(whole, folder)
-    except OSError:  # another process was faster, or something incomplete is in the way
+    except OSError:  # the folder exists: another process has just made it, or its contents are incomplete
         if is_fetched(folder.name):
             return
         shutil.rmtree(folder, ignore_errors=True)

@@ -37,7 +37,8 @@ class GgufModel:
 def gguf_file(path: Path) -> Path | None:
     """Return the GGUF file at a path, or the only GGUF file in a folder.
 
-    None if there is no such file, or if the folder has a `config.json` and so contains another model.
+    None if there is no such file, or if the folder has a `config.json`: then it contains a model in the format of
+    transformers, which is opened instead.
 
     Raises:
         ModelUnavailable: the folder contains several GGUF files.
@@ -100,7 +101,7 @@ def read_gguf(path: Path, dtype: torch.dtype | str = "auto") -> GgufModel:
 
 
 def _unpacked() -> dict[str, Any]:
-    """Return the keyword argument that makes transformers dequantise the weights; empty if this version has none."""
+    """Return the keyword argument that makes transformers dequantise the weights; empty in versions without it."""
     import transformers
 
     config = getattr(transformers, "GgufConfig", None)

@@ -45,7 +45,7 @@ def _unreachable() -> str | None:
 
     try:
         get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
-    except Exception as error:  # versions of huggingface_hub use different HTTP libraries, with other errors
+    except Exception as error:  # errors of the HTTP library, which differs between versions of huggingface_hub
         return first_sentence(error)
     return None
 

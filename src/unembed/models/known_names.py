@@ -1,4 +1,4 @@
-"""The names under which models can be opened without a folder or the hub, for messages about a name that is not one."""
+"""The names of models that need no folder and no hub; error messages about a model that is not found list them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def known_names() -> list[str]:
 
 
 def did_you_mean(name: str) -> str:
-    """Ask whether the known name most like this one is meant, with a space at the end; empty if none is like it."""
+    """Return "Did you mean NAME? " with the known name that is most similar; empty if none is similar."""
     close = get_close_matches(name.lower(), known_names(), 1, 0.75)
     return f"Did you mean {close[0]}? " if close else ""

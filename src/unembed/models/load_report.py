@@ -47,7 +47,7 @@ def collected_log(name: str) -> Iterator[LogMessages]:
         name: the name of the model or tokenizer, for the messages.
     """
     logger, bars = logging.getLogger("transformers"), transformers_logging.is_progress_bar_enabled()
-    placing = logging.getLogger("accelerate.big_modeling")  # warns of parameters on the meta device
+    placing = logging.getLogger("accelerate.big_modeling")  # its warning about offloaded weights is hidden
     before, placing_level = (logger.handlers, logger.propagate, logger.level), placing.level
     messages = LogMessages(name)
     logger.handlers, logger.propagate = [messages], False

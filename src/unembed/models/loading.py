@@ -177,7 +177,7 @@ def _in_memory(hf: PreTrainedModel, tokenizer: Any, device: Any) -> Opened:
             why="dropout would change every number",
             instead="Call model.eval() first",
         )
-    is_fetched = any(hasattr(part, "_hf_hook") for part in hf.modules())  # accelerate brings the weights when needed
+    is_fetched = any(hasattr(part, "_hf_hook") for part in hf.modules())  # accelerate's hooks load the weights
     if not is_fetched and any(weight.is_meta for weight in hf.parameters()):
         raise InvalidInput(
             f"{type(hf).__name__} holds no weights",

@@ -23,7 +23,9 @@ The candidates are this many tokens from the run with the component, and this ma
 MOVED = 3
 """Default number of raised tokens, and of lowered tokens, that are listed for a component."""
 COUNTS = 1.5
-"""A token of the question is listed first if a component changes its odds by at least this factor."""
+"""A token that the question names is listed first if a component changes its odds by at least this factor.
+
+A question names one token, or two to compare."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def scored(lm: Decoder, ids: Int[Tensor, " k"], scores: Float[Tensor, " k"]) -> 
 class MovedTokens:
     """The tokens whose probabilities differ by the largest factors between the runs with and without a component.
 
-    Tokens of the question come before them, on the side to which the component moves them.
+    Before them come the tokens that the question names (one token, or two to compare), if their odds change enough:
+    in `raised` if the component makes them likelier, else in `lowered`.
 
     Attributes:
         raised: the printable texts of tokens that are likelier with the component, the largest factor first.
@@ -100,7 +103,8 @@ def moved_tokens(
     Args:
         own: log probabilities of the unchanged run.
         without: log probabilities of the run without the component.
-        answers: the tokens of the question. Those whose odds the component changes by `COUNTS` or more come first.
+        answers: the tokens that the question names (one token, or two to compare). Those whose odds the component
+            changes by the factor `COUNTS` or more come first.
     """
     size = min(LIKELY, lm.d_vocab)
     likely = list(dict.fromkeys(numbers(own.topk(size).indices) + numbers(without.topk(size).indices)))

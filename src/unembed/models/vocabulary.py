@@ -28,7 +28,8 @@ _OUTLYING = 5.0
 def _byte_alphabet() -> dict[str, int]:
     """Return the byte that each character represents in the vocabulary of byte-level BPE.
 
-    Printable characters represent themselves.
+    A printable character below U+0100 represents the byte with its own number. Characters from U+0100 on represent the
+    other bytes.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     other = [b for b in range(256) if b not in plain]
@@ -291,7 +292,7 @@ class Vocabulary:
         return NotOneToken(f"{text[:200]!r} is not one token", why=f"it is {pieces}", instead=hint)
 
     def _advice(self, text: str) -> str:
-        """Say what to give instead of a text of several tokens: the token that begins it, if that has two letters."""
+        """Say what to give instead of a text of several tokens: its first token, if that has at least two letters."""
         words = text.strip()
         if not words:
             return "Give a token"

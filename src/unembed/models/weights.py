@@ -96,7 +96,7 @@ class Weights:
 
     def _mixer(self, layer: int) -> AttentionSite:
         block = self._structure.blocks[layer]
-        return block.attention if block.mixer is None else block.mixer  # `attention` raises an error with the reason
+        return block.attention if block.mixer is None else block.mixer  # without a mixer, `attention` raises
 
     def _checked(self, module: nn.Module) -> None:
         if module in self._structure.not_linear:
@@ -210,7 +210,7 @@ class Weights:
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         """The token embedding as it is stored (before the embedding scale, if the family has one)."""
-        own = getattr(self._structure.embedding, "W_E", None)  # adaptive input: several tables and projections
+        own = getattr(self._structure.embedding, "W_E", None)  # an adaptive input combines its tables in W_E
         if isinstance(own, Tensor):
             return own
         table = parameter(self._structure.embedding)

@@ -107,7 +107,10 @@ class Attention(nn.Module):
 
 
 class Body:
-    """Embedding and blocks of a decoder. In a list of base classes it must come before `nn.Module`."""
+    """Embedding and blocks of a decoder.
+
+    In a list of base classes it must come before `nn.Module`, so that its `forward` replaces that of `nn.Module`.
+    """
 
     config: Any
     layers: nn.ModuleList
@@ -166,8 +169,9 @@ class Body:
 class CausalReadout:
     """`self.model` followed by `self.lm_head`, with logits and a loss.
 
-    In a list of base classes it must come before `nn.Module`. `GenerationMixin` is not a base here, because
-    transformers looks for it only among the direct bases of the model's class.
+    In a list of base classes it must come before `nn.Module`, so that its `forward` replaces that of `nn.Module`.
+    `GenerationMixin` is not a base here, because transformers looks for it only among the direct bases of the model's
+    class.
     """
 
     model: Any

@@ -1,7 +1,7 @@
 """WikiText's tokenisation: whitespace separates words, and a dictionary numbers them.
 
-The papers' released code ran sacremoses over text that is already tokenised, which splits 4 % of its words wrongly.
-This module does not.
+WikiText is already tokenised. The papers' released code nevertheless ran the tokenizer sacremoses over it, which splits
+4 % of the words wrongly. This module does not.
 """
 
 from __future__ import annotations

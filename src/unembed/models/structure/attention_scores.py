@@ -175,7 +175,7 @@ def _rotaries(mixing: Mixing) -> list[Rotary]:
     if angles is None and own is not None and own.returned is not None and len(own.others) == 1:
         angles = own.returned, own.others[0]
     if not getattr(mixing.module, "use_rope", True):
-        angles = None  # SmolLM3 passes the angles to every layer, but some layers ignore them
+        angles = None  # SmolLM3 passes the angles to every layer, but some (`use_rope` False) ignore them
     return rotary_candidates(mixing.probe.hf, angles, getattr(config, "rotary_dim", None) if in_buffer else None)
 
 

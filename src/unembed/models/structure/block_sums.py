@@ -39,7 +39,9 @@ class BlockSum:
 
 
 def find_sum(probe: Probe, base: Tensor, target: Tensor, paths: Sequence[str]) -> BlockSum | None:
-    """Return the smallest set of modules among `paths` whose outputs turn `base` into `target`, or the closest set.
+    """Return the smallest set of modules among `paths` whose outputs turn `base` into `target`.
+
+    If no set does so exactly, the set that comes closest is returned.
 
     Returns:
         The sum with the smallest error; None where there is no candidate. The caller compares the error with its

@@ -145,7 +145,7 @@ def record(hf: PreTrainedModel, d_vocab: int) -> Recording:
         running.append(path)
         given = given_tensor(args, kwargs)
         call = Call(given=None if given is None else noted(given), arguments=(args, kwargs))
-        pair = kwargs.get("position_embeddings", args[1] if len(args) > 1 else None)  # Qwen 4: positional
+        pair = kwargs.get("position_embeddings", args[1] if len(args) > 1 else None)  # a positional argument in Qwen 4
         if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, Tensor) for t in pair):
             call.rotary = (noted(pair[0]), noted(pair[1]))
         elif isinstance(pair, Tensor) and pair.is_complex():  # DeepSeek-V2: pairs of channels are complex numbers

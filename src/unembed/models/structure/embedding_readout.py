@@ -33,7 +33,10 @@ def embedding_of(
                 candidates.append((module, returned.expand_as(x).to(x.dtype)))
 
     def fitting(embedded: Tensor) -> tuple[nn.Module | None, float] | None:
-        """Return the module whose output plus factor * `embedded` is the stream (None: no module), and the factor."""
+        """Return a module and a factor for which factor * `embedded` plus the module's output is the stream.
+
+        The module is None if factor * `embedded` alone is the stream. The result is None if nothing fits.
+        """
         for module, added in candidates:
             scale = float(((x - added) * embedded).double().sum() / embedded.double().square().sum())
             if relative(scale * embedded + added, x) <= 10 * probe.tolerance:

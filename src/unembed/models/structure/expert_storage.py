@@ -160,7 +160,7 @@ class Stacked(ExpertStorage):
         order = "pairs" if self.order == "sorted" and implementation == "batched_mm" else self.order
         expert, position, slot = ordered(ids, order)
         weight = weights[position, slot].to(activation.dtype)
-        if _repeats(ids):  # a table of hashes may name an expert twice (DeepSeek-V4)
+        if _repeats(ids):  # DeepSeek-V4's table of experts by token id may list one twice
             expert, position, weight, activation = _merged(expert, position, weight, activation)
         return (expert, position, weight), activation
 

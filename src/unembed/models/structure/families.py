@@ -38,8 +38,9 @@ class FamilyFacts:
     empty for other families."""
 
     float32_state_without_cache: bool = False
-    """Without a cache, the recurrent state is float32 whatever the model's dtype is; in half precision the kernel for
-    whole chunks then fails. With a cache, the state has the model's dtype, but is overwritten in place."""
+    """Without a cache, the recurrent state is float32 whatever the model's dtype is, so the kernel that processes a
+    chunk of positions at once fails in half precision. With a cache, the state has the model's dtype, but is
+    overwritten in place."""
 
     refused: str = ""
     """Why the family cannot be opened at all; empty when it can."""

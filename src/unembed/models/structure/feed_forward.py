@@ -173,7 +173,7 @@ def _coefficient_formula(
             for up, gate, gate_first, acted, linear in forms:
                 try:
                     output = act(acted)
-                except TypeError:  # BloomGelu and others take a residual as well: not a function of the key alone
+                except TypeError:  # a module that needs a further argument is not a function of one projection's output
                     continue
                 if relative(output if linear is None else output * linear, m) <= probe.tolerance:
                     return up, gate, gate_first, name

@@ -33,7 +33,7 @@ def site_name(site: AttentionSite) -> str:
 
 
 def mixer_name(block: Block) -> str:
-    """Name what comes before a block's FFN: "attention", "mixer (Mamba)", "attention and mamba"; "" for nothing."""
+    """Return what comes before a block's FFN, such as "mixer (Mamba)" or "attention and mamba"; "" if nothing does."""
     own = [] if block.mixer is None else [site_name(block.mixer)]
     return " and ".join([*own, *(writer.label for writer in block.early_writers)])
 

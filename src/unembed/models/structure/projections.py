@@ -39,7 +39,7 @@ def check_projections(probe: Probe, blocks: Iterable[Block], head: nn.Module) ->
         call = probe.recording.calls.get(paths.get(module, ""))
         if call is None or call.given is None or call.returned is None or hasattr(module, "W_U"):
             continue
-        if not is_readable(module):  # whoever reads its weights gets an error with the reason
+        if not is_readable(module):  # reading its weights later raises an error with the reason
             continue
         x, y = (t.reshape(-1, t.shape[-1]) for t in (call.given, call.returned))
         if (type(module) in (nn.Linear, Conv1D) or next(module.children(), None) is None) and _plain_matches(

@@ -202,7 +202,7 @@ def _read_at_the_end(probe: Probe, head: nn.Module) -> Tensor:
 
 
 def _with_common_rotation(blocks: list[Block]) -> list[Block]:
-    """If a block's attention pattern does not show how rotary angles are applied, copy this from another block."""
+    """Return the blocks; where a pattern does not show how rotary angles are applied, use the way of another block."""
     shown = common_style([block.mixer.scores.rotary for block in blocks if block.mixer is not None])
     if shown is None:
         return blocks

@@ -22,7 +22,8 @@ _NAME = "inv_freq"
 class Rotary:
     """The rotation of queries and keys by position.
 
-    The first `2 * len(frequencies)` channels are rotated in pairs: (j, j + half) or, when `interleaved`, (2j, 2j + 1).
+    With half = len(frequencies), the first 2 * half channels are rotated in pairs: channels (j, j + half) or, if
+    `interleaved`, channels (2j, 2j + 1).
     """
 
     frequencies: Float[Tensor, " half"]
@@ -64,7 +65,9 @@ class Rotary:
 
 
 def rotary_candidates(hf: nn.Module, cos_sin: tuple[Tensor, Tensor] | None, buffer_dim: int | None) -> list[Rotary]:
-    """Return every way in which an attention module could apply rotary angles: which channels pair, and which sign.
+    """Return every way in which an attention module could apply rotary angles.
+
+    There are two ways to pair channels, and for each of them two signs of the angles.
 
     Args:
         hf: the model, whose buffers hold inverse frequencies.

@@ -87,7 +87,7 @@ class ValueSource:
         elif self.form == "head_axis":
             values = t.transpose(1, 2)
         else:
-            t = t.squeeze(1) if t.dim() == 4 else t  # DeepSeek expands its latent with an axis of one head
+            t = t.squeeze(1) if t.dim() == 4 else t  # in DeepSeek, the output has a head axis of length 1
             batch, pos = t.shape[:2]
             if self.form == "heads":
                 values = t.reshape(batch, pos, kv, d)

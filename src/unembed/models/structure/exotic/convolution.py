@@ -22,7 +22,10 @@ def before_convolution(probe: Probe, output: str) -> str | None:
 
 
 def convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
-    """Remove heads and values from the description of a mixer whose output is convolved over positions."""
+    """Remove heads and values from the description of a mixer whose output is convolved over positions.
+
+    What is added to the stream at a position then also depends on the heads' outputs at other positions.
+    """
     reason = f"its output goes through {kind}, which mixes positions, before it reaches the stream"
     return replace(
         site, out_projection=None, n_heads=0, values=None, head_layout=None, values_missing=reason, no_heads=reason
@@ -30,6 +33,9 @@ def convolved_mixer(site: AttentionSite, kind: str) -> AttentionSite:
 
 
 def convolved_ffn(site: FeedForwardSite, kind: str) -> FeedForwardSite:
-    """Remove the memories from the description of an FFN whose output is convolved over positions."""
+    """Remove the memories from the description of an FFN whose output is convolved over positions.
+
+    What is added to the stream at a position then also depends on coefficients at other positions.
+    """
     reason = f"the output of its memories goes through {kind}, which mixes positions, before it reaches the stream"
     return replace(site, down_proj=None, experts=None, memories_missing=reason)

@@ -27,7 +27,10 @@ class DifferentialPattern:
 
     @property
     def factor(self) -> Float[Tensor, ""]:
-        """The factor of the second softmax: exp(q1 . k1) - exp(q2 . k2) + a constant of the layer."""
+        """The factor of the second softmax: exp(q1 . k1) - exp(q2 . k2) + a constant of the layer.
+
+        Here q1, k1, q2 and k2 are learned parameters of the layer, not queries and keys of tokens.
+        """
         module: Any = self.module
         q1, k1, q2, k2 = (own(self.module, name) for name in _LEARNED)
         first, second = ((q * k).sum(dtype=torch.float32).exp().to(q.dtype) for q, k in ((q1, k1), (q2, k2)))

@@ -78,7 +78,7 @@ class HeadReadings:
 
     @property
     def has_latent_keys(self) -> bool:
-        """True if a key is concatenated from ranges that are normalised by different norms."""
+        """True if the ranges that form a key are not all normalised alike: by different norms, or only some."""
         return len({None if r.latent is None else r.latent.norm for r in self.parts.get("k", ())}) > 1
 
 
@@ -136,8 +136,8 @@ def find_readings(mixing: Mixing, source: ValueSource) -> ReadHeads | None:
 def _projection_behind(norm: ModuleCall, linear: Mapping[str, ModuleCall], d_head: int) -> ModuleCall | None:
     """Return the projection whose output a norm without gain divides by each head's root mean square (Gemma 4).
 
-    After such a norm, a head's value at a position is the projection's output times a number. None if the norm has a
-    gain.
+    After such a norm, a head's value at a position is the projection's output times one number for that head and
+    position. None if the norm has a gain.
     """
     given, returned = (t.double() for t in (norm.given, norm.returned))
     size = (given * returned).sum(-1, keepdim=True) / returned.square().sum(-1, keepdim=True).clamp_min(1e-30)
@@ -207,7 +207,7 @@ def _checked(probe: Probe, call: ModuleCall) -> Norm | None:
 
 def _keys(inside: _Inside, d_content: int, v: ModuleCall, into_v: _Into) -> tuple[Reading, ...] | None:
     source = inside.source
-    if into_v.latent is None:  # keys from a separate projection
+    if into_v.latent is None:  # values are not read from a latent, so keys have their own projection of the stream
         hits = [c for name, c in inside.linear.items() if name.lower().startswith("k") and same(c.given, inside.x)]
         if len(hits) != 1 or hits[0].returned.shape[-1] % source.n_kv_heads:
             return None
@@ -239,7 +239,8 @@ def _queries(inside: _Inside, keys: tuple[Reading, ...]) -> tuple[Reading, ...] 
         whole = Reading(call.module, into.latent, source.n_heads, 0, d_key)
         if len(keys) == 1:
             return (whole,)
-        d_content = keys[1].width  # in a query the content part comes first
+        # In the model's query the content part comes first. Here the rotary part is put first, as in the keys.
+        d_content = keys[1].width
         return (
             Reading(call.module, into.latent, source.n_heads, d_content, d_key),
             Reading(call.module, into.latent, source.n_heads, 0, d_content),

@@ -94,7 +94,8 @@ def _called(module: nn.Module, *args: Tensor) -> Any:
 class HyperConnections(Streams):
     """Several streams, mixed by a module before attention and one before the FFN (DeepSeek-V4, HY-V4, Qwen 4).
 
-    With `out` the output of attention or FFN, stream x_k becomes post_k out + sum_j comb_jk x_j.
+    With `out` the output of attention or FFN, stream x_k becomes post_k out + sum_j comb_jk x_j. The mixing module
+    computes the weights `post` and `comb` from the streams.
     """
 
     def __init__(self, count: int, mixers: list[tuple[nn.Module, nn.Module]], head: Any, flat: bool) -> None:
@@ -127,7 +128,8 @@ class HyperConnections(Streams):
 
     def _end_weights(self, streams: EachStream) -> Float[Tensor, "*pos stream width"]:
         head, (given, shape) = self._head, self._as_given(streams)
-        if hasattr(head, "hc_norm"):  # Qwen 4: the mean of gate times norm, per channel
+        # Qwen 4 normalises the streams, multiplies every channel by a gate, and takes the mean over the streams.
+        if hasattr(head, "hc_norm"):
             normed = _called(head.hc_norm, given)
             gate = torch.nn.functional.silu(_called(head.input_mix_weight_down, normed) / self.count)
             gate = torch.sigmoid(_called(head.input_mix_weight_up, gate))
@@ -151,9 +153,15 @@ class HyperConnections(Streams):
         return self.split(t)
 
     def _pulled(self, module: nn.Module, leaving: EachStream, streams: EachStream) -> tuple[Tensor, EachStream]:
-        """Convert directions for the streams after a module to directions for its output and for the streams before it.
+        """Convert directions for the streams after attention (or the FFN) to directions before it and for its output.
 
-        The dot products with the output and with the streams before it add up to those with the streams after it.
+        The dot product with the output, plus those with the streams before attention or FFN, equals the sum of those
+        with the streams after it.
+
+        Args:
+            module: the module that mixes the streams for attention or FFN.
+            leaving: one direction for each stream after attention or FFN.
+            streams: the streams before it in the forward pass.
         """
         given, shape = self._as_given(streams)
         n, returned = self.count, _called(module, given)

@@ -89,7 +89,8 @@ def _others(
     if alternating:
         laurel = Writer("laurel", module.get_submodule("laurel"), half)
         return (laurel,), (Writer("per_layer_input", module.get_submodule("post_per_layer_input_norm"), 1.0),)
-    if f"{path}.ple" in probe.recording.calls:  # Qwen 4's hashed n-grams, written to every stream before attention
+    # Before attention, Qwen 4 adds embeddings of hashed n-grams to every stream.
+    if f"{path}.ple" in probe.recording.calls:
         return (Writer("ngram_embedding", module.get_submodule("ple"), 1.0, each_stream=True),), ()
     return (), ()
 

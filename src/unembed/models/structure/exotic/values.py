@@ -78,13 +78,17 @@ def _ungated(
 def _gated(
     mixing: Mixing, mixed: Sequence[tuple[ValueSource, Tensor]], outputs: Sequence[Output], tolerance: float
 ) -> ValueSource | None:
-    """Return the values whose mixture times a gate is z; the gate has one factor per position and head, or channel."""
+    """Return the values whose mixture (pattern times values) times a gate is z.
+
+    The gate has one factor for each position and head, or one for each position and channel.
+    """
     z, n_heads, d_head = mixing.z, mixing.n_heads, mixing.d_head
     assert z is not None
     gates = list(_gate_candidates(outputs, n_heads, d_head, len(z)))
     for source, total in mixed:
-        # A gate with one number for each head and position need not be the output of a module: an attention sink, for
-        # instance, leaves a share of the weight. So the number is fitted to z, and accepted if it fits all channels.
+        # A gate with one number for each head and position need not be the output of a module: with an attention sink,
+        # for instance, it is the share of attention that the sink leaves to the tokens. So the number is fitted to z,
+        # and accepted if it fits all channels.
         by_head, goal = (t.double().view(-1, n_heads, d_head) for t in (total, z))
         per_head = (by_head * goal).sum(-1, keepdim=True) / by_head.square().sum(-1, keepdim=True).clamp_min(1e-30)
         if relative(per_head * by_head, goal) <= tolerance:
@@ -124,9 +128,9 @@ def _gate_candidates(
             raw.append(t)
         elif t.shape[-1] == n_heads:
             raw.append(t.repeat_interleave(d_head, -1))
-        elif t.shape[-1] > 2 * n_heads * d_head and t.shape[-1] % n_heads == 0:  # queries, then a gate, for each head
+        elif t.shape[-1] > 2 * n_heads * d_head and t.shape[-1] % n_heads == 0:  # each head's slice ends with its gate
             raw.append(t.view(pos, n_heads, -1)[..., -d_head:].reshape(pos, -1))
-        elif t.shape[-1] == 2 * n_heads * d_head:  # the second half of each head's slice, or of the whole
+        elif t.shape[-1] == 2 * n_heads * d_head:  # the gate is the second half: of each head's slice, or of all
             raw += [t.view(pos, n_heads, 2, d_head)[:, :, 1].reshape(pos, -1), t[:, n_heads * d_head :]]
         for gate in raw:
             yield from (activation(gate) for activation in _GATES)
