@@ -1,7 +1,7 @@
 """Describe the memories (FFN neurons) of one layer, and test each description.
 
 The documents of the index's text are divided at random into four parts. Rules are found on two of them; those that
-exceed their control are selected on the third part, and tested on the fourth.
+exceed their control on the third part are selected, and tested on the fourth.
 
 Value vectors are added at the ends of passages, which are also divided into four parts. A description names a word if
 it is among those that rise most in each of the first three parts. The third part is also used to select descriptions,

@@ -160,7 +160,7 @@ class RuleText:
         return np.array([count(text) for text in self.strings], dtype=np.int64)
 
     def _counted(self, count: object) -> Int[np.ndarray, " pos"]:
-        """Return, for each position, the sum of `count(text)` over the passage's tokens up to it, the last included."""
+        """Return, for each position, the sum of `count(text)` over the tokens of its passage up to and including it."""
         total = np.cumsum(self._of_token(count)[self.token])
         before = np.concatenate([[0], total])[self.start]
         return total - before
@@ -168,9 +168,9 @@ class RuleText:
     def _depth(self) -> Int[np.ndarray, " pos"]:
         """Return the number of open brackets after each position; unmatched closing brackets are ignored."""
         net = self._counted(lambda text: sum(text.count(c) for c in _OPENING) - sum(text.count(c) for c in _CLOSING))
-        # The lowest net count so far in the passage, if negative, is minus the number of brackets that were closed
-        # without being opened. To get it for all passages with one running minimum, an amount that grows with each
-        # passage is subtracted first: every passage then starts below the minimum of those before it.
+        # `least` is the lowest net count so far in the passage. If negative, it is minus the number of brackets that
+        # were closed without being opened. One running minimum gives it for all passages, because `number * step`, a
+        # larger amount for each later passage, is first subtracted: so no minimum of an earlier passage counts.
         number = np.cumsum(self.start == np.arange(len(self)))
         step = 1 + 2 * int(np.abs(net).max(initial=0))
         least = np.minimum.accumulate(net - number * step) + number * step

@@ -23,7 +23,8 @@ from unembed.sweeps.forward import feed_reducers
 _SAMPLE, _SWEPT, _VALUES = 20_000, 2_000, 256
 """Sizes of the samples: tokens to tokenise, tokens to run the model on, and value vectors to read."""
 # Sizes in bytes. A trigger takes 8 bytes in the arrays and about 8 in the Parquet table; a top token of a value vector
-# takes 12 bytes in the arrays and about 5 in the table. The other sizes were measured on WikiText.
+# takes 12 bytes in the arrays and about 5 in the table. The other sizes (of a token of the corpus, of a segment, and of
+# a token in the file for text search) were measured on WikiText.
 _TRIGGER, _VALUE_TOKEN, _TOKEN, _SEGMENT, _SEARCHED = 16, 17, 4, 36, 4
 
 

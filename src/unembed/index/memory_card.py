@@ -134,7 +134,7 @@ def value(
         poles = [replace(one, description=None) for one in poles]
     layer_truth = None if opened is None else opened.truth
     if layer_truth is not None and layer_truth.provenance.basis != table.provenance.basis:
-        layer_truth = None  # it was measured for scores in another basis
+        layer_truth = None  # not shown: it was measured for scores in another basis
     own = None
     if gallery is not None and gallery.is_read_by(lens if table.provenance.basis == "jacobian" else None):
         own = gallery.row_of(*place, memory.pole) or gallery.row_of(*place, poles[0].pole)
