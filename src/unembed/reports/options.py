@@ -33,7 +33,7 @@ def options_of(cls: type[T], study: str, given: Mapping[str, Any]) -> T:
                 require_judge(value)
             continue
         kind, optional = known[name].removesuffix(" | None"), known[name].endswith(" | None")
-        kind = kind if kind in _KINDS else "str"  # a `Literal`: its words are checked where it is used
+        kind = kind if kind in _KINDS else "str"  # the words of a `Literal` are checked later, where the option is used
         fits = isinstance(value, _KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
         if not fits and not (optional and value is None):
             raise InvalidInput(f"option {name}={value!r}", why=f"it must be of type {kind}")

@@ -72,8 +72,9 @@ def report(
     reads_shipped, seed, lm = find(name), valid_seed(seed), require_decoder(lm)
     shipped = corpus is None or (isinstance(corpus, str) and corpus == SHIPPED)
     if corpus is not None or (shipped and reads_shipped):
-        # The key of stored results identifies the text by its fingerprint and not by its path, at which another text
-        # may be later. The corpus is opened here, because only then the fingerprint is known.
+        # The key of stored results identifies the text by its fingerprint (a hash) and not by its path, because the
+        # file at that path may change. The corpus is opened before the key is made, because only an open corpus has a
+        # fingerprint.
         corpus = open_corpus(None if shipped else corpus)
         plain = shipped and comparable_basis(lm) == "raw" if detokenize is None else detokenize
         if moses and (detokenize or corpus.detokenize):

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 STAGES = ".stages"
 FINISHED = ".finished.json"
-"""Name of the file in a report's folder that says with which settings the finished report was made."""
+"""Name of the file, in a report's folder, with the settings with which the finished report was made."""
 _KEY = "key.json"
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a step, the amount done, and the total."""
+"""A function that reports progress; it is called with the name of a step, the amount done, and the total."""
 
 
 @cache

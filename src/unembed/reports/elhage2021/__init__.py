@@ -33,7 +33,7 @@ def _facts(m: Measurements) -> dict[str, Any]:
 _OF_OUTPUTS = {
     *("copying", "skip-trigrams", "bugs", "induction by weights", "one position"),
     *("copying in deeper models", "skip-trigrams in deeper models", "bugs in deeper models"),
-    "primitive in-context learning in deeper models",  # the heads that it removes are chosen by copying scores
+    "primitive in-context learning in deeper models",  # it removes heads with high copying scores
 }
 """Names of the quantities for which outputs of heads are decoded with the unembedding. A fitted lens changes these."""
 STUDY = Study[Measurements](

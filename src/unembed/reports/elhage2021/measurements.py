@@ -130,7 +130,7 @@ class Measurements:
 
     @cached_property
     def frequent(self) -> Int[Tensor, " token"]:
-        """The ids of the tokens that are frequent enough in the corpus for counts of triples.
+        """The ids of the tokens that occur often enough in the corpus to count skip-trigrams (triples) of them.
 
         The largest entries of a circuit often belong to rare tokens, which occur too seldom in the corpus to confirm a
         triple.
@@ -177,7 +177,7 @@ class Measurements:
 
     @cached_property
     def token_reading(self) -> TokenReading | None:
-        """The vector that each layer reads for each frequent token; None if it is known only for the first layer."""
+        """The vector that each layer reads for each frequent token; None if only the first layer's are known."""
         try:
             vectors = token_vectors(self.lm, self.frequent, self.lm.attention_layers, self.basis)
         except Unsupported:

@@ -73,7 +73,7 @@ def by_rule(
 def by_judge(
     lm: Decoder, text: TokenStream, triggers: KeyTriggers, excluded: np.ndarray, work: Work, options: Options
 ) -> dict[str, Any]:
-    """Return the patterns that the judge finds for the same keys, and its agreement with the rules (Cohen's kappa)."""
+    """Return the patterns that the judge finds for the same keys, and Cohen's kappa between the judge and the rules."""
     judge = require_judge(options.judge)
 
     def compute() -> dict[str, Any]:

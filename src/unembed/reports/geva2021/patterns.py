@@ -27,7 +27,10 @@ from unembed.concepts.token_classes import Classes
 FEWEST = 3
 """Smallest number of prefixes that must share a pattern."""
 CHANCE = 1e-3
-"""Largest probability that as many random prefixes share a pattern; for classes, this divided by the number tried."""
+"""A pattern counts if at least as many random prefixes would share it with at most this probability.
+
+For classes of tokens, this threshold is divided by the number of classes that were tested.
+"""
 SAME = 0.6
 """Two patterns of one kind count as the same if the intersection over union of their prefixes is larger than this."""
 SEEN = 32

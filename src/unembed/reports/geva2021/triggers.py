@@ -190,8 +190,8 @@ def _both_signs(
     if not len(negative_values):
         return _Layer(values, positions, np.ones(len(values), np.int64), signed=False)
     negative_values, negative_positions = negative_values.astype(np.float32), negative_positions.astype(np.int64)
-    # If a memory has no trigger at one sign, its coefficient there is infinite. The size is set to -1 in this case, so
-    # that the other sign counts as the stronger one.
+    # If a memory has no trigger at one sign, the array has an infinite coefficient in its place. The size is set to -1
+    # in this case, so that the other sign counts as the stronger one.
     sizes = [
         np.where(p[:, 0] >= 0, np.abs(v[:, 0]), -1.0)
         for v, p in ((values, positions), (negative_values, negative_positions))

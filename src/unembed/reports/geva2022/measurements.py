@@ -39,7 +39,7 @@ from unembed.stream.run import run
 
 VALUES, RANDOM, UPDATES = "sub-updates", "random vectors", "updates"
 NEGATED = "sub-updates, negated"
-"""Name of a kind of vector: negated value vectors, which gated memories promote at their coefficients' rarer sign."""
+"""Name of a kind of vector: value vectors of gated memories, times the opposite of the sign in `Measurements.signs`."""
 _STAGES = 6
 PAPER_CLUSTERS = 10_000
 FEWEST_VALUES = 65_536
@@ -68,7 +68,7 @@ class Measurements:
         concepts: the concepts in the top tokens of value vectors, random vectors, whole FFN updates and, for gated
             layers, negated value vectors.
         concepts_by_lens: the same, with vectors decoded by the model's fitted lens; None without a lens.
-        update_prefixes: for each whole FFN update in `concepts`, the number of its prefix.
+        update_prefixes: for each whole FFN update in `concepts`, the number of the prefix on which it was computed.
         judged: the concepts that a judge finds for the same value vectors; None without a judge.
         clusters: clusters of all value vectors.
         token_counts: how often each token occurs in the corpus, or in the text of the option `frequency_text`.
@@ -273,15 +273,16 @@ def _concepts(
     hidden: Tensor | None,
     basis: Basis,
 ) -> tuple[dict[str, VectorConcepts], Int[np.ndarray, " update"]]:
-    """Find concepts in the top tokens of value vectors, similar random vectors and whole FFN updates of every layer.
+    """Find concepts in the top tokens of value vectors, random vectors and whole FFN updates of every layer.
 
-    Value vectors of gated memories are multiplied by `signs`. Negated ones are included too, as another kind of vector.
+    Value vectors of gated memories are multiplied by `signs`. Their negatives are included too, as another kind of
+    vector. Random vectors have the mean and standard deviation of the layer's value vectors in each dimension.
 
     Args:
         per_layer: number of vectors of each kind in each layer.
 
     Returns:
-        The concepts by kind of vector, and the number of the prefix of each update.
+        The concepts by kind of vector, and for each update the number of the prefix on which it was computed.
     """
     generator = torch.Generator().manual_seed(seed)
     layers = range(lm.n_layers)

@@ -132,7 +132,8 @@ def bugs(m: Measurements) -> Numbers | None:
     """Count the pairs (destination, output) that each head raises after the source of its highest-scoring triple.
 
     Two kinds of pairs are counted: pairs that occur in the corpus, compared with random tokens of similar frequency;
-    and crossed pairs, which never occur, although destination and output each occur in another of the pairs.
+    and crossed pairs. A crossed pair never occurs in the corpus, although its destination occurs with another of the
+    outputs, and its output with another of the destinations.
     """
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:

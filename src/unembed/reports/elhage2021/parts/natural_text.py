@@ -51,7 +51,7 @@ class Recurrence:
         followed: the positions of the tokens that followed earlier occurrences.
         attention: the head's attention to these positions.
         others: attention to these positions, averaged over the other heads of the layer; NaN if there are none.
-        raised: the token at that one of these positions to which the head attends most.
+        raised: the token at the position in `followed` that the head attends to most.
         effect: what the head adds to the logit of `raised` by reading these positions, minus the mean over all tokens.
         effects: for each source, the head's attention to it and its effect on the logit of `raised`.
     """
@@ -172,9 +172,9 @@ def _recurrences_in(
 
 
 def judge_natural_text(n: Numbers) -> Judgement:
-    """Judge whether the induction head attends to the tokens that followed earlier more than other heads do.
+    """Judge whether the induction head attends more than other heads to tokens that followed earlier occurrences.
 
-    It must also raise the token among these to which it attends most.
+    It must also raise the logit of the one of these tokens that it attends to most.
     """
     if not n.found:
         return judged(f"No word is followed by the same token as before in {n.n_windows} windows of the text.", None)

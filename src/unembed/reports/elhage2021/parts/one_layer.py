@@ -31,7 +31,7 @@ from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above
 from unembed.results import format_number, format_percent, format_setting, format_signed
 
 REPEATED = 0.05
-"""Heads must lower the loss of repeated tokens by at least this much more, in nats, than the loss of new tokens."""
+"""By how many nats more heads must lower the loss of repeated tokens than they lower that of new tokens."""
 COPIES = 0.5
 """Smallest copying score of a head that counts as copying; the paper states no threshold."""
 
@@ -94,7 +94,7 @@ def likelier(counts: Sequence[CorpusCounts]) -> list[bool]:
 
 @once
 def skip_trigrams(m: Measurements) -> Numbers:
-    """Count the heads' triples whose output is likelier after the source, and such triples with shuffled sources."""
+    """Measure the share of triples whose output is likelier after the source, and the share with shuffled sources."""
     own, shuffled = [], []
     for found in m.skip_trigrams:
         k = len(found.triples)
@@ -187,8 +187,8 @@ def skip_trigram_sections(m: Measurements) -> list[Section]:
 def pairs_after(m: Measurements, head: HeadSkipTrigrams, source: int) -> tuple[SkipTrigramBugs, float, float]:
     """Return the pairs (destination, output) that a head raises after a source, and two chance levels.
 
-    These are the mean numbers of raised pairs that occur in the corpus, and of raised crossed pairs, if destinations
-    and outputs are random tokens of similar frequencies.
+    The chance levels are the mean number of raised pairs that occur in the corpus, and the mean number of raised
+    crossed pairs (see `bugs`), if destinations and outputs are random tokens of similar frequencies.
     """
     table = skip_trigram_bugs(
         m.circuits, head.layer, head.head, source, basis=m.basis, among=m.frequent, bigrams=m.bigrams,
@@ -205,9 +205,9 @@ def pairs_after(m: Measurements, head: HeadSkipTrigrams, source: int) -> tuple[S
 def bugs(m: Measurements) -> Numbers | None:
     """Count the pairs (destination, output) raised by the head whose triples the corpus confirms most.
 
-    Two kinds of pairs are counted after each source: pairs that occur in the corpus, and crossed pairs, which never
-    occur, although destination and output each occur in another of the pairs. `pairs_after` gives the chance levels.
-    The result is None if no head has a triple.
+    Two kinds of pairs are counted after each source: pairs that occur in the corpus, and crossed pairs. A crossed pair
+    never occurs in the corpus, although its destination occurs with another of the outputs, and its output with another
+    of the destinations. `pairs_after` gives the chance levels. The result is None if no head has a triple.
     """
     raised = [found for found in m.skip_trigrams if found.triples]
     if not raised:

@@ -67,8 +67,8 @@ def explain_memory_management(m: Measurements) -> str:
 def rotation(m: Measurements) -> Numbers:
     """Rotate the residual stream in all weights, and measure the largest change of a logit.
 
-    It is given as a share of the largest logit. If the model cannot be rotated, `error` is None and `why` gives the
-    reason.
+    The change is given as a share of the largest logit. If the model cannot be rotated, `error` is None and `why` gives
+    the reason.
     """
     exact = m.lm.dtype in (torch.float32, torch.float64)
     try:

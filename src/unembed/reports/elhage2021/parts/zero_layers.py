@@ -12,14 +12,17 @@ from unembed.reports.quantities import Judgement, Numbers, Part, Quantity, above
 from unembed.results import format_number, format_percent, format_setting
 
 PARTIAL = 0.05
-"""Smallest partial rank correlation of the direct path with bigrams that counts; random embeddings give 0."""
+"""The direct path correlates with bigrams if their partial rank correlation exceeds this; random embeddings give 0."""
 BIGRAM_GAIN = 0.5
-"""A model approximates bigrams if it reaches this share of the loss reduction from token frequencies to bigrams."""
+"""A model approximates bigrams if it lowers the loss by more than this share of what bigrams do.
+
+Both reductions are measured from the loss of predicting by token frequencies alone.
+"""
 
 
 @once
 def direct_path(m: Measurements) -> Numbers:
-    """Return the correlation of the direct path with bigram counts, and the losses of both and of token frequencies."""
+    """Return how the direct path correlates with bigram counts, and the losses of both and of token frequencies."""
     found = m.direct_path
     return Numbers(
         partial=mean_of(found.partial.numpy(), weights=found.occurrences.numpy(), seed=m.seed),
@@ -31,7 +34,11 @@ def direct_path(m: Measurements) -> Numbers:
 
 
 def judge_bigram_table(n: Numbers) -> Judgement:
-    """Judge what share of the loss reduction from token frequencies to bigrams a model without layers reaches."""
+    """Judge whether a model without layers predicts the text nearly as well as bigrams do.
+
+    If predicting by bigrams instead of token frequencies lowers the loss by some amount, the model must lower it by
+    more than the share `BIGRAM_GAIN` of this amount.
+    """
     own, bigrams, unigrams = n.losses
     gain = (unigrams - own) / (unigrams - bigrams) if unigrams > bigrams else None
     return judged(

@@ -45,7 +45,10 @@ _WORDS = {
 
 
 def _counted(m: Measurements) -> str:
-    """Return the name of the count of active memories to judge; gated layers need one that does not depend on signs."""
+    """Return which count of active memories is judged.
+
+    In gated layers the sign of a coefficient is only a convention, so the count must not depend on it.
+    """
     return "carrying" if m.triggers.signed.any() else "above_zero"
 
 
@@ -70,7 +73,7 @@ def active(m: Measurements) -> Numbers:
 
 
 def judge_drop(n: Numbers) -> Judgement:
-    """Judge in which layer the fewest memories are active, and how few."""
+    """Judge whether clearly fewer memories are active in a middle layer than in the first and in the last layer."""
     layers: list[Measured] = n.layers
     least = min(range(len(layers)), key=lambda n: layers[n].value)
     deepest = layers[least]

@@ -112,7 +112,10 @@ def probability(m: Measurements) -> Numbers:
 
 @once
 def outputs(m: Measurements) -> Numbers:
-    """Measure how often the output has only the residual's top token (not the update's), and how often another one."""
+    """Measure how often the output's top token is the residual's but not the update's, and how often it is another one.
+
+    Also measure in which share of the latter cases it is not the update's top token either.
+    """
     e, kinds = m.examples, _kinds(m)
     changed = e["output"] != e["residual"]
     layers, which = np.nonzero(changed)

@@ -143,7 +143,10 @@ COMMON = 10
 
 
 def explain_chance(m: Measurements) -> str:
-    """State how many value vectors have one of the few commonest top tokens, and how often one of these comes next."""
+    """State the share of value vectors that have one of the few most frequent top tokens.
+
+    Also state how often one of these tokens follows a key's first trigger.
+    """
     a = m.agreement
     known = a.target >= 0
     common = np.argsort(-np.bincount(a.top[known], minlength=m.lm.d_vocab), kind="stable")[:COMMON]
@@ -171,7 +174,7 @@ def explain_ranks(m: Measurements) -> str:
 def explain_predictive_upper(m: Measurements) -> str:
     """If value vectors have larger norms in lower layers, state that a larger norm makes the top probability larger.
 
-    If they are not, state how many predictions form in the lower layers.
+    Otherwise, state how many predictions are already formed where the upper layers begin.
     """
     lengths = [float(written_values(m.lm, n).float().norm(dim=-1).mean()) for n in range(m.n_layers)]
     low, high = float(np.mean(lengths[: m.upper] or [0.0])), float(np.mean(lengths[m.upper :]))
@@ -408,7 +411,7 @@ def _of_both_signs(m: Measurements) -> tuple[str, ...]:
 
 
 def _predictive_values(m: Measurements) -> Exhibit:
-    """Show the value vectors with the largest top probability, and how often that token follows a trigger (Table 2)."""
+    """Show the value vectors with the most probable top tokens, and how often these follow a trigger (Table 2)."""
     a, triggers = m.agreement, m.triggers
     order = np.argsort(-a.probability, kind="stable")[: m.options.predictive]
     layers = np.searchsorted(a.bounds, order, side="right") - 1

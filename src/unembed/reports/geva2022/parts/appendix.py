@@ -99,7 +99,10 @@ def norm_section(m: Measurements) -> Section:
 
 @once
 def contribution(m: Measurements) -> Numbers:
-    """Measure the ten largest (dominant) sub-updates' share of all contributions, and the share of ten average ones."""
+    """Measure what share of the sum of |m| |v| the ten largest (dominant) sub-updates make up.
+
+    Also return the share that ten sub-updates would make up if all were equally large.
+    """
     share = m.sample.contribution
     return Numbers(
         layers=means(share, m.seed),
@@ -145,7 +148,10 @@ def judge_large_contribution(n: Numbers) -> Judgement:
 
 
 def explain_contribution(m: Measurements) -> str:
-    """State how much of the difference from the paper is due to the number of memories, and the largest one's share."""
+    """State how much of the difference from the paper is due to the number of memories in a layer.
+
+    Also state what share of the sum of |m| |v| the largest sub-update alone makes up.
+    """
     found, in_paper = contribution(m), DOMINANT / 4096
     middle = _middle(found.layers).value
     shares = m.sample.contribution * _first_of_ten(m)

@@ -39,7 +39,11 @@ def readings(m: Measurements) -> dict[str, VectorConcepts]:
 
 
 def _units(m: Measurements, vectors: str) -> np.ndarray | None:
-    """Return the units to resample: for updates, each one's prefix number; else None, as every vector is a unit."""
+    """Return the number of each vector's prefix if the vectors are FFN updates; None for other vectors.
+
+    Confidence intervals resample these units. Updates of one prefix are not independent, so they are drawn together;
+    other vectors are drawn one by one.
+    """
     return m.update_prefixes if vectors.removesuffix(BY_LENS) == UPDATES else None
 
 
@@ -193,7 +197,7 @@ def _added(found: VectorConcepts) -> float:
 def _all_inside(layers: Sequence[Measured], low: float, high: float) -> bool | None:
     """Return whether every layer's value lies between `low` and `high`.
 
-    False if a layer's whole confidence interval lies outside; None if only a value does.
+    False if some layer's whole confidence interval lies outside. None if no whole interval, but some value, does.
     """
     if any(x.high < low or x.low > high for x in layers):
         return False

@@ -46,12 +46,12 @@ def _scores(m: Measurements, kind: Kind, random: bool = False) -> np.ndarray:
 
 
 def _logits(m: Measurements, kind: Kind, random: bool = False) -> np.ndarray:
-    """Return the scores of `_scores` in units of logits of the residual stream."""
+    """Return the scores in logits, as the logit lens reads them from the stream before the FFN."""
     return of_events(m.sample, kind, scores_in_logits(m.sample, basis=m.options.basis, random=random))
 
 
 def _strongest(m: Measurements, kind: Kind) -> Measured:
-    """Return the largest of the ten scores of an event, in units of logits, averaged over events."""
+    """Return the mean, over events, of the largest of an event's ten scores; scores are in logits."""
     return mean_of(_logits(m, kind).max(axis=1), seed=m.seed)
 
 
@@ -198,7 +198,7 @@ def explain_candidate(m: Measurements) -> str:
 
 
 def explain_settled(m: Measurements) -> str:
-    """State in which layer before the last most predictions settle, and how many of these its FFN brings to the top."""
+    """State which layer before the last has the most saturations, and the share of these that its FFN causes."""
     layer = int(np.argmax(saturation_shares(m.sample)[:-1]))
     here = m.sample.saturation == layer
     return (

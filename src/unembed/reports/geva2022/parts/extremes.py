@@ -115,7 +115,7 @@ def ways_of(m: Measurements, extreme: ExtremeSubUpdates) -> Int[np.ndarray, " ro
 
 @once
 def promoters(m: Measurements) -> Int[np.ndarray, "memory 3"]:
-    """Return the distinct memories in frequently active clusters: layer, index, and the sign of `ways_of`."""
+    """Return the distinct memories of `frequent`, as rows of layer, index, and 1 or -1 as in `ways_of`."""
     found = frequent(m)
     return np.unique(np.column_stack([found.layer, found.index, ways_of(m, found)]), axis=0).astype(np.int64)
 
@@ -134,7 +134,10 @@ def rare(m: Measurements) -> np.ndarray:
 
 @once
 def few_values(m: Measurements) -> Numbers | None:
-    """Measure the share of value vectors in the frequently active clusters of extreme, and of random, sub-updates."""
+    """Measure the share of all value vectors that lie in frequently active clusters of extreme sub-updates.
+
+    For comparison, also measure it for as many random dominant sub-updates.
+    """
     extreme, sample, clusters = m.extreme, m.sample, m.clusters
     if len(extreme) < FEWEST:
         return None
@@ -263,7 +266,8 @@ def cases_of(m: Measurements) -> dict[str, np.ndarray]:
 def judge_inputs(n: Numbers) -> Judgement:
     """Judge whether extreme sub-updates occur mostly in easy cases.
 
-    Short prefixes and easy predictions must also each be more frequent among them than among all examples.
+    Short prefixes and easy predictions must also each be more frequent where extreme sub-updates occur than among all
+    examples.
     """
     names = {
         "short_prefix": f"a prefix of at most {SHORT} tokens",

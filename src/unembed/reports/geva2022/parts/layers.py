@@ -87,9 +87,10 @@ def judge_peaks(n: Numbers) -> Judgement:
 
 
 def judge_strongly_down(n: Numbers) -> Judgement:
-    """Judge whether the last layers' smallest scores are clearly negative, and twice as large as the other layers'.
+    """Judge whether the last layers' smallest scores are clearly negative, and twice as negative as the other layers'.
 
-    If a norm divides the residual stream by its length, they must also be larger after this division.
+    They must also be more negative than the other layers' in logits, that is, after the division by the scale that the
+    final norm would have on the stream (if the model has a final norm).
     """
     n_layers, below_top = len(n.minima), len(n.minima) - _last_layers(len(n.minima))
     # The confidence intervals come from resampling whole examples, so each example must give one value: the mean over
@@ -111,7 +112,10 @@ def judge_strongly_down(n: Numbers) -> Judgement:
 
 
 def explain_means(m: Measurements) -> str:
-    """State how often the FFN of the layer with the lowest mean score lowers the score of its own top candidate."""
+    """State how often the FFN with the lowest mean score, below the last layers, lowers the token on top before it.
+
+    Also state how many memories account for half of the negative scores there.
+    """
     found = figure_3(m).means
     layer = int(np.argmin([x.value for x in found[: len(found) - _last_layers(len(found))]]))
     change = m.sample.candidate_change[layer]
@@ -124,7 +128,10 @@ def explain_means(m: Measurements) -> str:
 
 
 def _held_by_few(m: Measurements, layer: int) -> tuple[int, int]:
-    """Return how many memories give half of a layer's negative scores, and how many dominant ones the layer has."""
+    """Return how many memories account for half of the sum of a layer's negative scores.
+
+    Also return how many memories of the layer are dominant in at least one example.
+    """
     scores = candidate_scores(m.sample, basis=m.options.basis)[layer]
     below = np.bincount(m.sample.dominant[layer].ravel(), weights=np.minimum(scores, 0).ravel())
     ordered = np.sort(below)
@@ -132,7 +139,11 @@ def _held_by_few(m: Measurements, layer: int) -> tuple[int, int]:
 
 
 def explain_peaks(m: Measurements) -> str:
-    """State in which layer the largest score peaks if scores are divided by the stream's length, and these lengths."""
+    """State in which layer below the last ones the largest score peaks if scores are converted to logits.
+
+    Also state the median length (norm) of the stream in the first and in the last layer, because raw scores grow with
+    it.
+    """
     found, lengths = figure_3(m), np.median(m.sample.stream_length, axis=1)
     in_logits = found.maxima_in_logits.mean(axis=1)[: len(lengths) - _last_layers(len(lengths))]
     peak = int(np.argmax(in_logits))
@@ -144,7 +155,10 @@ def explain_peaks(m: Measurements) -> str:
 
 
 def explain_strongly_down(m: Measurements) -> str:
-    """State which layer below the last ones has the lowest scores, and how long the stream is there and above."""
+    """State which layer below the last ones has the lowest scores.
+
+    Also state the mean length (norm) of the stream in all layers below the last ones, and in the last ones.
+    """
     n = figure_3(m)
     lengths, below_top = np.median(m.sample.stream_length, axis=1), len(n.minima) - _last_layers(len(n.minima))
     lowest = int(np.argmin(n.minima[:below_top].mean(axis=1)))
