@@ -67,7 +67,7 @@ def _is_open(mixer: AttentionSite | None) -> bool:
 def _runs_itself(mixer: AttentionSite | None) -> bool:
     """Return whether the model's own attention code is linear in the values once queries and keys are constant.
 
-    If scores are computed from more than queries and keys, they may depend on the values too (Doge's do).
+    If scores are computed from more than queries and keys, they may depend on the values too; in Doge they do.
     """
     return mixer is not None and mixer.head_layout is not None and mixer.clip is None and not mixer.scores.missing
 
@@ -129,7 +129,9 @@ def linear_pass(
         behind_norms = {key: one for key, one in written.items() if _branch_norm(lm, *key) is not None}
         hooks |= {key: one for key, one in written.items() if key not in behind_norms}
         captures |= {key: _both(captures.get(key), one) for key, one in read.items()}
-    with torch.no_grad():  # recurrent layers record no gradients, so that they may overwrite their state in place
+    # In a linear pass, recurrent layers run without gradients, so they may overwrite their state in place. With
+    # gradients enabled, `cache_argument` would refuse such models.
+    with torch.no_grad():
         cache = cache_argument(lm)
     with ExitStack() as stack:
         stack.enter_context(memory_guard(f"a linear pass of {tokens.numel()} tokens"))
@@ -198,7 +200,8 @@ def _install(
         ):
             _add_bias(stack, made, module, bias, layer, block)
     for norm in _all_norms_of(block):
-        if isinstance(norm, OpaqueNorm):  # a gated one (A.X K2): gate and scale are those of the run
+        # An OpaqueNorm may have a gate (A.X K2's has): gate and scale together are a constant factor from the run.
+        if isinstance(norm, OpaqueNorm):
             _change_output(stack, norm.module, lambda x, y: linearized(y, x * ratio(y, x).to(x.dtype)))
     if block.mixer is not None and block.mixer.constant is not None:
         constant = block.mixer.constant.to(made.lm.device) / block.mixer.multiplier
@@ -233,7 +236,8 @@ def _install_mixer(
 
         def keep(own: Tensor) -> Tensor:
             made.live["values", layer] = current.by_position(own)
-            return own.detach().clone()  # OLMo clips values in place
+            # OLMo then clips the values in place; on a copy, this does not overwrite the recorded tensor.
+            return own.detach().clone()
 
         change_tensor(stack, made.lm, layer, "values", keep)
         return
@@ -352,8 +356,9 @@ def _inner_norms(block: Block, known: set[nn.Module]) -> list[Norm]:
         if is_norm and isinstance(weight, Tensor) and module not in known:
             found.append(Norm(module, f"{block.mixer.path}.{path}", weight.shape[0]))
     source = block.mixer.values
+    # The norm of Gemma 4's values has no gain, so the loop above does not find it.
     if source is not None and "norm" in type(source.module).__name__.lower() and not list(source.module.parameters()):
-        found.append(Norm(source.module, f"{block.mixer.path}, values", source.d_head))  # Gemma 4's has no gain
+        found.append(Norm(source.module, f"{block.mixer.path}, values", source.d_head))
     return found
 
 

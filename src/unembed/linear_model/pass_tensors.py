@@ -25,8 +25,8 @@ class Part:
     Attributes:
         own: their activations in the run: z of each head, or the coefficients, (batch, pos, node, ...).
         read: the same activations as a linear function of what the layer reads; None if there is no such function.
-        constant: True for memories whose coefficient does not depend on the input (the bias of an expert); None without
-            any.
+        constant: True for memories whose coefficient does not depend on the input (the bias of an expert); None if the
+            layer has no such memories.
     """
 
     kind: PartKind

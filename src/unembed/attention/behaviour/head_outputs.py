@@ -33,8 +33,8 @@ class HeadUpdate:
     share: float
     """The norm of the vector, divided by the sum of the norms of all vectors that the layer's heads add."""
     score: float | None
-    """What the vector adds to the chosen token's logit, or to the difference of two tokens' logits; the final norm
-    divides it by the scale that it had in the run. None if no token was chosen."""
+    """What the vector adds to the chosen token's logit, or to the difference of two tokens' logits, with the scale of
+    the final norm fixed at its value in the run. None if no token was chosen."""
     top_tokens: list[str]
     """Tokens that the vector promotes most, in the basis "jacobian" if the model has a fitted lens, else in "raw"."""
     bottom_tokens: list[str]

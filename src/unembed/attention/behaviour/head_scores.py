@@ -42,7 +42,10 @@ KINDS = ("previous_token", "duplicate_token", "induction", "copying", "resting",
 ROLE = 0.3
 """A head gets a role, such as induction, if its mean attention of that kind is at least this."""
 _ROLES = {"induction": "induction", "previous_token": "previous token", "duplicate_token": "duplicate token"}
-"""The kinds that are a role. Attention to the first position is not among them, since most heads have it."""
+"""The kinds of attention that count as a role, with the names of the roles.
+
+Attention to the first position is not among them, since most heads have it.
+"""
 _TOKENS = 2048
 """Number of tokens in one forward pass."""
 
@@ -59,9 +62,9 @@ class HeadScores(Displayed):
     previous_token: Float[Tensor, "layer head"]
     """Mean attention to the position before."""
     duplicate_token: Float[Tensor, "layer head"]
-    """In the second half: mean attention to the earlier occurrence of the same token."""
+    """Mean attention, in the second half of a sequence, to the earlier occurrence of the same token."""
     induction: Float[Tensor, "layer head"]
-    """In the second half: mean attention to the token after the earlier occurrence (prefix matching)."""
+    """Mean attention, in the second half of a sequence, to the token after the earlier occurrence (prefix matching)."""
     copying: Float[Tensor, "layer head"]
     resting: Float[Tensor, "layer head"]
     """Mean attention to the first position."""
@@ -249,7 +252,7 @@ def _scores_of(
 
 
 def _readouts(lm: Decoder, ids: Int[Tensor, " token"]) -> dict[int, Float[Tensor, "token d_model"]]:
-    """Return, by layer, the direction in the attention's output that raises each token's logit above the mean of all.
+    """Return, by layer and token, the direction in the attention's output that raises the logit above the mean logit.
 
     Later blocks may rescale the stream, so the directions differ between layers.
     """

@@ -169,7 +169,8 @@ def head_output_lengths(
     require_heads(lm, "the lengths of what heads add")
     layers = [n for n in lm.attention_layers if lm.structure.blocks[n].attention.out_projection is not None]
     if not layers:
-        _ = lm.structure.blocks[lm.attention_layers[0]].attention.out_proj  # raises an error with the reason
+        # No layer has a usable projection, so reading this property raises an error that says why.
+        _ = lm.structure.blocks[lm.attention_layers[0]].attention.out_proj
     total = {n: torch.zeros(lm.structure.blocks[n].attention.n_heads, dtype=torch.float64) for n in layers}
     positions = 0
     for n, segment in enumerate(windows_of(corpus, window or min(lm.n_ctx or 256, 256), overlap=0).segments(lm)):
@@ -248,9 +249,11 @@ def scores_on_text(
         if len(segment) < 8:
             continue
         tokens = segment.tokens
-        same = (tokens[:, None] == tokens).tril(-1)  # (dst, earlier occurrence)
+        # (dst, src): whether src is an earlier occurrence of dst's token
+        same = (tokens[:, None] == tokens).tril(-1)
+        # (dst, src): whether src follows an earlier occurrence of dst's token
         after = torch.zeros_like(same)
-        after[:, 1:] = same[:, :-1]  # (dst, what followed it)
+        after[:, 1:] = same[:, :-1]
         has = same.any(dim=1)
         captured = run(lm, tokens[None], "pattern", logits=False, layers=lm.attention_layers)
         for layer in lm.attention_layers:

@@ -77,15 +77,15 @@ class InductionEvidence:
     layer: int
     head: int
     copying: float | None
-    """Eigenvalue score of its full OV circuit. This and the other scores are None where the model lacks the circuit."""
+    """Eigenvalue score of the head's full OV circuit. Every score is None where the model lacks its circuit."""
     partner: tuple[int, int] | None
-    """The earlier head whose output its keys read most, compared with random circuits."""
+    """The earlier head whose output this head's keys read most (the one with the highest K-composition)."""
     k_composition: float | None
     """K-composition with the partner, minus that of random circuits of the same shapes."""
     matching: float | None
-    """Eigenvalue score of its QK circuit, with keys that it reads from the output of the partner."""
+    """Eigenvalue score of the head's QK circuit when its keys read the partner's output."""
     induction: float
-    """Attention to the token after the earlier occurrence, on repeated random tokens."""
+    """The head's mean attention, on repeated random tokens, to the token after the earlier occurrence."""
     partner_previous_token: float | None
     """The partner's attention to the previous token."""
 

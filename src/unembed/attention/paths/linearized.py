@@ -50,7 +50,7 @@ class FrozenLayer:
     """Divisor of the norm before the attention; None where there is none."""
     branch: Branch
     W_V: Float[Tensor, "kv_head d_model d_head"]
-    """In latent attention (MLA), the product of both projections and the gain of the norm between them."""
+    """The value projection; in latent attention (MLA), both projections times the gain of the norm between them."""
     value_factor: Float[Tensor, "batch kv_head pos 1"] | None = None
     """The inverse of the number by which a norm divided the latent, or each value vector, in the run; None if there is
     no such norm."""

@@ -41,7 +41,7 @@ class MemoryConnections:
     index: int
     basis: HeadBasis
     heads: list[Connection]
-    """Heads that write to the key."""
+    """Earlier heads that write along the key."""
     writers: list[Connection]
     """Earlier memories whose values point along the key (or, with a negative cosine, against it)."""
     readers: list[Connection]

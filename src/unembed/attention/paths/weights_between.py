@@ -73,7 +73,7 @@ class Part:
         return (head_name if self.kind == "head" else memory_name)(self.layer, self.index)
 
     def location(self, lm: Decoder) -> int:
-        """The order in the forward pass, counted in half layers.
+        """The position in the order of the forward pass, counted in half layers.
 
         The attention of layer l is at 2 l, its FFN at 2 l + 1 (2 l where both run in parallel).
         """

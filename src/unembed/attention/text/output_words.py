@@ -24,7 +24,7 @@ from unembed.results import visible
 MIN_COUNT = 30
 """A token is common if it occurs at least this often in the shipped text."""
 RAISED = 3
-"""Number of raised tokens for each source."""
+"""Number of raised tokens that are listed for each source token."""
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ def relations_of_heads(
 
     Args:
         only: measure only this head; its p-values are then not corrected for the number of heads.
-        at_least: leave all p-values NaN, which saves the shuffles, if no share reaches this.
+        at_least: if no share reaches this, the shuffles are skipped, to save time, and all p-values stay NaN.
     """
     lm, basis = circuits.lm, circuits.known_basis(basis)
     require_heads(lm, "relations")

@@ -69,7 +69,7 @@ class TokenReading:
     vectors: Mapping[int, Float[Tensor, "token d_model"]]
     """For each layer, the vectors of the tokens in `among`; see `token_vectors`."""
     carried: Carried | None = None
-    """The maps, by layer; None if what heads write is multiplied by W_U directly."""
+    """A function from a layer to its map; None if what heads write is multiplied by W_U directly."""
 
 
 def centred_circuits(
@@ -126,7 +126,7 @@ def skip_trigrams(
     Args:
         offset: number of tokens from source to destination, for rotary positions.
         source: list only triples with this source token.
-        hide_unlearned: leave out tokens that the model never learned, and bytes of a longer character.
+        hide_unlearned: leave out tokens that the model never learned, and tokens that are a part of a character.
         among: use only these tokens, and take means over them. Without it, all tokens are used, and rare ones often
             come first.
         reading: with `among`: vectors that the heads read instead of the embeddings of these tokens.

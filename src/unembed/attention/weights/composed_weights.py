@@ -133,7 +133,7 @@ def read_in_run(
     """
     site = lm.structure.blocks[layer].attention
     if site.readings is None or which not in site.readings.parts:
-        composed_weights(lm, layer, which)  # raises an error with the reason
+        composed_weights(lm, layer, which)  # has no result for `which` here: raises an error that says why
     assert site.readings is not None
     made: dict[str, list[Tensor]] = {}
     every = site.readings.parts[which]
@@ -184,7 +184,9 @@ def require_ov(lm: Decoder, layer: int, basis: HeadBasis) -> None:
     values = site.values
     if basis == "folded" and values is not None and values.gate in ("channel", "norm"):
         if not is_composed(site):
-            _ = site.layout  # raises where the raw basis has no circuit either
+            # The error below recommends the raw basis. If that basis has no circuit either, this line raises the error
+            # that says why.
+            _ = site.layout
         raise Unsupported(
             f"the folded OV circuits of layer {layer} of {lm.name}",
             why=GATES[values.gate],

@@ -53,7 +53,7 @@ class Gram:
 
     @classmethod
     def of(cls, outer: Float[Tensor, "head d_model d_head"], inner: Float[Tensor, "head m d_head"]) -> Gram:
-        """The Gram matrices of outer @ inner': outer (inner' inner) outer'."""
+        """Return the Gram matrices of the products outer @ inner', which are outer (inner' inner) outer'."""
         return cls(outer, outer @ (inner.mT @ inner))
 
     def norms(self) -> Float[Tensor, " head"]:
@@ -76,8 +76,8 @@ def ratios_of(
     Args:
         a: Gram matrices of the writers.
         others: Gram matrices of the readers, in groups that all have the same number of heads.
-        earlier: which pairs to compare; all when None. Each item (end_b, end_a) stands for a run of consecutive readers
-            that ends before reader end_b; these are compared with the first end_a writers.
+        earlier: which pairs to compare; all when None. Each item (end_b, end_a) stands for a range of consecutive
+            readers that ends before reader end_b; these are compared with the first end_a writers.
 
     Memory: the rows of one block, at most `_BYTES` for each group.
     """

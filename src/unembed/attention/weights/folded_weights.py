@@ -275,7 +275,8 @@ def through_embedding(
 
     is_table = basis == "raw" or (lm.structure.embedding_scale == 1.0 and not changes_stream(lm))
     if lm.dtype == matrix.dtype and (not centre or not ignores_channel_mean(lm)) and is_table:
-        every = product(None) if ids is None else None  # a view of the weights: no block is copied
+        # W_E is used without a copy, so one product for the whole vocabulary takes no more memory than blocks do.
+        every = product(None) if ids is None else None
     else:
         every = torch.cat([product(block) for block in vocabulary_blocks(lm)]) if ids is None else None
     found = product(ids) if every is None else every

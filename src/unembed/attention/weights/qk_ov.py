@@ -163,7 +163,7 @@ class HeadMatrices:
             Unsupported: no layer has attention, or this one has none.
         """
         check_basis(basis)
-        if self.lm.n_layers:  # without layers, the next line raises
+        if self.lm.n_layers:  # in a model without layers, `layer_and_head` below raises the error
             require_heads(self.lm, "circuits")
         return self.lm.layer_and_head(layer, head)
 

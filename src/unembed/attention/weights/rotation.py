@@ -37,7 +37,7 @@ def random_rotation(d_model: int, seed: int = 0, *, keep_mean: bool = False) -> 
         return q * r.diagonal().sign()
     frame = torch.randn(d_model, d_model, generator=g, dtype=torch.float64)
     frame[:, 0] = 1.0
-    basis, _ = torch.linalg.qr(frame)  # first column: the mean direction
+    basis, _ = torch.linalg.qr(frame)  # the first column is the all-ones direction, up to length and sign
     inner = torch.eye(d_model, dtype=torch.float64)
     inner[1:, 1:] = random_rotation(d_model - 1, seed + 1)
     return basis @ inner @ basis.T
