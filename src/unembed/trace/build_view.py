@@ -186,7 +186,10 @@ def _findings(
 
 
 def _relations(lm: Decoder, removals: Sequence[Removal]) -> dict[tuple[int, int], str]:
-    """Return, for the heads that matter most, how each maps one word to another, such as country to capital."""
+    """Return the relation between words, such as country to capital, that a head's weights encode.
+
+    Only heads that matter most are read; those without such a relation are left out.
+    """
     most = max((one.effect for one in removals if one.part.index is not None), default=0.0)
     found: dict[tuple[int, int], str] = {}
     for one in removals:

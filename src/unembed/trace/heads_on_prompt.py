@@ -44,8 +44,9 @@ class PatternView:
     """Attention weights: a row for each destination position, with a weight for each source position up to it. Each row
     adds up to 1, unless the model has attention sinks, which take a share of the attention."""
     norms: list[list[float]] | None
-    """Attention weight times the norm of the vector that the head would write from that source alone; None if a gate or
-    norm after the mixing depends on the position."""
+    """Attention weight times the norm of the vector that the head would write from that source alone; None if the
+    value vectors are not found, or if the mixed values go through a gate or norm whose factors differ between
+    positions."""
 
 
 def pattern_view(trace: Trace, layer: int, head: int) -> PatternView:
@@ -103,7 +104,7 @@ class HeadSourcesView:
     target: Token
     against: Token | None
     logit: float
-    """The logit of the target; with `against`, the difference of the two logits."""
+    """The target's logit; if `against` is not None, the target's logit minus that of `against`."""
     contributions: list[float]
     """What the head adds to `logit` from each source position up to `position`."""
 

@@ -66,7 +66,7 @@ class Removal:
     gained_from: float
     gained_to: float
     tokens: MovedTokens
-    """The tokens that the component raises and lowers most."""
+    """The tokens whose probability the component raises and lowers most."""
 
 
 def affordable(parts: Sequence[Part], n_layers: int, n_tokens: int) -> list[Part]:
@@ -246,7 +246,10 @@ _Logits = tuple[Float[Tensor, " d_vocab"], Float[Tensor, "row d_vocab"]]
 
 
 def _up_to(edits: Sequence[Edit], position: int, n_pos: int) -> list[Edit]:
-    """Return the same edits for a run that ends at `position`; "last" and negative positions are converted."""
+    """Return the same edits for a run that ends at `position`; later positions are left out.
+
+    The positions "last" and negative positions are replaced by positions counted from the start.
+    """
 
     def moved(edit: Edit) -> Edit:
         where = (-1,) if edit.positions == "last" else edit.positions

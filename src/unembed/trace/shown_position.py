@@ -189,9 +189,11 @@ class ShownPosition:
         return MemoriesView(parts.with_measured(rows), always_on, effects.others, effects.others_effect, effects.total)
 
     def attribution(self, by: By, writers: int) -> AttributionView:
-        """Return all components in the order of the forward pass if they are few, else the largest contributions.
+        """Split the logit, or the logit difference, by one kind of component.
 
-        Memories that are always on are listed separately.
+        If there are at most `writers` components and none is a memory that is always on, all are listed, in the order
+        of the forward pass; otherwise those with the largest contributions. Memories that are always on are listed
+        separately.
         """
         lm, target, against = self.trace.lm, self.question.token, self.question.against
         found = self.trace.attribution(target, self.position, against, by)
