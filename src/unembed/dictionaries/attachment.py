@@ -245,7 +245,9 @@ class AttachedDictionary:
             layer, index = self.feature(edit.layer, as_int("feature", edit.index))
             changes.setdefault(layer, []).append(replace(edit, layer=layer, index=index))
         waiting: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        """For each layer whose output changes: pairs of changes of features and these features' value vectors."""
+        """For each layer whose output will be changed, pairs: the changes of some features, and these features' value
+        vectors. The product of the two is added when the output is computed.
+        """
 
         def read_features(x: Tensor, layer: int) -> None:
             part = self.part(layer)
@@ -289,7 +291,7 @@ def _on(lm: Decoder, part: Dictionary, layer: int) -> Dictionary:
     over channels is subtracted only if the model's norms subtract it.
     """
     if part.centred and not (lm.structure.final_norm is not None and lm.structure.final_norm.centred):
-        part = replace(part, centred=False)  # TransformerLens centres only models whose norms do
+        part = replace(part, centred=False)  # TransformerLens subtracts it only if the norms do
     site = lm.structure.blocks[layer].feed_forward
     norm = None if site is None else site.pre_norm
     if norm is None or not part.without_gain or part.reads != "mlp_in":

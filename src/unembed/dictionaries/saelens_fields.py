@@ -19,7 +19,9 @@ _ACTIVATIONS = {
     "jumprelu_transcoder": "jumprelu",
 }
 WITHOUT_GAIN = "ln2.hook_normalized"
-"""The stream after the norm's division, before its gain and bias, which TransformerLens folds into the weights."""
+"""TransformerLens' hook at a norm's output before gain and bias. TransformerLens folds gain and bias into the weights
+that read the output.
+"""
 _NOTHING = ("none", "None", None, False)
 _CHANGING = (
     *("normalize_activations", "rescale_acts_by_decoder_norm", "reshape_activations", "hook_head_index"),
@@ -112,7 +114,8 @@ def _activation(config: Mapping[str, Any], name: str) -> tuple[str, int | None]:
     more = config.get("activation_fn_kwargs") or {}
     if not isinstance(function, str) or not isinstance(more, Mapping):
         raise InvalidInput(f"dictionary {name}", why=f"its {key} or activation_fn_kwargs has a value of the wrong type")
-    if activation == "relu" and function == "topk":  # SAELens before version 6
+    # In files of SAELens before version 6, the function says topk, and the architecture does not.
+    if activation == "relu" and function == "topk":
         activation = "topk"
     elif function not in ("relu", activation):
         raise Unsupported(f"dictionary {name}", why=f"its {key} {function!r} is not supported")

@@ -81,7 +81,8 @@ def train_dictionary(
     if first is None:
         raise InvalidInput("the corpus", why="it has no tokens")
     device = first.device
-    scale = float(first.var(dim=0).sum().sqrt()) or 1.0  # the rate holds for activations of any size
+    # Activations are divided by `scale`, so that the same learning rate suits activations of any size.
+    scale = float(first.var(dim=0).sum().sqrt()) or 1.0
     W_dec = torch.nn.functional.normalize(torch.randn(features, lm.d_model, generator=generator), dim=1).to(device)
     weights = {
         "W_enc": W_dec.T.clone(),
@@ -172,7 +173,8 @@ def _activations(
                 buffer, n = [mixed[full:]], len(mixed) - full
         if was_empty:
             return
-        if n >= 1:  # the rest of a short corpus, before it is read again
+        # Use the activations that are left in the buffer before the corpus is read again.
+        if n >= 1:
             mixed = torch.cat(buffer)[torch.randperm(n, generator=generator).to(buffer[0].device)]
             yield from mixed.split(size)
             buffer, n = [], 0

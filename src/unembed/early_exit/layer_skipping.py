@@ -135,7 +135,9 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
             return real(*args, **kwargs)
         inputs = {**dict(zip(names, args, strict=False)), **kwargs}
         positions = [name for name in inputs if _is_position(name)]
-        if any(name not in one for one in block.pending for name in positions):  # the block computes it itself
+        # The block computes one of these arguments of its attention itself, so the stored inputs of the pending
+        # positions do not contain it, and their rows cannot be added to this pass.
+        if any(name not in one for one in block.pending for name in positions):
             block.fill(state.cache, state.cache_name)
             return real(*args, **kwargs)
         pending, block.pending = block.pending, []
@@ -144,7 +146,9 @@ def _with_pending(module: nn.Module, block: _Block, state: _Pass) -> Callable[..
         inputs[names[0]] = _concatenated([rows if block.norm is None else block.norm(rows), own])
         for name in positions:
             inputs[name] = _concatenated([*(one[name] for one in pending), inputs[name]])
-        if inputs.get("attention_mask") is None:  # without a mask, several rows would get a causal one
+        # Without a mask, attention applies a causal mask if there are several rows. A mask of zeros lets the current
+        # token attend to all positions.
+        if inputs.get("attention_mask") is None:
             inputs["attention_mask"] = own.new_zeros(1, 1, 1, 1)
         out = real(**inputs)
         if not isinstance(out, tuple):
@@ -223,8 +227,9 @@ class _Pass:
     def skip(self, block: _Block, inputs: dict[str, Any]) -> None:
         """Skip a block for the current token: the position becomes pending.
 
-        Its key and value are computed at once if masks depend on the length of this cache layer, or if it is the first
-        position that skips the block, to check that the block writes to the cache.
+        There are two cases in which its key and value are computed at once: if the model computes attention masks from
+        the length of this cache layer, and if no position has skipped the block before, to check that the block writes
+        to the cache.
         """
         block.add_pending(inputs, self.cache_name)
         if block.layer not in block.stores_to_cache or block.layer in self._at_once:
@@ -290,7 +295,9 @@ def _forward(block: _Block, state: _Pass) -> Callable[..., Any]:
         if state.exited:
             hidden = block.stream(args, kwargs)
             state.skip(block, block.named(args, kwargs))
-            if block.layer == state.lm.n_layers - 1:  # earlier blocks must receive the stream itself
+            # Skipped blocks pass the stream on unchanged; only after the last block is it mapped by the lens, if the
+            # basis is "jacobian".
+            if block.layer == state.lm.n_layers - 1:
                 hidden = state.readable(hidden, state.exits[-1])
             return (hidden, None) if state.returns_tuple else hidden
         if block.pending and not state.may_join(block):

@@ -32,8 +32,9 @@ CLUSTERS = 200
 
 
 class _Layer:
-    """For one layer, the training examples that saturate at it or later, indexed by the keys (clusters) in their lists.
+    """For one layer, an inverted index of the training examples that saturate at it or later.
 
+    Each example has a list of keys, which stand for the clusters of its dominant sub-updates (`SubUpdates._keys`).
     Examples are sorted by saturation layer. The indices of those whose list contains key c are
     `lists[bounds[c]:bounds[c + 1]]`.
     """
@@ -52,8 +53,8 @@ class _Layer:
         by_key = np.argsort(flat, kind="stable")
         self.lists = examples[by_key].astype(np.int64)
         self.bounds = np.searchsorted(flat[by_key], np.arange(n_keys + 1))
-        # A group is the examples that saturate at one layer. The mean similarity of a list to a group depends only on
-        # how often each key occurs in the group.
+        # A group is all examples that saturate at the same layer. The mean similarity of a list of keys to the lists of
+        # a group depends only on how often each key occurs in the group, so only these numbers are stored.
         occurs = np.zeros((n_keys + 1, len(self.starts)))  # the last row is for positions without a key
         group_of = np.repeat(np.arange(len(self.starts)), self.sizes)
         np.add.at(occurs, (flat, group_of[examples]), 1)
@@ -61,6 +62,8 @@ class _Layer:
 
     def score(self, keys: np.ndarray) -> float:
         """Return how much more similar a list is to S than to the most similar N_x; if positive, the token exits.
+
+        The docstring of this module defines S and N_x.
 
         It is the smaller of two differences: that of the largest similarities, and that of the mean similarities.
         """

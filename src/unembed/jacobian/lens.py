@@ -156,7 +156,8 @@ class JacobianLens(Displayed):
 
             require_same_sizes(self, lm)
         elif sampled_fingerprint(lm) not in {self.fingerprint, *self.converted.values()}:
-            if not self.converted and self.provenance.dtype not in ("none", lm.dtype_name):  # an earlier version's file
+            # The file was written by an earlier version, which did not store `converted`.
+            if not self.converted and self.provenance.dtype not in ("none", lm.dtype_name):
                 raise InvalidInput(
                     f"the lens of {self.provenance.model}",
                     why=f"it was fitted on {self.provenance.dtype} weights, and its file lacks the fingerprint "

@@ -24,7 +24,10 @@ from unembed.stream.hooks import attach_hooks, change_tensor, memory_guard
 
 
 def source_points(lm: Decoder) -> list[tuple[str, int]]:
-    """Return the capture points and layers with respect to which Jacobians are taken, then those of the last stream."""
+    """Return (capture point, layer) of each residual stream with respect to which Jacobians are taken.
+
+    The last element is the last residual stream, whose derivatives these Jacobians are.
+    """
     middle = [("resid_mid", n) for n in range(lm.n_layers) if has_point(lm, "resid_mid", n)]
     return [*(("resid_pre", n) for n in range(lm.n_layers)), *middle, ("resid_post", lm.n_layers - 1)]
 
@@ -90,7 +93,8 @@ def last_token_passes(
             return _in_copies(lm, window, copies, layer, change, None)
         try:
             return _later_layers_in_copies(lm, window, copies, layer, change, cache)
-        except RuntimeError as error:  # the model fixes its batch size at the start
+        # Some models do not allow the batch to grow in the middle of a forward pass, so all layers are run in copies.
+        except RuntimeError as error:
             if "memory" in str(error):
                 raise
         return _in_copies(lm, window, copies, layer, change, cache)

@@ -186,7 +186,9 @@ def attribution(
         columns.add("band normalisers", after_linear)
     made = () if isinstance(tokens, Run) else edits
     found = _closed(lm, columns, target, other, position, by, float(logit), made)
-    if by != "source" or int(found.source.max()) >= seen.tokens.shape[1]:  # a run of one position lacks the others
+    # The texts of source tokens are needed only for "source". If the run stores only one position, it lacks the tokens
+    # of the others, so their texts are not known.
+    if by != "source" or int(found.source.max()) >= seen.tokens.shape[1]:
         return found
     return replace(found, sources=tuple(lm.token_strings(seen.tokens[0])))
 

@@ -145,7 +145,8 @@ def _in_usual(lm: Decoder, chosen: list[Edit]) -> list[Edit]:
 def _fires(lm: Decoder, ranked: list[RankedValue], text: str) -> Mapping[Any, tuple[str, ...]]:
     """Return, for each memory in `ranked`, the lines of a text on which it fires most."""
     lines = [line for line in text.splitlines() if len(line) > 40][:64]
-    names = list(dict.fromkeys(map(_name, ranked)))  # a value may promote several of the words
+    # A memory that promotes several of the words occurs several times in `ranked`.
+    names = list(dict.fromkeys(map(_name, ranked)))
     return firing(lm, names, lines) if names else {}
 
 

@@ -62,7 +62,7 @@ def keep_keys(stack: ExitStack, lm: Decoder) -> dict[int, Attended]:
 
         return noted
 
-    stack.enter_context(lm.lock)  # a pass of another thread would be noted, too
+    stack.enter_context(lm.lock)  # otherwise, passes of other threads would be recorded, too
     for layer, module in _modules(lm):
         stack.enter_context(attending_by(module, "noting", lambda function, layer=layer: noting(layer, function)))
     return kept

@@ -154,7 +154,10 @@ def _put_back_ffn(new: Tensor, own: Tensor, block: Block) -> Tensor:
 def _put_back_added(
     new: Tensor, own: Tensor, block: Block, norm: Norm | None, multiplier: float, constant: Tensor | None = None
 ) -> Tensor:
-    """Return the module output that makes `new` the vector added to the stream; unchanged elements are not rounded."""
+    """Return the module output that makes `new` the vector added to the stream.
+
+    Elements that `new` does not change keep the module's own output exactly, without rounding errors.
+    """
     new = new.reshape(own.shape)
     if multiplier == 1.0 and constant is None and not isinstance(norm, ChannelGain):
         return new

@@ -61,14 +61,16 @@ def _read_gradient(lm: Decoder, point: str, layer: int, own: Tensor, current: Fo
         return own
     block = lm.structure.blocks[layer]
     own = current.by_position(own)
-    if point in ("attn_out", "mlp_out"):  # the captured tensor is a multiple of the module's
+    # The captured tensor is the module's output times a constant. So the gradient with respect to it is the gradient
+    # with respect to the output, divided by this constant.
+    if point in ("attn_out", "mlp_out"):
         site = block.mixer if point == "attn_out" else block.feed_forward
         assert site is not None
         return own / site.multiplier
     if point in ("resid_pre", "resid_post"):
         put_back = capture_point("resid_post").put_back
         assert put_back is not None
-        return put_back(own, own, block)  # refuses where the captured tensor is made of several
+        return put_back(own, own, block)  # raises an error if there are several streams
     return capture_point(point).reshape(own, block, current)
 
 
@@ -91,7 +93,7 @@ def on_the_graph(
     def keep(key: tuple[str, int]) -> Callable[[Tensor], Tensor]:
         def saved(t: Tensor) -> Tensor:
             own[key] = t
-            return t.clone()  # OLMo and Falcon change such tensors in place
+            return t.clone()  # a copy, because OLMo and Falcon later change such tensors in place
 
         return saved
 

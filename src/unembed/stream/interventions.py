@@ -256,13 +256,17 @@ def edited(t: Float[Tensor, "batch pos ..."], edits: Sequence[Edit], rows: Rows)
     """Return a changed copy of a captured tensor, after edits that all apply to this tensor."""
     t = t.clone()
     for edit in edits:
-        part = t  # of attention, FFN or stream; else a view of one memory, feature or head
+        # An edit of attention, an FFN or the stream changes the whole tensor; an edit of a memory, feature or head
+        # changes a view of one slice of it.
+        part = t
         if edit.target in ("coefficient", "feature"):
             part = t.select(-1, as_int("memory", edit.index))
         elif edit.target == "head":
             part = t.select(-2, as_int("head", edit.index))
         new = edit.applied(part)
-        if edit.positions != "all" or rows.real is not None:  # a mask of every cell would slow down a generation
+        # If the edit applies to all positions and nothing is padding, no mask is needed. Computing one at every step
+        # would slow down generation.
+        if edit.positions != "all" or rows.real is not None:
             where = rows.mask(edit.positions, (t.shape[0], t.shape[1]), t.device)
             new = torch.where(where.view(*where.shape, *[1] * (part.dim() - 2)), new, part)
         part.copy_(new)

@@ -94,7 +94,7 @@ class Run(Displayed):
     provenance: Provenance
     _captured: dict[str, _Layers] = field(default_factory=dict[str, _Layers])
     _graph: Graph | None = field(default=None, metadata={"saved": False})
-    """The tensors that the graph of the pass runs through; None where the run has no graph. Not saved or pickled."""
+    """The captured tensors as nodes of the autograd graph; None if no graph was recorded. Not saved or pickled."""
     _last: Float[Tensor, "batch d_vocab"] | None = None
     """The logits after the last token, if those of the other tokens are not stored."""
 

@@ -78,7 +78,8 @@ class _Feed:
             reducer.update(batch)
 
     def _see(self, need: Need, tensor: Tensor) -> None:
-        tensor = tensor.to(self._lm.device)  # with a device_map, layers are on several
+        # With a device_map, the layers may be on several devices.
+        tensor = tensor.to(self._lm.device)
         for reducer in self._by_need[need]:
             reducer.see(*need, tensor, self._current)
         self._seen(need)

@@ -93,7 +93,8 @@ class FiringShare(Summed, Pointwise):
         if (bounds := self._bounds.get(layer)) is None:
             self._sums[f"{layer} positive"][keys] += key_counts(m > 0)
             return
-        bound = bounds[keys].clamp_min(torch.finfo(torch.float32).tiny)  # one that is always 0 never fires
+        # A bound above 0 makes sure that a memory whose coefficient is always 0 does not count as firing.
+        bound = bounds[keys].clamp_min(torch.finfo(torch.float32).tiny)
         self._sums[f"{layer} positive"][keys] += key_counts(m >= bound)
         self._sums[f"{layer} negative"][keys] += key_counts(m <= -bound)
 

@@ -69,7 +69,8 @@ class MeanVariance(Pointwise):
             least, largest = x.amin(dim=0), x.amax(dim=0)
             if len(x) < n:
                 least, largest = least.clamp_max(0), largest.clamp_min(0)
-            m2 = len(x) * (variance + mean.square() * ((n - len(x)) / n))  # with the zeros of the other positions
+            # The sum of squared deviations, including the zeros at positions where the expert was not chosen.
+            m2 = len(x) * (variance + mean.square() * ((n - len(x)) / n))
             own = {"mean": mean * (len(x) / n), "m2": m2, "least": least, "largest": largest}
             for name, t in own.items():
                 part[name][keys] = t.double().cpu()
@@ -176,7 +177,9 @@ class ActiveFraction(Summed, Pointwise):
                 m = m[counted[position]]
             active = (m.abs() if self._magnitude[layer] else m) > self.threshold
             self._sums[str(layer)][first : first + m.shape[1]] += key_counts(active)
-            if self.threshold < 0:  # then a coefficient of 0, where the expert was not chosen, counts too
+            # Where the expert was not chosen, the coefficient is 0, which is above a negative threshold, so these
+            # positions count as active, too.
+            if self.threshold < 0:
                 self._sums[str(layer)][first : first + m.shape[1]] += batch.n_counted - len(m)
 
     def update(self, batch: Batch) -> None:

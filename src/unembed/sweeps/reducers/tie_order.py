@@ -65,7 +65,8 @@ def best_of_rows(v: Tensor, p: Tensor, n: int) -> tuple[Tensor, Tensor]:
     at = flat_nonzero(chosen)
     if len(at) > len(v) * n:
         is_open = nth == -torch.inf
-        if bool(is_open.any()):  # all values, and any of the empty slots
+        # In rows with fewer than n values, choose all values, and as many empty slots as are missing.
+        if bool(is_open.any()):
             empty = ~(v[is_open] > -torch.inf)
             chosen[is_open] = ~empty | (empty.cumsum(dim=1) <= empty.sum(dim=1, keepdim=True) - (v.shape[1] - n))
         tied = (chosen.sum(dim=1) > n).nonzero()[:, 0]
@@ -81,7 +82,9 @@ def sort_rows(v: Tensor, p: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor, T
     p = p.gather(1, order)
     g = None if g is None else g.gather(1, order)
     misordered = ((v[:, 1:] == v[:, :-1]) & (p[:, 1:] < p[:, :-1])).nonzero()[:, 0].unique()
-    if len(misordered):  # equal prefixes have equal values; few rows, so only they are sorted twice
+    # Values are equal where prefixes are equal. Only the few rows in which equal values are not in the order of their
+    # positions are sorted again.
+    if len(misordered):
         by_position = p[misordered].argsort(dim=1, stable=True)
         by_value = v[misordered].gather(1, by_position).argsort(dim=1, descending=True, stable=True)
         order = by_position.gather(1, by_value)

@@ -31,13 +31,15 @@ from unembed.sweeps.reducers.tie_order import (
 )
 
 CELLS = 1 << 15
-"""Number of cells that are searched at once; a cell is a block of blocks whose maximum reaches its key's threshold."""
+"""Number of cells that are searched at once. A cell is eight blocks of one key; it is searched if its maximum reaches
+the key's threshold.
+"""
 KEYS = 1 << 12
 """Number of keys whose lists are merged at once."""
 BUFFER_SHARE = 0.07
-"""Number of candidates (16 bytes each) in the buffer, as a share of the lists' entries (12 bytes each)."""
+"""Size of the buffer in candidates (16 bytes each), as a share of the number of list entries (12 bytes each)."""
 SMALL_BUFFER = 1 << 17
-"""Smallest size of a buffer, in candidates (2 MB), but at most half of the lists' entries."""
+"""Smallest size of the buffer in candidates (2 MB); half the number of list entries, if that is less."""
 
 
 class TopLists:
@@ -154,9 +156,10 @@ class TopLists:
         return torch.where(self._latest_of_last < first, above, last)
 
     def _bound(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, " key"]:
-        """Return, for each key, a value that at least t columns of this batch reach.
+        """Return, for each key, a value that at least t columns of this batch reach; -inf if the batch is too short.
 
-        As long as the lists are not full, it is used as a further threshold.
+        Values below it cannot enter the list of t values, because the batch has t larger ones. It is
+        used while lists are not full, because these alone would exclude no positive value.
         """
         allowed = x[columns.allowed]
         if len(allowed) < self.top:
@@ -164,7 +167,10 @@ class TopLists:
         return nth_largest(allowed, self.top, sign).to(self.values.dtype)
 
     def _bounds_in_groups(self, x: Tensor, sign: int, columns: BatchColumns) -> Float[Tensor, "column key"]:
-        """Return the value that a column must reach to be among the best of its group, while lists are not full."""
+        """Return the value that each entry of `x` must reach to be among the `per_group` best of its group and key.
+
+        This is used while lists are not full.
+        """
         assert columns.within is not None and self.groups is not None and self.per_group is not None
         bounds = x.new_full(x.shape, -torch.inf, dtype=self.values.dtype)
         for group, members_of_group in columns.within:
@@ -184,7 +190,10 @@ class TopLists:
         threshold: Tensor,
         group_bounds: Tensor | None,
     ) -> None:
-        """Search blocks, each given by a key and a row of the maxima over eight columns, for candidates to buffer."""
+        """Search blocks of eight columns for values that may enter the lists, and put these into the buffer.
+
+        `cells` has, for each block, its row in the maxima over blocks of eight columns, and its key.
+        """
         row, key = cells
         column, inside = members(row, len(x))
         values = entries(x, column, key) * sign
@@ -251,8 +260,8 @@ class TopLists:
     def _set_filling(self) -> None:
         """Record whether many lists are not full yet.
 
-        Some keys are rarely positive, so their lists may never become full. After some time these lists are ignored,
-        unless there is a limit per group.
+        Some keys are rarely positive, so their lists may never become full. So after 64 t positions the answer is
+        always no, unless there is a limit per group.
         """
         self._filling = bool((self.values.amin(dim=1) == -torch.inf).float().mean() > 0.05) and (
             self._offered < 64 * self.top or self.per_group is not None
@@ -294,7 +303,11 @@ class TopLists:
     def _merge_keys(
         self, touched: Tensor, at: tuple[Tensor, Tensor], values: Tensor, positions: Tensor, groups: Tensor | None
     ) -> None:
-        """Add candidates, whose rows and columns are in `at`, to the lists of some keys, and cut the lists to size."""
+        """Merge candidates into the lists of the keys `touched`, and cut each list to its length.
+
+        `at` has, for each candidate, the row (an index into `touched`) and the column at which it is put into a table
+        whose first columns are the lists.
+        """
         row, column = at
         width = int(column.max()) + 1
         v = self.values.new_full((len(touched), width), -torch.inf)
@@ -316,7 +329,10 @@ class TopLists:
 
 
 def _starts(counts: Tensor, order: Tensor) -> Tensor:
-    """Return where each run begins: run i has `counts[i]` elements and is number `order[i]` in the sequence of runs."""
+    """Return the index at which each run begins, in a sequence of runs without gaps.
+
+    Run i has `counts[i]` elements, and `order[i]` runs come before it.
+    """
     lengths = torch.empty_like(counts).scatter_(0, order, counts)
     return (lengths.cumsum(0) - lengths).index_select(0, order)
 

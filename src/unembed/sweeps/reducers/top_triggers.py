@@ -43,8 +43,8 @@ class TopTriggers(Reducer):
         distinct: whether to list only one of equal prefixes (all tokens from the start of the segment): within a batch
             the earliest, between batches the one with the larger coefficient, which differs by rounding only.
 
-    Memory: 12 bytes for each memory, pole and trigger (16 to 20 with `per_document` or `distinct`), and while running a
-        tenth more, or, if that is less than 2 MB for a layer and pole, up to 2 MB.
+    Memory: 12 bytes for each memory, pole and trigger (16 to 20 with `per_document` or `distinct`). During a sweep,
+        each layer and pole needs a buffer of a tenth of this or, if a tenth is less than 2 MB, of up to 2 MB.
 
     Raises:
         InvalidInput: a setting has no valid value, or `per_document` and `distinct` are combined, which lists of
