@@ -14,9 +14,9 @@ from unembed.results import format_number, format_percent, format_setting
 PARTIAL = 0.05
 """The direct path correlates with bigrams if their partial rank correlation exceeds this; random embeddings give 0."""
 BIGRAM_GAIN = 0.5
-"""A model approximates bigrams if it lowers the loss by more than this share of what bigrams do.
+"""A model approximates bigrams if its loss reduction is more than this share of the loss reduction of bigrams.
 
-Both reductions are measured from the loss of predicting by token frequencies alone.
+Both reductions are relative to the loss of predicting by token frequencies alone.
 """
 
 

@@ -112,9 +112,10 @@ def judge_strongly_down(n: Numbers) -> Judgement:
 
 
 def explain_means(m: Measurements) -> str:
-    """State how often the FFN with the lowest mean score, below the last layers, lowers the token on top before it.
+    """State how often the FFN of one layer lowers the score of the token that is on top before it.
 
-    Also state how many memories account for half of the negative scores there.
+    The layer is the one with the lowest mean score below the last layers. Also state how many of its memories account
+    for half of the sum of its negative scores.
     """
     found = figure_3(m).means
     layer = int(np.argmin([x.value for x in found[: len(found) - _last_layers(len(found))]]))
