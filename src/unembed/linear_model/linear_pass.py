@@ -129,8 +129,8 @@ def linear_pass(
         behind_norms = {key: one for key, one in written.items() if _branch_norm(lm, *key) is not None}
         hooks |= {key: one for key, one in written.items() if key not in behind_norms}
         captures |= {key: _both(captures.get(key), one) for key, one in read.items()}
-    # In a linear pass, recurrent layers run without gradients, so they may overwrite their state in place. With
-    # gradients enabled, `cache_argument` would refuse such models.
+    # Gradients stop at the output of recurrent layers, so these may overwrite their state in place. With gradients
+    # enabled, `cache_argument` would refuse such models.
     with torch.no_grad():
         cache = cache_argument(lm)
     with ExitStack() as stack:
