@@ -46,15 +46,15 @@ class WordNet:
     """WordNet's synsets (sets of synonyms) by number, and the synsets of each word."""
 
     names: list[str]
-    """`city.n.1`: first word, part of speech (n, v, a, r), number of the sense."""
+    """Name of each synset, such as `city.n.1`: its first word, part of speech (n, v, a, r) and number of the sense."""
     files: Int[np.ndarray, " synset"]
     """For each synset, the number of its lexicographer file: an index into `LEXICOGRAPHERS`."""
     above: list[tuple[int, ...]]
-    """Hypernyms; for a satellite adjective, the adjective that it is similar to."""
+    """Hypernyms of each synset; for a satellite adjective, the adjective to which it is similar."""
     instance: list[bool]
-    """Whether a synset is one named thing (a city, a person), not a class."""
+    """For each synset, whether it is one named thing (a city, a person) rather than a class."""
     counts: Int[np.ndarray, " synset"]
-    """How often the sense was tagged in WordNet's own corpora."""
+    """For each synset, how often words in WordNet's own corpora were tagged with it."""
     glosses: list[str]
     lemmas: dict[str, list[int]]
     irregular: dict[tuple[str, str], str]

@@ -36,7 +36,7 @@ class TriggerText:
     text: Int[np.ndarray, " pos"]
     """Token ids of the corpus."""
     positions: dict[str, Int[np.ndarray, "memory trigger"]]
-    """For each pole the positions of the triggers in the text, strongest first; -1 where there are fewer."""
+    """For each pole, the positions of each memory's triggers in the text, strongest first, padded with -1."""
     starts: Int[np.ndarray, " layer_and_one"]
     """The row of each layer's first memory, followed by the total number of rows."""
     next_tokens: Callable[[Int[np.ndarray, " place"]], Int[np.ndarray, " place"]]
@@ -44,8 +44,8 @@ class TriggerText:
     prefix: Callable[[int], Int[np.ndarray, " pos"]]
     """The tokens that the model reads up to a position of the text, special tokens included."""
     promoted: Mapping[str, Int[np.ndarray, "memory k"]] | None = None
-    """For each pole the tokens that each memory promotes most, without unlearned ones; None if they must be
-    computed."""
+    """For each pole, the tokens that each memory promotes most; tokens that the model never learned are left out. None
+    if these tokens are not stored and must be computed."""
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from unembed.names import memory_name
 from unembed.results import format_cell
 
-if TYPE_CHECKING:  # a saved gallery is read without the modules that find patterns
+if TYPE_CHECKING:  # so that a saved gallery can be read without importing the modules that find patterns
     from unembed.gallery.trigger_patterns import Slot, TriggerPattern
 
 INGREDIENTS = ("coherence", "concept", "triggers", "agreement", "effect")

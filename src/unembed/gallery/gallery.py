@@ -53,7 +53,7 @@ class Gallery(Displayed):
         return self.lens == lens and (self.provenance.basis == "jacobian") == (lens is not None)
 
     def other_lens(self, lens: str | None) -> str | None:
-        """Name the lens of this gallery and a given one in a sentence; None if they are the same."""
+        """Return a sentence that names the lens of this gallery and the given one; None if they are the same."""
         if self.is_read_by(lens):
             return None
         now = reader(lens, fitted=lens is not None)

@@ -63,7 +63,7 @@ def rank_memories(
     lm, top, seed = require_decoder(lm), positive_int("top", top), valid_seed(seed)
     report, saved = progress or (lambda _what, _done, _total: None), saved or SavedProgress()
     if not lm.n_layers:
-        lm.feed_forward(0)  # raises with the reason
+        lm.feed_forward(0)  # raises an error that gives the reason
     chosen = list(lm.memory_layers or range(lm.n_layers)) if layers is None else sorted({lm.layer(n) for n in layers})
     total = sum(lm.weights.n_memories[n] for n in chosen)
     classes = model_classes(lm, embedding=False)
@@ -115,7 +115,7 @@ def _with_truth(lm: Decoder, rows: Sequence[MemoryEvidence], seed: int, report: 
     places = [SignedMemory(row.layer, row.index, "negative" if row.pole == "negative" else "positive") for row in rows]
     try:
         found = reading_truth(lm, places, seed=seed, progress=report)
-    except (InvalidInput, Unsupported):  # a vocabulary in which the shipped text is too short, or several streams
+    except (InvalidInput, Unsupported):  # the shipped text has too few tokens, or the model has several streams
         return list(rows)
     numbers = zip(rows, found.memories, found.correlation.tolist(), strict=True)
     return [row.with_truth(Truth(r, found.bound(one.layer))) for row, one, r in numbers]

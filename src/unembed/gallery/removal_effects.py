@@ -24,7 +24,8 @@ from unembed.stream.run import forward_arguments, padded
 
 _TOKENS_AT_ONCE = 2048
 _SAME = 1e-3
-"""A pass with a KV cache may differ from one without by this probability; a larger difference is not rounding."""
+"""Largest difference of a probability with and without a KV cache that counts as a rounding error. If the difference is
+larger, the cache is not used."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,11 @@ def _batches(removals: Sequence[Removal]) -> Iterator[tuple[list[Tensor], list[_
     A prefix that begins another prefix is not a separate text: it is run as a part of the longer one.
     """
     order = sorted(range(len(removals)), key=lambda i: removals[i].ids.tolist(), reverse=True)
-    texts: list[tuple[list[int], list[int]]] = []  # the ids, and the numbers of the removals
+    texts: list[tuple[list[int], list[int]]] = []  # for each text, its token ids and the indices of its removals
     for i in order:
         ids = removals[i].ids.tolist()
-        # In descending order, a list of tokens comes directly after the longer lists that begin with it. If there are
-        # any, the last text begins with it too, so no new text is needed.
+        # In descending order, a list of tokens comes directly after all longer lists that begin with it. If there is
+        # such a longer list, the last text begins with these tokens too, so this removal needs no text of its own.
         if not texts or texts[-1][0][: len(ids)] != ids:
             texts.append((ids, []))
         texts[-1][1].append(i)

@@ -147,7 +147,7 @@ def agreements(
     following = np.sort(following, axis=1)
     known = following >= 0
     hits = known & (following[:, :, None] == promoted[:, None, :]).any(axis=2)
-    first = known.copy()  # of equal tokens, one
+    first = known.copy()  # made True only at the first of several equal tokens
     first[:, 1:] &= following[:, 1:] != following[:, :-1]
     n, n_hits = known.sum(axis=1), hits.sum(axis=1)
     chance = np.minimum(1.0, base)

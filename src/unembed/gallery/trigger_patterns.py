@@ -61,7 +61,11 @@ class TriggerPattern:
 
     @property
     def size(self) -> float:
-        """The largest share of texts with one of the properties, in excess of its share in the corpus, 0 to 1."""
+        """The largest excess of a common property over chance, 0 to 1.
+
+        The excess is the property's share of the texts minus its share of the corpus, divided by the largest possible
+        difference.
+        """
         return max([0.0, *((part.share - part.base) / (1 - part.base) for part in self.parts)])
 
 

@@ -236,7 +236,7 @@ def entropy_changes(
 
     before = entropy(normed)
     for n, index in enumerate(memories.tolist()):
-        if has_branch_norm:  # its scale depends on the coefficient, too
+        if has_branch_norm:  # the coefficient also changes the scale of the norm that follows the FFN
             edit = set_coefficient(layer, index, float(m[:, n].mean()))
             edited = run(lm, tokens, ("resid_post",), edit, layers=[layer]).at("resid_post", layer)
             change = edited[:, 1:].flatten(0, 1) - streams

@@ -150,7 +150,7 @@ def _effects(
     parts = m[index, None] * values
     x, after = result.at(before, layer)[0, position], result.at("resid_post", layer)[0, position]
     block = lm.structure.blocks[layer]
-    behind = parts * block.exit_gain * block.handover  # the part of them that is in the stream after the block
+    behind = parts * block.exit_gain * block.handover  # the sub-updates, scaled as in the stream after the block
     scale = final_scale(lm, result.at("resid_post", lm.n_layers - 1)[0, position])
     first, alone, last, removed = (
         _logits(lm, rows, basis, scale) for rows in (x[None], x + parts, after[None], after - behind)

@@ -209,7 +209,7 @@ class EventRecorder(Reducer):
         after = torch.stack([activations["resid_post", n].to(lm.device) for n in range(lm.n_layers)])
         entering, updates = activations["resid_pre", 0].to(lm.device), after.float() - before.float()
         scale, lengths = final_scale(lm, after[-1]), after.float().norm(dim=-1)
-        streams = before  # as the FFNs read them
+        streams = before  # the streams before the FFNs, not mapped by the lens
         if self.basis == "jacobian":
             lens = fitted_lens(lm)
             updates = torch.stack([update @ lens.jacobian(n) for n, update in enumerate(updates)])

@@ -48,7 +48,9 @@ def event_scores(
     basis: ScoreBasis = "raw",
     random: bool = False,
 ) -> Float[np.ndarray, "event 10"]:
-    """Return the scores that each event's sub-updates give its token (the prediction, or the fallen candidate).
+    """Return the scores that each event's sub-updates give to the token whose rank the event changed.
+
+    For a saturation, this is the predicted token; for an elimination, the top token before the FFN.
 
     Args:
         basis: "raw", "frozen" or, for an adaptive softmax, "adaptive".
@@ -61,7 +63,7 @@ def event_scores(
 def of_events(
     sample: EventSample, kind: Kind, scores: Float[np.ndarray, "layer example 10 token"]
 ) -> Float[np.ndarray, "event 10"]:
-    """Select from all scores those for each event's token (the prediction, or the fallen candidate)."""
+    """Select the scores for each event's token: the prediction (saturation) or the fallen candidate (elimination)."""
     return scores[(*counted_events(sample, kind), slice(None), TOKENS.index(_TOKEN[kind]))]
 
 

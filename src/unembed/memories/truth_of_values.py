@@ -274,7 +274,7 @@ def value_effects(
     def add(stream: Float[Tensor, "copy d_model"]) -> Float[Tensor, "copy d_model"]:
         sizes = SIZE * stream[:1].norm(dim=-1, keepdim=True)
         here = units.to(stream.device)  # a model may be placed on several devices
-        moved = torch.cat([torch.zeros_like(here[:1]), sizes * here])  # the first copy is not changed
+        moved = torch.cat([torch.zeros_like(here[:1]), sizes * here])  # row 0 is the unchanged baseline
         return stream + moved.to(stream.dtype)
 
     total = torch.zeros(len(vectors), lm.d_vocab, device=lm.device)

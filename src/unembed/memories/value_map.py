@@ -136,7 +136,7 @@ def _grouped(
     while len(means) < n:
         weights = (1 - best.double()).clamp_min(0).numpy()
         if weights.sum() <= 1e-9:
-            break  # every vector has the direction of a mean
+            break  # every vector has the same direction as one of the means
         chosen = int(generator.choice(len(units), p=weights / weights.sum()))
         means = torch.cat([means, units[[chosen]]])
         best = torch.maximum(best, units @ units[chosen])
@@ -149,7 +149,8 @@ def _grouped(
         cluster = nearest
         sums = torch.zeros_like(means).index_add_(0, cluster, units)
         empty = torch.bincount(cluster, minlength=len(means)) == 0
-        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]  # the vectors farthest from their means
+        # Each empty cluster gets a new mean: one of the vectors that are farthest from the mean of their cluster.
+        sums[empty] = units[cosine.argsort()[: int(empty.sum())]]
         means = unit_rows(sums)
     _, cluster = _nearest(units, means)
     used, cluster = cluster.unique(return_inverse=True)
@@ -160,7 +161,9 @@ def _islands(
     means: Float64[np.ndarray, "cluster d"], sizes: Int[np.ndarray, " cluster"]
 ) -> tuple[Float64[np.ndarray, "cluster 2"], Float64[np.ndarray, " cluster"]]:
     """Return centres and radii of islands that do not overlap; islands with similar directions are neighbours."""
-    rings = np.ceil((np.sqrt(np.maximum(0, (sizes - 1) / 3 * 4 + 1)) - 1) / 2)  # 1 + 3 r (r + 1) places in r rings
+    # The smallest number of rings in which every member has a place: a centre and r rings around it have
+    # 1 + 3 r (r + 1) places.
+    rings = np.ceil((np.sqrt(np.maximum(0, (sizes - 1) / 3 * 4 + 1)) - 1) / 2)
     radius = (rings + 0.9) * _SPACING
     place = _tsne(2 - 2 * np.clip(means @ means.T, -1, 1))
     spread = np.abs(place - place.mean(axis=0)).max() or 1.0
@@ -179,7 +182,7 @@ def _islands(
         ]
         place = place + 0.5 * (away / np.maximum(length, 1e-9)[:, :, None] * overlap[:, :, None]).sum(axis=1)
         if step < _PUSHES:
-            place = place * 0.997  # a little closer, as long as no two islands overlap
+            place = place * 0.997  # in the first steps, also move all islands a little closer together
     return place, radius
 
 

@@ -254,7 +254,8 @@ class _Clusters:
     def _find_listed(self, rows: np.ndarray) -> None:
         """Set each row's nearest cluster after a comparison with all clusters.
 
-        The similarity is computed exactly for all candidates that rounding errors could have kept from being the best.
+        The similarity is computed exactly for every candidate that may be the most similar one, given the possible
+        rounding errors.
         """
         value, known = self.value[rows], self.known[rows]
         rivals = value >= value[:, :1] - 2 * self.slack
