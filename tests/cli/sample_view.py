@@ -62,7 +62,7 @@ def sample_view(n_layers: int = 6) -> TraceView:
             "resid_post",
             list(range(n_layers)),
             [[[THE, JANUARY]] * len(WORDS) for _ in range(n_layers)],
-            [[n == 1] + [False] * (len(WORDS) - 1) for n in range(n_layers)],
+            {0: [1]},
         ),
         attributions=[
             AttributionView("component", JANUARY.id, JANUARY.token, THE.token, total, total, 2e-7, rows, 12, -0.25),

@@ -250,5 +250,5 @@ def _provenance(at: ShownPosition, settings: TraceSettings) -> Provenance:
 def _grid(at: ShownPosition, point: StreamPoint, layers: Sequence[int]) -> GridView:
     at.read_everywhere(point)
     columns = [at.column(point, position=n) for n in range(len(at.trace))]
-    rows, massive = [[column[n] for column in columns] for n in layers], at.trace.massive(point) > 0
-    return GridView(point, list(layers), rows, massive[list(layers)].tolist())
+    rows = [[column[n] for column in columns] for n in layers]
+    return GridView(point, list(layers), rows, at.trace.massive_layers(point))

@@ -118,15 +118,8 @@ def emergence(lm: Decoder, trace: Trace, prompt: str, top: int = 5) -> Emergence
         embedding=embedding,
         events=events,
         texts=texts,
-        massive=_massive(trace),
+        massive=trace.massive_layers(),
     )
-
-
-def _massive(trace: Trace) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for layer, position in trace.massive().nonzero().tolist():
-        found.setdefault(position, []).append(layer)
-    return found
 
 
 def spread(trace: Trace) -> dict[str, dict[str, list[list[float]]]]:

@@ -292,6 +292,16 @@ class PromptReadings:
         """
         return massive_ratios(self.stream(point))
 
+    def massive_layers(self, point: StreamPoint = "resid_post") -> dict[int, list[int]]:
+        """Return the layers whose stream has massive activations, by position; other positions are left out.
+
+        Errors are those of `massive`.
+        """
+        found: dict[int, list[int]] = {}
+        for layer, position in self.massive(point).nonzero().tolist():
+            found.setdefault(position, []).append(layer)
+        return found
+
     def readings(
         self,
         point: StreamPoint = "resid_post",

@@ -226,8 +226,9 @@ class GridView:
     point: str
     layers: list[int]
     rows: list[list[list[Candidate]]]
-    massive: list[list[bool]]
-    """By layer and position: whether the stream has massive activations, so that the lens reads little there."""
+    massive: dict[int, list[int]]
+    """By position: the layers whose stream has massive activations, so that the lens reads little there. Positions
+    without any are left out."""
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,16 @@ def test_a_head_says_which_of_several_equal_tokens_it_reads() -> None:
     assert "·first (1)50% ·month20% ·is itself10%" in html
 
 
+def test_the_page_names_the_lens_of_its_table_and_that_of_its_events_and_marks_massive_activations() -> None:
+    view = dataclasses.replace(sample_view(), basis="jacobian")
+    html, words = page(view, ""), re.sub("<[^>]+>", "", page(view, ""))
+    assert "Read by the Jacobian lens." in words and "saturation by the logit lens, " in words
+    assert html.count(' massive"') + html.count('"massive"') == 1 and "In italics: massive activations" in words
+    assert view.grid is not None
+    without = page(dataclasses.replace(view, grid=dataclasses.replace(view.grid, massive={})), "")
+    assert 'massive"' not in without and "In italics" not in without
+
+
 def test_no_position_is_shown_of_a_token_that_occurs_once() -> None:
     assert "position, from 0" not in drawn(80)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from html import escape
 
 from unembed.cli.trace.html_parts import attribution_section, described_section, heads_section, memories_section
@@ -112,11 +111,12 @@ def _grid(view: TraceView) -> str:
         return ""
     head = "".join(f"<th>{visible_html(token.token)}</th>" for token in view.tokens)
     rows = ""
-    for layer, cells, massive_here in zip(view.grid.layers, view.grid.rows, view.grid.massive, strict=True):
-        drawn = map(partial(_grid_cell, view), range(len(cells)), cells, massive_here)
-        rows += f'<tr><th class="layer n">{layer}</th>{"".join(drawn)}</tr>'
+    for layer, cells in zip(view.grid.layers, view.grid.rows, strict=True):
+        of_layer = {i for i, layers in view.grid.massive.items() if layer in layers}
+        drawn = "".join(_grid_cell(view, i, cell, i in of_layer) for i, cell in enumerate(cells))
+        rows += f'<tr><th class="layer n">{layer}</th>{drawn}</tr>'
     massive = ""
-    if any(map(any, view.grid.massive)):
+    if view.grid.massive:
         massive = " In italics: massive activations (over 10 times the usual length), where a lens reads little."
     return (
         "<section><h2>Every layer, every position</h2>"
