@@ -101,8 +101,8 @@ def top_k(scores: Float[Tensor, "row n"], k: int) -> tuple[Float[Tensor, "row k"
     chosen = blocks.amax(dim=-1).topk(k, dim=-1).indices
     inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
     values, at = torch.cat([inside, tail], dim=1).topk(k, dim=-1)
-    # The columns of `scores` after the last whole block (`tail`) were appended after the k chosen blocks, so in `at`
-    # they are the block with number k.
+    # The last columns of `scores` do not fill a block (`tail`). They follow the k chosen blocks, which are 0 to k - 1,
+    # so an index in `at` that is one of theirs has the block number k.
     block = torch.nn.functional.pad(chosen, (0, 1), value=n_blocks).gather(1, (at // _BLOCK).clamp_(max=k))
     return values, block * _BLOCK + torch.where(at < k * _BLOCK, at % _BLOCK, at - k * _BLOCK)
 

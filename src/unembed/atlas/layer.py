@@ -40,10 +40,11 @@ LEAST = 0.75
 LEAST_HITS, LEAST_RATIO = 0.55, 5.0
 """To be selected, a rule must be true at this share of firings, and this many times as often as at other positions."""
 DESCRIBED_HITS, DESCRIBED_RATIO = 0.76, 12.0
-"""The limits for a rule that becomes part of a description; they are higher, because people reject rules that miss more
-firings. The share must be reached on the text on which rules are found and on that on which they are selected, over all
-firings and as a mean over documents, because one document that repeats itself has many firings. A rule that reaches
-only the lower limits is tested and stored, but no description is made from it."""
+"""The limits for a rule that becomes part of a description. They are higher than `LEAST_HITS` and `LEAST_RATIO`:
+people reject rules that miss more firings. The share of firings must be reached on the text in which rules are found,
+and on the text with which they are selected; in both over all firings and as a mean over documents, as a document
+that repeats itself has many firings. A rule that reaches only the lower limits is tested and stored, but no description
+is made from it."""
 PARTS = 4
 """Number of parts into which documents are divided: two to find rules, one to select and one to test them."""
 PASSAGE_PARTS = 4

@@ -189,7 +189,7 @@ def examples_of_prefixes(lm: Decoder, prefixes: Sequence[Tensor], basis: Basis |
                 own = contributions(own, lm.weights.W_out[layer]).topk(min(DOMINANT, own.shape[-1]), dim=-1).indices
             captured[point, layer] = own.clone()
             if len(captured) == len(points):
-                raise Stop  # in a small model, the logits of all positions would take longer than the layers
+                raise Stop  # skips the logits: at all positions of a small model they would take longer than the layers
 
         return callback
 

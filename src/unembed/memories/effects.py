@@ -159,7 +159,7 @@ def _effects(
     score = alone[:, token] - first[0, token] if linear is None else linear
     # The static score uses the value vector alone, without the norm scales and gates of the run. The basis "final"
     # applies the final norm, which is not linear, because it divides by a scale computed from its input. The static
-    # score is then computed in the basis "frozen", with this scale fixed at 1.
+    # score needs a linear basis, so it uses "frozen" in place of "final": the same norm with this scale fixed at 1.
     own = lm.weights.W_out[layer][index]
     site = lm.feed_forward(layer)
     one = torch.ones(1, dtype=own.dtype, device=own.device)

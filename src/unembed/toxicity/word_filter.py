@@ -67,7 +67,7 @@ class WordFilter(LogitsProcessor):
         self._bytes = token_bytes(tokenizer)
         self._longest = max(map(len, banned))
         self._words = banned
-        # Maps each beginning of a banned word to the rest of the word; the beginning b"" is mapped to all banned words.
+        # Maps each beginning of a banned word to all that can follow it; b"" is mapped to all banned words.
         self._rest: dict[bytes, list[bytes]] = {}
         for word in banned:
             for k in range(len(word)):

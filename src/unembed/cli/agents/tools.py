@@ -84,7 +84,7 @@ class Tool:
 def tools() -> dict[str, Tool]:
     """Return the tools by name: the commands that analyse a model or an index, in the order of the help."""
     from unembed.analyses import listings
-    from unembed.cli import commands  # declares the handwritten commands
+    from unembed.cli import commands  # importing it declares the commands that are not generated from analyses
     from unembed.cli.analysis import command_of
 
     assert commands.app is not None

@@ -99,9 +99,9 @@ class Probe:
 
     @property
     def way_on(self) -> str | None:
-        """What to do if no sum was found that gives a block's output: load the model in float32.
+        """The advice for a block whose output is none of the sums that were tried: load the model in float32.
 
-        None if the model already is in float32 or float64, where rounding is not the reason.
+        In a narrower dtype, rounding may be why no sum matches. None if the model is in float32 or float64.
         """
         within = "Load with dtype='float32': in half precision, rounding errors hide factors of single channels"
         return within if self.tolerance > 1e-3 else None

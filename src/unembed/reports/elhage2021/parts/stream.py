@@ -47,7 +47,7 @@ def memory_management(m: Measurements) -> Numbers:
 
 
 def explain_memory_management(m: Measurements) -> str:
-    """Explain what the heads that erase according to their weights do on text."""
+    """Explain, for the heads whose weights say that they erase what others wrote, what they do on text."""
     found = m.memory_management
     ffn = "" if found.n_memories else "The model has no FFN. "
     heads = [(e, e.on_text) for e in found.erasing_heads if e.negative_share > found.head_threshold]
