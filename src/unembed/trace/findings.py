@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from unembed.models.structure.mixer_names import mixer_name, site_name
 from unembed.names import head_name
-from unembed.results import format_probability, format_signed, visible
+from unembed.results import format_number, format_probability, format_signed, visible
 from unembed.stream.massive_activations import MASSIVE
 from unembed.trace.settling import Settling, ranges_of
 from unembed.trace.view import READERS, Finding, HeadSource, LayerView
@@ -309,9 +309,10 @@ def _massive(measured: Measured) -> Finding | None:
     layers = [layer for layer, times in enumerate(measured.massive) if times]
     if not layers:
         return None
+    times = format_number(max(measured.massive), decimals=0)
     sentence = (
-        f"After {_layers(ranges_of(layers))} the stream here is up to {max(measured.massive):,.0f} times as long as "
-        "usual (massive activations): the tokens that a lens reads there say little."
+        f"After {_layers(ranges_of(layers))} the stream here is up to {times} times as long as usual (massive "
+        "activations): the tokens that a lens reads there say little."
     )
     return Finding("massive", sentence, DEFINITIONS["massive"], 0.0, layers[0], "resid_post", None)
 
