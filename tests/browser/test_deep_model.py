@@ -124,6 +124,8 @@ def test_chat_gives_the_text_as_a_users_message(page, deep):
     ids = lm.chat(TEXT)[0].tolist()
     grid = page.get_by_role("grid")
     expect(grid).to_have_attribute("aria-colcount", str(len(ids) + 1))
+    # The whole trace has arrived: it draws the controls anew, which closes the menu.
+    expect(page.locator(".legend")).to_contain_text("from the user's message")
     page.get_by_text("Layout", exact=True).click()
     page.get_by_role("checkbox", name="Fit the width").check()  # else only the columns in view have cells
     expect(prompt).not_to_contain_text("given as it is")
@@ -136,7 +138,6 @@ def test_chat_gives_the_text_as_a_users_message(page, deep):
         said = "user's message" if roles[p] else "chat template"
         name = re.compile(rf"^Layer 29 after FFN, position {p} .*\({said}\): first ")
         expect(grid.get_by_role("gridcell", name=name)).to_be_attached()
-    expect(page.locator(".legend")).to_contain_text("from the user's message")
     predicted = lm.token_strings([int(lm.trace(lm.chat(TEXT)).prediction[-1])])[0].replace(" ", "·")
     expect(
         page.get_by_role("toolbar", name="Predictions of the next token").get_by_role("button").first
