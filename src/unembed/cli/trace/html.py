@@ -167,7 +167,12 @@ def _layer_row(layer: LayerView, target: int, has_middle: bool) -> str:
 
 
 def _event(event: EventView, target: int, by: str) -> str:
-    """Write an event; `by` names the lens that found it, where the table beside it is read by another."""
+    """Return an event as HTML.
+
+    Args:
+        target: the id of the token that is highlighted.
+        by: names the lens that found the event, such as " by the logit lens"; empty if the table uses the same lens.
+    """
     token = f"<span{' class=target' if event.id == target else ''}>{visible_html(event.token)}</span>"
     kind = f'<span class="{event.kind}">{_SIGNS[event.kind]} {event.kind}</span>{by}'
     return f'<p class="event">{kind}, {escape(event.place)}: {token} {escape(event.happened)}</p>'
